@@ -1,0 +1,52 @@
+"""Every error that a user can cause, and the one place that words a suggestion.
+
+EverlearnError                  the base: shown as one sentence, exit code 2
+├── RecipeError                 a recipe, an override or an argument is wrong
+├── DataError                   a corpus or an end task cannot be read or used
+├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
+├── MethodError                 a method is unknown, misconfigured or does not fit its surroundings
+├── RunError                    a run folder is missing, taken, damaged or of another recipe
+└── TrainingDiverged            the loss is not finite any more
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EverlearnError(Exception):
+    """A mistake that a sentence can explain: what rule, which value, which key to change."""
+
+
+class RecipeError(EverlearnError):
+    """A recipe, an override or an argument is wrong."""
+
+
+class DataError(EverlearnError):
+    """A corpus or an end task cannot be read or used."""
+
+
+class ModelError(EverlearnError):
+    """A model or tokenizer cannot be loaded or does not fit the objective."""
+
+
+class MethodError(EverlearnError):
+    """A method is unknown, misconfigured or does not fit the model, objective or another method."""
+
+
+class RunError(EverlearnError):
+    """A run folder is missing, taken, damaged or belongs to another recipe."""
+
+
+class TrainingDiverged(EverlearnError):
+    """The training loss is not finite any more; the last good state is on disk."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A hint to append to an error: the nearest choice, or all of them when none is near."""
+    known = sorted(choices)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean '{near[0]}'?"
+    return f" Known: {', '.join(known)}." if known else ""

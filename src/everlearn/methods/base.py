@@ -1,0 +1,349 @@
+"""The interface of a method: a frozen config, one class, hooks that do nothing unless overridden.
+
+A method protects old knowledge or moves it to new domains. It never calls ``backward``, ``step`` or ``zero_grad``,
+never prints and never sees the trainer. It reads a :class:`Stage`, hands back losses, masks, data or a model, and
+keeps what it must carry to the next domain in its :class:`Memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError, did_you_mean
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from everlearn.anatomy import Anatomy
+    from everlearn.data.blocks import BlockSource
+    from everlearn.objectives import Objective, Outputs
+
+Batch = dict[str, Tensor]
+ApplyTo = Literal["update", "gradient"]
+
+
+class MethodConfig(BaseModel):
+    """Base of every method's options: unknown keys are refused, values are checked, nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a method asks of its user; the capability table and ``everlearn plan`` are made from this."""
+
+    old_data: bool = False
+    """Keeps text of earlier domains (or asks for a general corpus to mix in)."""
+    domain_id_training: bool = False
+    """Must be told where one domain ends and the next begins, beyond the stream's own stage boundaries."""
+    domain_id_test: bool = False
+    """Needs to know at test which domain an input belongs to."""
+    extra_parameters: bool = False
+    """Adds trainable parameters to the model."""
+    importance_pass: bool = False
+    """Runs extra passes over a part of the data before or after a domain."""
+    objectives: frozenset[str] = frozenset({"masked", "causal", "text-to-text"})
+    """Names of the objectives it works with."""
+    peft: bool = True
+    """Works on a model that carries PEFT adapters."""
+    anatomy: bool = False
+    """Must know where the heads and neurons are, so works on registered architectures only."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method adds to plain training of one model."""
+
+    memory_bytes: int = 0
+    """Held during training, beyond model, gradients and optimizer."""
+    disk_bytes: int = 0
+    """Memory saved with each stage."""
+    parameters: int = 0
+    """Trainable parameters added."""
+    passes_per_step: float = 0.0
+    """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
+    passes_per_domain: int = 0
+    """Blocks run forward and backward once per domain (importance, Fisher)."""
+
+
+@dataclass
+class Memory:
+    """What a method carries from one stage to the next: named tensors and JSON facts."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tensors or self.facts)
+
+
+@dataclass(frozen=True)
+class View:
+    """Extra rows that a method wants run in the same forward pass as the batch.
+
+    Attributes:
+        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
+        gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
+    """
+
+    inputs: Batch
+    gates: Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Factors for parameters: 1 leaves a gradient or an update as it is, 0 removes it.
+
+    Attributes:
+        factors: parameter name (as in ``model.named_parameters()``) to a tensor in [0, 1] that broadcasts to it.
+            A method whose mask is constant over a stage returns the same object each time.
+        apply_to: ``update`` scales what the optimizer changes, weight decay and momentum included; ``gradient``
+            scales what the optimizer reads, which Adam's normalisation mostly undoes.
+    """
+
+    factors: Mapping[str, Tensor]
+    apply_to: ApplyTo = "update"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a method is about to work, for :meth:`Method.check`: known before anything is trained."""
+
+    model: nn.Module
+    objective: Objective
+    methods: tuple[Method, ...]
+    has_peft: bool
+    has_general: bool
+    """A general corpus is named in the recipe."""
+
+
+@dataclass
+class Stage:
+    """One domain's training, as a method sees it.
+
+    Attributes:
+        index: 1 for the first domain.
+        domain: its name.
+        earlier: names of the domains learnt before, in order.
+        model: the model without any distributed wrapper, at the weights that the stage started from when
+            ``begin_domain`` runs, and trained when ``end_domain`` runs.
+        source: this domain's training blocks as the user gave them (before any method mixed anything in).
+        general: blocks of the general corpus, when the recipe names one.
+        batch_size: rows per batch of :meth:`batches`.
+        seed: of the run; hooks already run under a seed of their own, so plain torch randomness is reproducible.
+        steps: optimizer steps that this stage will take.
+    """
+
+    index: int
+    domain: str
+    earlier: tuple[str, ...]
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    objective: Objective
+    source: BlockSource
+    general: BlockSource | None
+    batch_size: int
+    seed: int
+    steps: int
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """Where heads, neurons and projections are; raises ``ModelError`` for an unknown architecture."""
+        from everlearn.anatomy import anatomy
+
+        return anatomy(self.model)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first domain of the stream."""
+        return self.index == 1
+
+    def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
+        """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
+
+        The pass is separate from training: it neither moves the training data forward nor depends on where it is.
+        The last batch may be smaller. Tensors are on the model's device.
+        """
+        from everlearn.data.loader import sample_batches
+
+        return sample_batches(
+            source or self.source,
+            self.objective,
+            blocks=blocks,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            device=next(self.model.parameters()).device,
+        )
+
+
+class Method:
+    """Base of every method. Subclass, set the class attributes, override the hooks you need, decorate with
+    ``@register``.
+
+    Class attributes:
+        name: the word in recipes and tables (snake_case).
+        title: its name as the paper writes it.
+        paper: URL of the paper, or "" for plain training.
+        needs: what it asks of its user.
+        identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
+            the method changes the model or data itself and has no such setting.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[Needs] = Needs()
+    identity: ClassVar[dict[str, Any] | None] = None
+
+    class Config(MethodConfig):
+        """Options of the method."""
+
+    config: Any
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        """Take a ready config, or the options by name.
+
+        Raises:
+            MethodError: an option is unknown or its value is not allowed; the sentence names the key.
+        """
+        if config is None:
+            try:
+                config = self.Config.model_validate(options)
+            except ValidationError as error:
+                raise MethodError(explain(self.name, self.Config, error)) from None
+        self.config = config
+
+    def check(self, setting: Setting) -> None:
+        """Refuse, with a sentence, what this method cannot work with. Call ``super().check(setting)`` first."""
+        objective = setting.objective.name
+        if objective not in self.needs.objectives:
+            works = ", ".join(sorted(self.needs.objectives))
+            raise MethodError(f"Method '{self.name}' does not work with objective '{objective}'; it works with {works}.")
+        if setting.has_peft and not self.needs.peft:
+            raise MethodError(f"Method '{self.name}' does not work on a model with PEFT adapters. Remove one of them.")
+        if self.needs.anatomy:
+            from everlearn.anatomy import anatomy
+
+            anatomy(setting.model)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """What this method adds, for ``everlearn plan`` and the memory test. `model` may be on the meta device."""
+        return Cost()
+
+    # -- hooks, in the order in which they run ----------------------------------------------------------------
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        """Once, before the first stage and after every load: wrap or extend the model."""
+        return model
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Before each stage. On resume it runs again with the checkpoint's memory already loaded: do not recompute
+        what the memory holds."""
+
+    def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
+        """Before each stage: what to train on. The default is the domain as it is."""
+        return source
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Before each stage: the optimizer's parameter groups."""
+        return groups
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """Each micro-batch, before the forward pass: extra rows to run in the same pass."""
+        return []
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """Each micro-batch: named scalars added to the loss and logged apart (weights already applied).
+
+        ``outputs.views`` holds the hidden states of this method's own :meth:`views`, in order.
+        """
+        return {}
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """Each optimizer step, after backward: what to hold back."""
+        return None
+
+    def after_step(self, stage: Stage) -> None:
+        """Each optimizer step, after the update."""
+
+    def end_domain(self, stage: Stage) -> None:
+        """After each stage: importance, Fisher, buffer, merge."""
+
+    def export(self, model: nn.Module) -> nn.Module:
+        """The model to save for a stage, loadable without everlearn (for example with adapters merged).
+
+        Must not change `model`."""
+        return model
+
+    def end_task_model(self, model: nn.Module, domain: str | None) -> nn.Module:
+        """Before an end-task fine-tune: the model for a task of this domain. The default is the model as it is."""
+        return model
+
+    def memory(self) -> Memory:
+        """What must be saved with a stage (and with each checkpoint inside it)."""
+        return Memory()
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take back what :meth:`memory` gave."""
+
+    def __repr__(self) -> str:
+        set_options = {name: getattr(self.config, name) for name in sorted(self.config.model_fields_set)}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in set_options.items())})"
+
+
+def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
+    """One sentence for the first thing wrong with a method's options."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
+    return f"Method '{name}', option '{key}': {first['msg']} (got {first.get('input')!r})."
+
+
+M = TypeVar("M", bound=Method)
+REGISTRY: dict[str, type[Method]] = {}
+
+
+def register(cls: type[M]) -> type[M]:
+    """Make a method known by its name to recipes, tables and the conformance tests.
+
+    Raises:
+        TypeError: the class is not complete; the sentence says what is missing (a mistake of its author).
+    """
+    for attribute in ("name", "title", "paper"):
+        if attribute not in cls.__dict__:
+            raise TypeError(f"{cls.__name__} must define `{attribute}` in its own class body.")
+    if not cls.name.replace("_", "").isalnum() or cls.name != cls.name.lower():
+        raise TypeError(f"{cls.__name__}.name is '{cls.name}': use snake_case.")
+    if cls.name in REGISTRY and REGISTRY[cls.name].__qualname__ != cls.__qualname__:
+        raise TypeError(f"The name '{cls.name}' belongs to {REGISTRY[cls.name].__name__} already.")
+    if not issubclass(cls.Config, MethodConfig):
+        raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
+    if not (cls.__doc__ or "").strip():
+        raise TypeError(f"{cls.__name__} needs a docstring that says what it does and cites the equation.")
+    if cls.identity is not None:
+        cls.Config.model_validate(cls.identity)
+    REGISTRY[cls.name] = cls
+    return cls
+
+
+def build(spec: str | Mapping[str, Any] | Method) -> Method:
+    """A method from what a recipe says: a name, or a mapping with ``name`` and options.
+
+    Raises:
+        MethodError: the name or an option is unknown.
+    """
+    if isinstance(spec, Method):
+        return spec
+    options = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise MethodError(f"A method needs a `name` (got {spec!r}).{did_you_mean('', REGISTRY)}")
+    if name not in REGISTRY:
+        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, REGISTRY)}")
+    return REGISTRY[name](**options)

@@ -1,0 +1,17 @@
+"""Plain sequential training: the yardstick that every method is measured against."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from everlearn.methods.base import Method, register
+
+
+@register
+class Sequential(Method):
+    """Train on one domain after another with no protection at all (called NCL in the DAS paper)."""
+
+    name = "sequential"
+    title = "Sequential"
+    paper = ""
+    identity: ClassVar[dict[str, Any] | None] = {}
