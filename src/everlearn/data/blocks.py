@@ -1,0 +1,189 @@
+"""Token blocks and where they come from: endless sources whose order depends on (seed, pass) and whose state is JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from everlearn.errors import DataError, RunError
+from everlearn.seeding import seed_for
+
+Block = dict[str, np.ndarray]
+"""One training row: ``input_ids`` int32 [S]; ``segments`` int32 [S] when documents are packed; ``labels`` int32 [S] or
+[T] with -100 where nothing is learnt, for text-to-text only."""
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one array: row i is ``values[offsets[i] : offsets[i + 1]]``.
+
+    Attributes:
+        values: int32 [total].
+        offsets: int64 [N + 1], from 0 to total.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+
+Column = np.ndarray | Ragged
+"""The same key of many blocks: [N, S], or rows of different lengths."""
+
+
+def stack(blocks: Sequence[Block]) -> dict[str, Column]:
+    """Blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise."""
+    columns: dict[str, Column] = {}
+    for key in blocks[0] if blocks else ():
+        rows = [block[key] for block in blocks]
+        if len({len(row) for row in rows}) == 1:
+            columns[key] = np.stack(rows)
+        else:
+            offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+            columns[key] = Ragged(np.concatenate(rows), offsets)
+    return columns
+
+
+def tokens_in(block: Block) -> int:
+    """Tokens that a block costs: its row, plus its answer where that is a row of its own (encoder-decoder)."""
+    answer_apart = "labels" in block and "segments" not in block
+    return int(block["input_ids"].size + (block["labels"].size if answer_apart else 0))
+
+
+def hash_of(*parts: object) -> str:
+    """A short hex name for settings that are equal exactly when they print the same."""
+    return hashlib.blake2b("\x1f".join(str(part) for part in parts).encode(), digest_size=16).hexdigest()
+
+
+class BlockSource(ABC, Iterator[Block]):
+    """An endless iterator of blocks. Its state is JSON, and the same state gives the same continuation.
+
+    Attributes:
+        name: of the domain or mixture; part of every seed.
+        size: blocks per pass; None when that is not known (streaming).
+        block_tokens: tokens in every block; None when blocks differ.
+        fingerprint: the same text, tokenizer and settings have the same one.
+    """
+
+    name: str
+    size: int | None
+    block_tokens: int | None
+    fingerprint: str
+
+    def __iter__(self) -> Iterator[Block]:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> Block: ...
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Where the source is, as JSON."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where :meth:`state_dict` was taken."""
+
+    @abstractmethod
+    def fresh(self, seed: int) -> BlockSource:
+        """An independent source of the same blocks, from the start, in an order of its own."""
+
+
+class PackedBlocks(BlockSource):
+    """Tokenised blocks in memory or memory-mapped, in a new seeded order each pass."""
+
+    def __init__(
+        self, arrays: Mapping[str, Column], seed: int, name: str = "blocks", fingerprint: str | None = None
+    ) -> None:
+        """Take columns of equally many rows.
+
+        Args:
+            arrays: key to rows, [N, S] or :class:`Ragged`; ``input_ids`` must be one of them.
+            seed: of the order; pass p is a permutation seeded by (seed, name, p).
+            name: of the domain.
+            fingerprint: of the content; computed from the arrays when it is not given.
+
+        Raises:
+            DataError: there is no block, or the columns differ in length.
+        """
+        lengths = {key: len(column) for key, column in arrays.items()}
+        if "input_ids" not in arrays or not lengths["input_ids"]:
+            raise DataError(f"'{name}' holds no block to train on.")
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"The columns of '{name}' must have equally many rows; they have {lengths}.")
+        self.arrays = dict(arrays)
+        self.seed = seed
+        self.name = name
+        self._fingerprint = fingerprint
+        self._position = 0
+        self._order: tuple[int, np.ndarray] | None = None
+        self.size: int = lengths["input_ids"]
+        ids = arrays["input_ids"]
+        answer_apart = "labels" in arrays and "segments" not in arrays
+        self.block_tokens = None if isinstance(ids, Ragged) or answer_apart else int(ids.shape[1])
+
+    @classmethod
+    def from_blocks(cls, blocks: Iterable[Block], seed: int, name: str = "blocks") -> PackedBlocks:
+        """Hold these blocks in memory."""
+        return cls(stack(list(blocks)), seed, name)
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Given, or a digest of the content: computed on first use, because reading a large memory map takes time."""
+        if self._fingerprint is None:
+            content = hashlib.blake2b(digest_size=16)
+            for key in sorted(self.arrays):
+                column = self.arrays[key]
+                parts = (column.values, column.offsets) if isinstance(column, Ragged) else (column,)
+                for part in parts:
+                    content.update(f"{key} {part.dtype} {part.shape}".encode())
+                    content.update(np.ascontiguousarray(part))
+            self._fingerprint = content.hexdigest()
+        return self._fingerprint
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: Iterable[int]) -> list[Block]:
+        """Blocks by number, in their stored order; copies, so that nothing writes into the store."""
+        return [{key: np.array(column[int(i)]) for key, column in self.arrays.items()} for i in indices]
+
+    def order(self, number: int) -> np.ndarray:
+        """The permutation of pass `number`, int64 [size]."""
+        if self._order is None or self._order[0] != number:
+            generator = np.random.Generator(np.random.PCG64(seed_for(self.seed, self.name, number)))
+            self._order = (number, generator.permutation(self.size))
+        return self._order[1]
+
+    def __next__(self) -> Block:
+        number, index = divmod(self._position, self.size)
+        self._position += 1
+        return self.take([self.order(number)[index]])[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """``position``: blocks given so far, over all passes."""
+        return {"position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on after that many blocks.
+
+        Raises:
+            RunError: the state belongs to another kind of source.
+        """
+        if set(state) != {"position"}:
+            raise RunError(f"The saved data position of '{self.name}' is of another kind of source: {sorted(state)}.")
+        self._position = int(state["position"])
+
+    def fresh(self, seed: int) -> PackedBlocks:
+        """The same blocks in an order that no training pass has, even with the run's own seed."""
+        return PackedBlocks(self.arrays, seed_for("fresh", seed), self.name, self._fingerprint)

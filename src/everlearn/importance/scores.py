@@ -1,0 +1,66 @@
+"""Raw importance to protection in [0, 1), and several protections to one (arXiv 2302.03241, §4.1 and §4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from everlearn.errors import MethodError
+
+Normalisation = Literal["tanh_abs", "relu_tanh"]
+_BELOW_ONE = 1 - torch.finfo(torch.float32).eps / 2
+
+
+def normalise(scores: Mapping[str, Tensor], how: Normalisation = "tanh_abs") -> dict[str, Tensor]:
+    """Scores to [0, 1), for each site by itself: z = (I − mean) / std over its units (unbiased std), then squashed.
+
+    Args:
+        scores: site name to raw importance, [units]. Equal scores, or a single unit, tell nothing: they become 0.
+        how: `tanh_abs` is the paper's |tanh(z)|. It also protects the *least* important units, whose z is far below
+            0, and leaves average ones free. `relu_tanh` is tanh(max(z, 0)): only units above the average are
+            protected.
+
+    Raises:
+        MethodError: a score is not finite.
+    """
+    return {name: _normalise(name, score, how) for name, score in scores.items()}
+
+
+def _normalise(name: str, score: Tensor, how: Normalisation) -> Tensor:
+    if not torch.isfinite(score).all():
+        raise MethodError(f"The importance of '{name}' is not finite, so it cannot be normalised.")
+    # On the CPU because not every device has float64, which keeps differences of tiny or huge scores exact.
+    values = score.detach().to("cpu", torch.float64)
+    spread = values.max() - values.min() if values.numel() > 1 else torch.tensor(0.0)
+    if spread == 0:
+        return torch.zeros(score.shape, device=score.device)
+    values = (values - values.min()) / spread
+    z = (values - values.mean()) / values.std()
+    squashed = torch.tanh(z.abs() if how == "tanh_abs" else z.clamp(min=0))
+    # tanh rounds to 1 for z above 9; 1 is kept for "never changes", which no finite importance claims.
+    return squashed.clamp(max=_BELOW_ONE).to(score.device, torch.float32)
+
+
+def accumulate(maps: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Element-wise maximum of normalised maps: what any of them protects stays protected (arXiv 2302.03241, §4.2).
+
+    Raises:
+        MethodError: the maps are of models with different units.
+    """
+    result: dict[str, Tensor] = {}
+    for number, scores in enumerate(maps):
+        if number == 0:
+            result = dict(scores)
+            continue
+        for name in result.keys() ^ scores.keys():
+            raise MethodError(f"Importance maps differ: one has '{name}', another has not.")
+        for name, score in scores.items():
+            if score.shape != result[name].shape:
+                raise MethodError(
+                    f"Importance maps differ: '{name}' has {tuple(result[name].shape)} and {tuple(score.shape)} units."
+                )
+            result[name] = torch.maximum(result[name], score.to(result[name]))
+    return result

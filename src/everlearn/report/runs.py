@@ -1,0 +1,263 @@
+"""One run folder, read: estimates with intervals, score matrices, the training log.
+
+The report reads JSON, not the objects that wrote it, so that a run of an older version, an unfinished run and a run
+copied without its log can still be shown. What is absent is None here and "–" on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import RunError
+from everlearn.files import read_json
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(value: Any) -> Any:
+    """Replace characters that no page, terminal or UTF-8 file can hold, in every string of a JSON value."""
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub("\ufffd", value)
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    if isinstance(value, Mapping):
+        return {clean(str(key)): clean(item) for key, item in value.items()}
+    return value
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for everything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its confidence interval; every part may be absent."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def read(cls, raw: Any) -> Estimate:
+        """From ``{"value", "low", "high"}``, a bare number or nothing."""
+        if isinstance(raw, Mapping):
+            return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
+        return cls(number(raw))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends, or None when an end or the value itself is absent."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return self.low, self.high
+
+    @property
+    def sign(self) -> int | None:
+        """+1 or -1 when the whole interval lies on that side of zero, 0 when it does not, None without an interval."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    def minus(self, other: Estimate) -> Estimate:
+        """The difference of two independent estimates, with its interval from theirs.
+
+        The method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4): each
+        end of the interval takes the distances of the estimates to their own ends, so that skewed intervals stay
+        skewed. Two runs that are scored on the same text err in the same direction, which makes their true difference
+        *more* certain than this says: the interval is on the careful side.
+        """
+        if self.value is None or other.value is None:
+            return Estimate()
+        value = self.value - other.value
+        if self.interval is None or other.interval is None:
+            return Estimate(value)
+        (low, high), (other_low, other_high) = self.interval, other.interval
+        return Estimate(
+            value,
+            value - math.hypot(self.value - low, other_high - other.value),
+            value + math.hypot(high - self.value, other.value - other_low),
+        )
+
+
+def mean(estimates: Iterable[Estimate]) -> Estimate:
+    """The mean of independent estimates; its interval by the same rule as :meth:`Estimate.minus`."""
+    known = [estimate for estimate in estimates if estimate.value is not None]
+    if not known:
+        return Estimate()
+    value = sum(e.value or 0.0 for e in known) / len(known)
+    intervals = [(e.value or 0.0, *e.interval) for e in known if e.interval is not None]
+    if len(intervals) < len(known):
+        return Estimate(value)
+    below = math.sqrt(sum((middle - low) ** 2 for middle, low, _ in intervals)) / len(known)
+    above = math.sqrt(sum((high - middle) ** 2 for middle, _, high in intervals)) / len(known)
+    return Estimate(value, value - below, value + above)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A score matrix R[i, j]: the score on column j after stage i; row 0 is the untouched base model."""
+
+    metric: str
+    unit: str
+    higher_is_better: bool
+    rows: list[str]
+    columns: list[str]
+    values: list[list[Any]]
+    low: list[list[Any]]
+    high: list[list[Any]]
+    task_domains: dict[str, str | None]
+
+    @classmethod
+    def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
+        """From one entry of ``matrices`` in results.json."""
+        return cls(
+            metric,
+            str(raw.get("unit") or ""),
+            bool(raw.get("higher_is_better")),
+            [str(row) for row in raw.get("rows") or []],
+            [str(column) for column in raw.get("columns") or []],
+            raw.get("values") or [],
+            raw.get("low") or [],
+            raw.get("high") or [],
+            dict(raw.get("task_domains") or {}),
+        )
+
+    def cell(self, row: int, column: str) -> Estimate:
+        """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
+        if column not in self.columns or not self.rows:
+            return Estimate()
+        i, j = row % len(self.rows), self.columns.index(column)
+
+        def pick(grid: list[list[Any]]) -> float | None:
+            return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
+
+        return Estimate(pick(self.values), pick(self.low), pick(self.high))
+
+    def own_stage(self, column: str) -> int | None:
+        """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
+        domain = self.task_domains.get(column, column)
+        return self.rows.index(domain, 1) if domain in self.rows[1:] else None
+
+    def worsening(self, column: str, since: int, row: int) -> float | None:
+        """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
+        before, after = self.cell(since, column).value, self.cell(row, column).value
+        if before is None or after is None:
+            return None
+        return before - after if self.higher_is_better else after - before
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    name: str
+    title: str
+    results: dict[str, Any]
+    log: list[dict[str, Any]] = field(default_factory=list)
+    recipe: str | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    broken_lines: int = 0
+
+    @property
+    def domains(self) -> list[str]:
+        """The stream, in the order in which it is learnt."""
+        return [str(domain) for domain in self.results.get("domains") or []]
+
+    @property
+    def general(self) -> list[str]:
+        """Names of the general sets: text that no stage trains on."""
+        return [str(name) for name in self.results.get("general") or []]
+
+    @cached_property
+    def matrices(self) -> dict[str, Matrix]:
+        """Metric name → score matrix, in the order of the file."""
+        found = self.results.get("matrices") or {}
+        return {metric: Matrix.read(metric, raw) for metric, raw in found.items() if isinstance(raw, Mapping)}
+
+    @property
+    def stages_done(self) -> int:
+        """How many stages have been measured."""
+        return max((len(matrix.rows) - 1 for matrix in self.matrices.values()), default=0)
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Time, tokens and memory; empty when the file has none."""
+        return self.results.get("cost") or {}
+
+    def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
+        """One measure's estimates: column → estimate, and "mean"."""
+        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure) or {}
+        return {str(column): Estimate.read(entry) for column, entry in raw.items()}
+
+
+def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run:
+    """A run from the content of its results.json.
+
+    Args:
+        results: The parsed file, or an object with ``model_dump`` that holds the same.
+        recipe: The resolved recipe's YAML, if known.
+        name: What to call it when the results do not say.
+
+    Raises:
+        RunError: what is given is not a run's results.
+    """
+    raw = results.model_dump(mode="json") if hasattr(results, "model_dump") else results
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("matrices"), Mapping):
+        raise RunError(f"The results of run '{name}' are damaged: `matrices` must be a table of score matrices.")
+    found = clean(raw)
+    methods = [str(method.get("title") or method.get("name")) for method in found.get("methods") or []]
+    called = str(found.get("run") or name)
+    return Run(called, " + ".join(methods) or called, found, recipe=clean(recipe))
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; everything but results.json may be missing.
+
+    Raises:
+        RunError: the folder or its results.json is missing or damaged.
+    """
+    folder = Path(folder)
+    path = folder / "results.json"
+    if not path.is_file():
+        why = "it has no results.json" if folder.is_dir() else "there is no such folder"
+        raise RunError(
+            f"{folder} is not a run that can be reported: {why}. Give the folder of a run, for example runs/<name>."
+        )
+    run = from_results(read_json(path), _text(folder / "recipe.yaml"), folder.resolve().name)
+    log, broken = _read_log(folder / "metrics.jsonl")
+    environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
+    environment = clean(environment) if isinstance(environment, Mapping) else {}
+    return Run(run.name, run.title, run.results, log, run.recipe, environment, broken)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+
+
+def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
+    # A killed run leaves half a line at the end: count such lines, never stop for them.
+    lines: list[dict[str, Any]] = []
+    broken = 0
+    for line in (_text(path) or "").splitlines():
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            entry = None
+        if isinstance(entry, dict):
+            lines.append(clean(entry))
+        else:
+            broken += 1
+    return lines, broken

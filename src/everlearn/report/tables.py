@@ -1,0 +1,253 @@
+"""A comparison as a terminal table, Markdown, LaTeX, CSV and JSON. Names are escaped for each."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+import json as json_module
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison, Measure
+from everlearn.report.runs import Estimate, number
+from everlearn.report.verdict import verdict
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell says: a text, a smaller text after it, and whether it is clearly the best of its column."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text; the first column names the rows."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    caption: str = ""
+
+
+def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> Cell:
+    """An estimate of a measure, written with the measure's decimals."""
+    signed = measure.signed if signed is None else signed
+    text = fmt.fixed(estimate.value, measure.places, signed)
+    return Cell(text, fmt.interval(estimate, measure.places, signed), best)
+
+
+def heading(measure: Measure, metric: bool = False) -> str:
+    """``Forgotten ↓ (bits/byte)``: the arrow points to the better side."""
+    title = f"{measure.title}, {measure.metric.replace('_', ' ')}" if metric else measure.title
+    unit = f" ({measure.unit})" if measure.unit else ""
+    return f"{title} {'↑' if measure.higher_is_better else '↓'}{unit}"
+
+
+def headline_table(comparison: Comparison) -> Table:
+    """Runs × learnt, forgotten, general drift, average end-task score and time; then the differences."""
+    measures = comparison.headline
+    header = tuple(heading(m, metric=m.kind.key == "average") for m in measures)
+    rows = []
+    for position, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True)):
+        cells = [cell(m.estimates[position], m, m.best == position) for m in measures]
+        rows.append((label, (*cells, Cell(fmt.duration(number(run.cost.get("seconds")))))))
+    for position in range(1, len(comparison.runs)):
+        cells = [cell(m.difference(position), m, signed=True) for m in measures]
+        rows.append((f"{comparison.labels[position]} − {comparison.labels[0]}", (*cells, Cell(""))))
+    caption = "In brackets: confidence intervals. Arrows point to the better side."
+    if len(comparison.runs) > 1:
+        caption += " Bold: the difference to every other run excludes zero."
+    return Table("Result", ("Run", *header, "Time"), tuple(rows), caption)
+
+
+def column_table(measure: Measure, comparison: Comparison) -> Table:
+    """One measure: domains (or tasks) × runs, and their mean."""
+    rows = [
+        (column, tuple(cell(e, measure, _clearly_best(measure, estimates) == i) for i, e in enumerate(estimates)))
+        for column, estimates in measure.columns.items()
+    ]
+    mean = tuple(cell(e, measure, measure.best == i) for i, e in enumerate(measure.estimates))
+    if len(rows) > 1:
+        rows.append(("mean", mean))
+    return Table(heading(measure, metric=True), ("Domain", *comparison.labels), tuple(rows))
+
+
+def _clearly_best(measure: Measure, estimates: tuple[Estimate, ...]) -> int | None:
+    unit, better = measure.unit, measure.higher_is_better
+    return Measure(measure.kind, measure.metric, measure.title, unit, better, estimates, {}).best
+
+
+def all_tables(comparison: Comparison) -> list[Table]:
+    """The headline, then learnt and forgotten per domain, then the end tasks' averages per task."""
+    measures = [m for m in comparison.headline if len(m.columns) > 1]
+    return [headline_table(comparison), *(column_table(m, comparison) for m in measures)]
+
+
+def terminal(comparison: Comparison) -> RenderableType:
+    """The same for a terminal; print it with a rich console."""
+    parts: list[RenderableType] = []
+    for table in all_tables(comparison):
+        # Text, never markup: a run may be called "[bold]".
+        shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
+        for position, name in enumerate(table.header):
+            shown.add_column(Text(name), justify="right" if position else "left", overflow="fold")
+        for name, cells in table.rows:
+            shown.add_row(Text(name), *(_rich(entry) for entry in cells))
+        parts += [shown, Text("")]
+    parts += [Text(" ".join(verdict(comparison))), *(Text(f"Note: {note}") for note in comparison.notes)]
+    return Group(*parts)
+
+
+def _rich(entry: Cell) -> Text:
+    text = Text(entry.text, style="bold" if entry.best else "")
+    return text.append(f"\n{entry.detail}", style="dim") if entry.detail else text
+
+
+def escape_markdown(text: str) -> str:
+    """A name as plain text in GitHub-flavoured Markdown, also inside a table."""
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", text)
+
+
+def markdown(comparison: Comparison) -> str:
+    """Pipe tables under their titles, then the verdict and the notes."""
+    parts = []
+    for table in all_tables(comparison):
+        lines = [f"### {escape_markdown(table.title)}", "", _pipe(list(map(escape_markdown, table.header)))]
+        lines.append("|" + "|".join([" --- ", *[" ---: "] * (len(table.header) - 1)]) + "|")
+        for name, cells in table.rows:
+            lines.append(_pipe([escape_markdown(name), *(_markdown_cell(entry) for entry in cells)]))
+        parts.append("\n".join(lines) + (f"\n\n{escape_markdown(table.caption)}" if table.caption else ""))
+    parts.append(escape_markdown(" ".join(verdict(comparison))))
+    if comparison.notes:
+        parts.append("\n".join(f"- {escape_markdown(note)}" for note in comparison.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _pipe(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _markdown_cell(entry: Cell) -> str:
+    text = f"**{escape_markdown(entry.text)}**" if entry.best else escape_markdown(entry.text)
+    return f"{text} {escape_markdown(entry.detail)}".strip()
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    # A bracket or a star at the start of a row would be read as an argument of the \\ before it.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "\u2212": "$-$",
+    '"': r"\textquotedbl{}",
+    "`": r"\textasciigrave{}",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def escape_latex(text: str) -> str:
+    """A name as plain text in LaTeX (UTF-8, T1 fonts)."""
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split())).replace("--", "-{}-")
+
+
+def latex(comparison: Comparison) -> str:
+    """Tables for ``booktabs``: paste into a document, each in its own ``table`` environment."""
+    return "\n".join(_latex_table(table) for table in all_tables(comparison))
+
+
+def _latex_table(table: Table) -> str:
+    lines = [
+        r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(table.title)}. {escape_latex(table.caption)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(escape_latex, table.header)) + r" \\",
+        r"\midrule",
+    ]
+    for name, cells in table.rows:
+        lines.append(" & ".join([escape_latex(name), *(_latex_cell(entry) for entry in cells)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _latex_cell(entry: Cell) -> str:
+    text = rf"\textbf{{{escape_latex(entry.text)}}}" if entry.best else escape_latex(entry.text)
+    return rf"{text} {{\scriptsize {escape_latex(entry.detail)}}}" if entry.detail else text
+
+
+def csv(comparison: Comparison) -> str:
+    """Long form, one estimate a line: run, metric, measure, column, value, low, high. An absent number is "–"."""
+    file = io.StringIO()
+    writer = csv_module.writer(file, lineterminator="\n")
+    writer.writerow(["run", "metric", "measure", "column", "value", "low", "high"])
+    for row in _rows(comparison):
+        writer.writerow([fmt.MISSING if value is None else value for value in row])
+    return file.getvalue()
+
+
+def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    for metric, measures in comparison.measures.items():
+        for measure in measures:
+            several = len(measure.columns) != 1 or measure.kind.key != "general_drift"
+            for run, label in enumerate(comparison.labels):
+                columns = {column: estimates[run] for column, estimates in measure.columns.items()}
+                for column, e in ({**columns, "mean": measure.estimates[run]} if several else columns).items():
+                    rows.append((label, metric, measure.kind.key, column, e.value, e.low, e.high))
+    for label, run in zip(comparison.labels, comparison.runs, strict=True):
+        for key, value in run.cost.items():
+            if number(value) is not None:
+                rows.append((label, "cost", key, "run", value, None, None))
+    return rows
+
+
+def json(comparison: Comparison) -> str:
+    """Everything that the tables are made of, for another program."""
+    rows = [dict(zip(("run", "metric", "measure", "column", "value", "low", "high"), row, strict=True))
+            for row in _rows(comparison)]  # fmt: skip
+    differences = [
+        {
+            "run": comparison.labels[run],
+            "reference": comparison.labels[0],
+            "metric": measure.metric,
+            "measure": measure.kind.key,
+            "title": measure.title,
+            "unit": measure.unit,
+            "higher_is_better": measure.higher_is_better,
+            **vars(measure.difference(run)),
+            "judgement": {1: "better", -1: "worse", 0: "unclear", None: "unknown"}[measure.judge(run)],
+        }
+        for measure in comparison.headline
+        for run in range(1, len(comparison.runs))
+    ]
+    value = {
+        "runs": [
+            {"label": label, "name": run.name, "methods": run.results.get("methods") or [], "seed": run.results.get("seed")}
+            for label, run in zip(comparison.labels, comparison.runs, strict=True)
+        ],
+        "domains": comparison.domains,
+        "general": comparison.general,
+        "metrics": comparison.metrics,
+        "estimates": rows,
+        "differences": differences,
+        "verdict": verdict(comparison),
+        "notes": comparison.notes,
+    }
+    return json_module.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,107 @@
+"""The page's first paragraph: what the numbers say, in words, and nothing that they do not say."""
+
+from __future__ import annotations
+
+from everlearn.report.comparison import Comparison, Measure
+from everlearn.report.formatting import duration, fixed, interval, listing
+from everlearn.report.runs import number
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """Sentences, the conclusion first.
+
+    A difference counts as clear when its confidence interval excludes zero. Where that cannot be said the sentence
+    says so; a method that wins nothing is told so.
+    """
+    if len(comparison.runs) == 1:
+        return _alone(comparison)
+    sentences = []
+    for run in range(1, len(comparison.runs)):
+        sentences += _against(comparison, run)
+    return sentences
+
+
+def _against(comparison: Comparison, run: int) -> list[str]:
+    label, reference = comparison.labels[run], comparison.labels[0]
+    judged = [(measure, measure.judge(run)) for measure in comparison.headline]
+    better = [measure.kind.better for measure, judgement in judged if judgement == 1]
+    worse = [measure.kind.worse for measure, judgement in judged if judgement == -1]
+    unclear = [measure.title.lower() for measure, judgement in judged if judgement == 0]
+    unknown = [measure.title.lower() for measure, judgement in judged if judgement is None]
+    if better and worse:
+        first = f"{label} trades: compared with {reference} it clearly {listing(better)}, but {listing(worse)}."
+    elif better:
+        first = f"{label} clearly {listing(better)} than {reference}"
+        first = first.replace(" than ", " than ", 1) + (", and is clearly worse at nothing." if len(judged) > 1 else ".")
+    elif worse:
+        first = f"{label} did not win: it is clearly better than {reference} at nothing, and it {listing(worse)}."
+    elif unclear:
+        first = f"{label} did not win: no difference to {reference} is larger than its uncertainty."
+    else:
+        first = f"Whether {label} or {reference} is better cannot be said: there is no interval to compare by."
+    sentences = [first]
+    details = [_detail(comparison, measure, run) for measure, judgement in judged if judgement]
+    if details:
+        sentences.append(f"{label} against {reference}: {'; '.join(details)}.")
+    if unclear and (better or worse):
+        sentences.append(f"No clear difference in {listing(unclear)}.")
+    if unknown and len(unknown) < len(judged):
+        sentences.append(f"No interval, so no judgement, for {listing(unknown)}.")
+    seconds = [number(comparison.runs[position].cost.get("seconds")) for position in (run, 0)]
+    if seconds[0] and seconds[1]:
+        sentences.append(f"It took {fixed(seconds[0] / seconds[1], 2)} times as long ({duration(seconds[0])}).")
+    return sentences
+
+
+def _detail(comparison: Comparison, measure: Measure, run: int) -> str:
+    places, signed = measure.places, measure.signed
+    mine, theirs = measure.estimates[run].value, measure.estimates[0].value
+    unit = f" {measure.unit}" if measure.unit else ""
+    difference = measure.difference(run)
+    return (
+        f"{measure.title.lower()} {fixed(mine, places, signed)} against {fixed(theirs, places, signed)}{unit} "
+        f"(difference {fixed(difference.value, places, True)} {interval(difference, places, True)})"
+    )
+
+
+def _alone(comparison: Comparison) -> list[str]:
+    run, label = comparison.runs[0], comparison.labels[0]
+    found = {measure.kind.key: measure for measure in comparison.headline}
+    count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
+    sentences = []
+    learnt, forgotten = found.get("learnt"), found.get("forgotten")
+    if learnt:
+        word = {1: "improved", -1: "got worse", 0: "did not clearly change", None: "changed"}[learnt.estimates[0].sign]
+        sentences.append(
+            f"{label} learnt {count} one after another: right after its stage a domain {word}, "
+            f"by {_value(learnt)} on average against the base model."
+        )
+    else:
+        sentences.append(f"{label} has learnt {count}; what it learnt has not been measured yet.")
+    if forgotten:
+        value = forgotten.estimates[0].value
+        gained = learnt.estimates[0].value if learnt else None
+        share = f", {fixed(100 * value / gained, 0)} % of what it had learnt" if value and gained and value > 0 else ""
+        sentence = {
+            1: f"It forgot: by the end of the stream an earlier domain had lost {_value(forgotten)}{share}.",
+            -1: f"It did not forget: later domains made the earlier ones better (forgotten: {_value(forgotten)}).",
+            0: f"Forgetting is within its uncertainty: {_value(forgotten)} per earlier domain.",
+            None: f"By the end of the stream an earlier domain had lost {_value(forgotten)}{share}; no interval is known.",
+        }[forgotten.estimates[0].sign]
+        sentences.append(sentence)
+    for measure in comparison.headline:
+        if measure.kind.key == "general_drift":
+            word = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}
+            column = next(iter(measure.columns))
+            sentences.append(f"General text ({column}) {word[measure.estimates[0].sign]}: {_value(measure)}.")
+    average = found.get("average")
+    if average:
+        sentences.append(f"End tasks score {_value(average)} on average at the end.")
+    return sentences
+
+
+def _value(measure: Measure) -> str:
+    estimate = measure.estimates[0]
+    places, signed = measure.places, measure.signed
+    parts = [fixed(estimate.value, places, signed), measure.unit, interval(estimate, places, signed)]
+    return " ".join(part for part in parts if part)

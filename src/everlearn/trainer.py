@@ -1,0 +1,321 @@
+"""A thin ``transformers.Trainer`` for one stage: methods get their place in the step, data keep their exact position.
+
+What is ours: the loss of :class:`~everlearn.methods.protection.Protection`, masks between backward and clipping,
+checkpoints that appear whole or not at all, and a data position that is saved instead of skipped to. Everything else
+is the ecosystem's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from everlearn import files
+from everlearn.data.loader import BlockLoader
+from everlearn.errors import RecipeError, TrainingDiverged, did_you_mean
+from everlearn.methods.base import Memory, Method, Stage
+from everlearn.methods.protection import Protection
+from everlearn.objectives import IGNORE, unwrap
+
+DATA_STATE = "data_state.json"
+MEMORY = "memory"
+FORCED: dict[str, Any] = {
+    "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
+    "remove_unused_columns": False,
+    "logging_nan_inf_filter": False,  # it costs a host sync a step and hides what we stop for
+    "label_names": ["labels"],
+    "disable_tqdm": True,  # the learner shows one bar for the whole stream
+}
+REFUSED = {
+    "output_dir": "the run folder decides it; set `run.folder`",
+    "data_seed": "set `run.seed`",
+    "seed": "set `run.seed`",
+    "eval_strategy": "everlearn evaluates between domains; see `evaluation`",
+    "load_best_model_at_end": "a stage ends with its last step; see `evaluation`",
+    "dataloader_num_workers": "blocks are packed beforehand and their position is exact only in the main process",
+    "group_by_length": "blocks have one length",
+    "auto_find_batch_size": "another batch size would change what is compared",
+    "hub_model_id": "push a finished stage folder with `huggingface-cli upload`",
+    "push_to_hub": "push a finished stage folder with `huggingface-cli upload`",
+    "resume_from_checkpoint": "use `everlearn resume RUN`",
+    **{name: "everlearn sets it" for name in FORCED},
+}
+Progress = Callable[[int], None]
+
+
+def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
+    """``TrainingArguments`` from a recipe's ``train`` group, whose names are taken verbatim.
+
+    Raises:
+        RecipeError: a name is unknown, or is one that a run must decide itself.
+    """
+    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    for name, value in options.items():
+        if name in REFUSED and value not in (None, False, 0, "no", FORCED.get(name, object())):
+            raise RecipeError(f"`train.{name}` cannot be set: {REFUSED[name]}.")
+        if name not in known:
+            raise RecipeError(f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, known - set(REFUSED))}")
+    chosen = {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | options | FORCED
+    if not torch.cuda.is_available():
+        chosen.setdefault("use_cpu", True)
+        chosen.setdefault("dataloader_pin_memory", False)
+    if steps > 0:
+        chosen["max_steps"] = steps
+    try:
+        return TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
+    except (ValueError, TypeError) as error:
+        raise RecipeError(f"`train` is not accepted by TrainingArguments: {error}") from None
+
+
+class StageTrainer(Trainer):
+    """Trains one stage under a list of methods.
+
+    Args:
+        stage: the domain, model, data and objective.
+        methods: in the recipe's order.
+        loader: batches for exactly the stage's steps.
+        args: made by :func:`training_arguments`, with ``max_steps`` set.
+        progress: called after each step with the number of steps done.
+        log: called with each line for ``metrics.jsonl``.
+    """
+
+    def __init__(
+        self,
+        *,
+        stage: Stage,
+        methods: Sequence[Method],
+        loader: BlockLoader,
+        args: TrainingArguments,
+        progress: Progress | None = None,
+        log: Callable[[dict[str, Any]], None] | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.stage, self.methods, self.loader = stage, list(methods), loader
+        self.protection = Protection(methods, stage)
+        super().__init__(
+            model=stage.model,
+            args=args,
+            train_dataset=loader,
+            processing_class=stage.tokenizer,
+            callbacks=[_Updates(self), *callbacks],
+        )
+        self.loss_is_scaled_for_ga = True
+        self._progress, self._write = progress, log
+        self._parts: dict[str, Tensor] = {}
+        self._bad: Tensor | None = None
+        self._mark = (time.monotonic(), 0)
+        self._seconds_before, self._started = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training this stage, over all its sessions."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    # -- data -------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Whole batches, already of this process: nothing for accelerate to shard or to read ahead."""
+        return DataLoader(self.loader, batch_size=None)
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
+        """Labels in the accumulated batch, over all processes."""
+        items = torch.stack([(batch["labels"] != IGNORE).sum() for batch in batch_samples]).sum()
+        return self.accelerator.reduce(items.to(device)) if self.args.world_size > 1 else items
+
+    # -- the step ---------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The objective's mean over the whole accumulated batch plus every method's losses, each counted once."""
+        outputs, extra = self.protection.forward(model, inputs)
+        # DDP averages over processes what each has summed over its own rows.
+        total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)  # type: ignore[operator]
+        self._add("objective", total)
+        for name, value in extra.items():
+            part = value / self.current_gradient_accumulation_steps
+            self._add(name, part)
+            total = total + part
+        return (total, outputs) if return_outputs else total
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward; at the accumulation boundary the methods' gradient masks act, before clipping."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self._bad is None:
+            self._bad = torch.zeros_like(loss)
+        now_bad = (self._bad == 0) & ~torch.isfinite(loss)
+        self._bad = torch.where(now_bad, float(self.state.global_step + 1), self._bad)
+        if self.accelerator.sync_gradients:
+            self.protection.mask_gradients()
+        return loss
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """The Trainer's own optimizer, with the parameter groups that the methods want."""
+        optimizer = super().create_optimizer(model)
+        groups = optimizer.param_groups
+        for method in self.methods:
+            changed = method.parameter_groups(self.stage, groups)
+            if changed is not groups:
+                groups = changed
+        optimizer.param_groups = groups
+        return optimizer
+
+    def _add(self, name: str, value: Tensor) -> None:
+        value = value.detach()
+        self._parts[name] = value if name not in self._parts else self._parts[name] + value
+
+    # -- the log ----------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """One line for ``metrics.jsonl``; stops when the loss is not finite."""
+        if "loss" in logs:
+            now, step = time.monotonic(), self.state.global_step
+            steps = step - self._mark[1]
+            logs |= {name: float(value) / steps for name, value in self._parts.items() if name != "objective"}
+            if len(self._parts) > 1:
+                logs["objective"] = float(self._parts["objective"]) / steps
+            seconds = now - self._mark[0]
+            if seconds > 0 and self.loader.source.block_tokens:
+                tokens = steps * self.get_total_train_batch_size(self.args) * self.loader.source.block_tokens
+                logs["tokens_per_second"] = round(tokens / seconds, 1)
+            self._parts, self._mark = {}, (now, step)
+            self.check_finite()
+        super().log(logs, start_time)
+        if self._write is not None and self.is_world_process_zero():
+            self._write({"stage": self.stage.index, "domain": self.stage.domain, "step": self.state.global_step} | logs)
+
+    def check_finite(self) -> None:
+        """Stop when a loss was not finite: the one host sync that finding this out costs, at logs and checkpoints.
+
+        Raises:
+            TrainingDiverged: with the step at which it began; nothing was saved after it.
+        """
+        bad = int(self._bad) if self._bad is not None else 0
+        if bad:
+            raise TrainingDiverged(
+                f"The loss of domain '{self.stage.domain}' is not finite from step {bad} on. The last good state is "
+                "kept. Start a new run with a lower `train.learning_rate` (or a smaller strength of the method)."
+            )
+
+    def on_step_end(self) -> None:
+        """Tell the progress bar."""
+        if self._progress is not None:
+            self._progress(self.state.global_step)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train to the end of the stage, from a sealed checkpoint when one is given."""
+        if resume_from_checkpoint:
+            saved = files.read_json(Path(str(resume_from_checkpoint)) / DATA_STATE)
+            self.loader.load_state_dict(saved["loader"])
+            self._seconds_before = float(saved["seconds"])
+        self._started = time.monotonic()
+        self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint beside its place and move it there when it is whole."""
+        self.check_finite()
+        folder = Path(self.args.output_dir)
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        writing = folder / f".writing-{name}"
+        if self.is_world_process_zero():
+            shutil.rmtree(writing, ignore_errors=True)
+            writing.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        with files.full_disk_is_an_error(folder / name), _output_dir(self.args, writing):
+            super()._save_checkpoint(model, trial)
+            if self.is_world_process_zero():
+                inside = writing / name
+                (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml says
+                files.write_json(inside / DATA_STATE, {"loader": self.loader.state_dict(), "seconds": self.seconds})
+                save_memories(inside / MEMORY, self.methods)
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            files.seal(writing / name)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            os.replace(writing / name, folder / name)
+            shutil.rmtree(writing, ignore_errors=True)
+            limit = self.args.save_total_limit
+            for old in checkpoints(folder)[: -limit if limit else 0]:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+class _output_dir:  # noqa: N801
+    """Points the Trainer at another folder for a moment."""
+
+    def __init__(self, args: TrainingArguments, folder: Path) -> None:
+        self.args, self.folder, self.before = args, folder, args.output_dir
+
+    def __enter__(self) -> None:
+        self.args.output_dir = str(self.folder)
+
+    def __exit__(self, *exception: object) -> None:
+        self.args.output_dir = self.before
+
+
+class _Updates(TrainerCallback):
+    """The update masks' place in the Trainer's step."""
+
+    def __init__(self, trainer: StageTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
+        self.trainer.protection.before_update()
+
+    def on_optimizer_step(self, *args: object, **kwargs: object) -> None:
+        self.trainer.protection.after_update()
+
+    def on_step_end(self, *args: object, **kwargs: object) -> None:
+        self.trainer.on_step_end()
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders of a stage, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+
+
+def save_memories(folder: Path, methods: Sequence[Method]) -> None:
+    """Each method's memory as ``<method>.safetensors`` and ``<method>.json``; nothing for an empty one."""
+    for method in methods:
+        memory = method.memory()
+        if memory.tensors:
+            files.save_tensors(folder / f"{method.name}.safetensors", memory.tensors, {"method": method.name})
+        if memory:
+            files.write_json(folder / f"{method.name}.json", memory.facts)
+
+
+def load_memories(folder: Path, methods: Sequence[Method]) -> None:
+    """Give each method what it saved; a method that saved nothing is left as it is."""
+    for method in methods:
+        facts, tensors = folder / f"{method.name}.json", folder / f"{method.name}.safetensors"
+        if facts.is_file():
+            loaded = files.load_tensors(tensors) if tensors.is_file() else {}
+            method.load_memory(Memory(tensors=loaded, facts=files.read_json(facts)))
+
+
+def save_model(model: nn.Module, tokenizer: Any, folder: Path) -> None:
+    """The model and tokenizer as ``save_pretrained`` writes them."""
+    core = unwrap(model)
+    if not isinstance(core, PreTrainedModel) and not hasattr(core, "save_pretrained"):
+        raise TypeError(f"{type(core).__name__} cannot be saved with save_pretrained.")
+    core.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
