@@ -68,11 +68,13 @@ class Objective:
         tokenizer: of the model.
         seed: of random masking; the mask of a row depends on (seed, row number) only.
         isolate: whether the documents of a packed block are hidden from each other.
+        first_position: position id of a text's first token; RoBERTa-type models count from the padding id upwards.
     """
 
     tokenizer: PreTrainedTokenizerBase
     seed: int = 0
     isolate: bool = True
+    first_position: int = 0
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
@@ -143,6 +145,11 @@ class Objective:
             model(**inputs, **self.options())
         return caught[0]
 
+    def longest_input(self, model: nn.Module) -> int | None:
+        """Tokens that the model's positions allow in a row; None when there is no limit."""
+        longest = getattr(model.config, "max_position_embeddings", None) or getattr(model.config, "n_positions", None)
+        return None if longest is None or kind_of(model) == "encoder-decoder" else int(longest) - self.first_position
+
     def options(self) -> dict[str, Any]:
         """Arguments of every forward pass. The cache would undo the isolation of packed documents."""
         return {"use_cache": False}
@@ -158,8 +165,6 @@ class Masked(Objective):
 
     probability: float = 0.15
     isolate: bool = False
-    first_position: int = 0
-    """Position id of a document's first token when isolating; RoBERTa-type models count from the padding id upwards."""
 
     name: ClassVar[str] = "masked"
     kinds: ClassVar[frozenset[str]] = frozenset({"encoder"})
@@ -245,8 +250,10 @@ class TextToText(Objective):
     def _packed(self, blocks: Sequence[Block]) -> Batch:
         ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
         segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
-        # The label at position t is predicted at t - 1; the answer's first token is predicted at the prompt's last.
-        wanted = [np.flatnonzero(block["labels"][1:] != IGNORE) for block in blocks]
+        # A label at t is predicted at t - 1, which must be of the same document.
+        wanted = [
+            np.flatnonzero((block["labels"][1:] != IGNORE) & (np.diff(block["segments"]) == 0)) for block in blocks
+        ]
         positions = _padded(wanted, 0)
         labels = _padded([block["labels"][1:][at] for block, at in zip(blocks, wanted, strict=True)], IGNORE)
         return {"input_ids": ids, "position_ids": _restarting(segments), "positions": positions, "labels": labels}

@@ -123,6 +123,12 @@ class StageTrainer(Trainer):
         """Time spent training this stage, over all its sessions."""
         return self._seconds_before + time.monotonic() - self._started
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of the rows that this stage trains on, padding and all processes included."""
+        rows = self.loader.batches * self.loader.batch_size * self.args.world_size
+        return rows * (self.loader.source.block_tokens or 0)
+
     # -- data -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:

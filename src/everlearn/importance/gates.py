@@ -58,7 +58,7 @@ class Gates:
             for site, module in self._modules:
                 self._undo.callback(self._hook(site, module).remove)
             for module in self._checkpointed:
-                checkpoint = module._gradient_checkpointing_func
+                checkpoint: Any = module._gradient_checkpointing_func
                 module._gradient_checkpointing_func = self._remembering(checkpoint)  # type: ignore[assignment]
                 self._undo.callback(setattr, module, "_gradient_checkpointing_func", checkpoint)
         return self

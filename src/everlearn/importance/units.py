@@ -139,7 +139,7 @@ def _gradients(
             }
             gates.set({name: leaf.repeat(copies, 1) if copies > 1 else leaf for name, leaf in leaves.items()})
             loss = per_sample_loss(model, batch)
-            gradients = torch.autograd.grad(loss.sum(), list(leaves.values()))
+            gradients = torch.autograd.grad(loss.sum(), list(leaves.values()), materialize_grads=True)
             for name, gradient in zip(leaves, gradients, strict=True):
                 part = gradient.abs().sum(0) if reduce == "abs_per_sample" else gradient.sum(0)
                 totals[name] = totals[name] + part if name in totals else part

@@ -64,8 +64,8 @@ KINDS = (
         "average",
         "Average at the end",
         None,
-        "scores higher",
-        "scores lower",
+        "scores higher on end tasks",
+        "scores lower on end tasks",
         "The mean score at the end of the stream.",
     ),
     Kind(

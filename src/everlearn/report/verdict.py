@@ -31,8 +31,8 @@ def _against(comparison: Comparison, run: int) -> list[str]:
     if better and worse:
         first = f"{label} trades: compared with {reference} it clearly {listing(better)}, but {listing(worse)}."
     elif better:
-        first = f"{label} clearly {listing(better)} than {reference}"
-        first = first.replace(" than ", " than ", 1) + (", and is clearly worse at nothing." if len(judged) > 1 else ".")
+        rest = ", and is clearly worse at nothing" if len(judged) > 1 else ""
+        first = f"{label} clearly {listing(better)} than {reference}{rest}."
     elif worse:
         first = f"{label} did not win: it is clearly better than {reference} at nothing, and it {listing(worse)}."
     elif unclear:

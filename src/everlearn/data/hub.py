@@ -1,0 +1,99 @@
+"""Documents from the Hugging Face hub, through ``datasets``; remote code is never run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everlearn.data.readers import files_beside
+from everlearn.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from everlearn.data.corpus import Corpus
+
+
+def _explained(corpus: Corpus, error: Exception) -> DataError:
+    name = f"The hub data set '{corpus.path}'"
+    hint = files_beside(Path(corpus.path)) if Path(corpus.path).parent.is_dir() else ""
+    near = hint if "Did you mean" in hint else ""
+    if isinstance(error, ConnectionError) or "offline" in type(error).__name__.lower():
+        return DataError(
+            f"{name} cannot be reached, and no local file has that name. Check the network (and `HF_HUB_OFFLINE`), "
+            f"or set `path` to a file.{near}"
+        )
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return DataError(f"{name} (subset {corpus.subset}, split {corpus.split}) cannot be loaded: {reason}{near}")
+
+
+def _load(corpus: Corpus) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(
+            corpus.path, corpus.subset, split=corpus.split, revision=corpus.revision, streaming=corpus.streaming
+        )
+    # The hub client, the file formats and the network each raise their own types; all mean the same to the user.
+    except Exception as error:
+        raise _explained(corpus, error) from None
+
+
+def _check_columns(corpus: Corpus, there: list[str] | None) -> None:
+    for column in corpus.columns:
+        if there and column not in there:
+            listed = ", ".join(f"'{name}'" for name in there)
+            hint = did_you_mean(column, there)
+            nearest = hint if "Did you mean" in hint else ""
+            raise DataError(f"'{corpus.path}' has no column '{column}'; its columns are {listed}.{nearest}")
+
+
+def check(corpus: Corpus) -> None:
+    """Ask the hub whether the data set, its split and its columns exist, without downloading it.
+
+    Raises:
+        DataError: it cannot be reached or lacks what the corpus names.
+    """
+    import datasets
+
+    try:
+        info = datasets.load_dataset_builder(corpus.path, corpus.subset, revision=corpus.revision).info
+    except Exception as error:
+        raise _explained(corpus, error) from None
+    if info.splits and corpus.split not in info.splits:
+        # `train[:10%]` and the like are checked by loading.
+        if "[" not in corpus.split and "+" not in corpus.split:
+            raise DataError(f"'{corpus.path}' has no split '{corpus.split}'.{did_you_mean(corpus.split, info.splits)}")
+    _check_columns(corpus, list(info.features) if info.features else None)
+
+
+def version(corpus: Corpus) -> list[str]:
+    """What was downloaded: addresses with the commit in them, where the hub tells."""
+    return [] if corpus.streaming else sorted(_load(corpus).info.download_checksums or {})
+
+
+def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
+    """Rows with their place and the position behind them.
+
+    Raises:
+        DataError: the data set cannot be loaded, or the stream breaks.
+    """
+    data = _load(corpus)
+    _check_columns(corpus, data.column_names)
+    position = dict(position or {})
+    number = int(position.get("row", 0))
+    if corpus.streaming and position.get("stream"):
+        data.load_state_dict(position["stream"])
+    elif not corpus.streaming:
+        data = data.select(range(min(number, len(data)), len(data)))
+    rows = iter(data)
+    while True:
+        try:
+            values = next(rows, None)
+        except Exception as error:
+            raise _explained(corpus, error) from error
+        if values is None:
+            return
+        number += 1
+        _check_columns(corpus, list(values))
+        behind = {"row": number, "stream": data.state_dict()} if corpus.streaming else {"row": number}
+        yield values, f"{corpus.path}, row {number}", behind

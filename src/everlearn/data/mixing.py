@@ -1,0 +1,107 @@
+"""Several sources as one, each with its share of the tokens, exact to one block at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from everlearn.data.blocks import Block, BlockSource, hash_of, tokens_in
+from everlearn.errors import DataError, RunError
+
+
+class Mixture(BlockSource):
+    """Takes the next block from whichever source keeps every share of the tokens within one block of what was asked.
+
+    The choice is the quota method of Balinski and Young ("The quota method of apportionment", Amer. Math. Monthly 82,
+    1975): among the sources that are not ahead of their share after this block, the one that has the fewest tokens
+    for its share with the block added. It is deterministic and proven to stay within one block when blocks are
+    equally long; taking the largest deficit is not, with three or more sources. Where blocks differ, shares are exact
+    to about the longest block.
+
+    Attributes:
+        asked: name to share of the tokens; sums to 1.
+        tokens: name to tokens given so far.
+    """
+
+    def __init__(self, sources: Sequence[tuple[str, BlockSource, float]], name: str = "mixture") -> None:
+        """Take (name, source, share) triples; shares are normalised, the first source sets the length of a pass.
+
+        Raises:
+            DataError: there is no source, a name comes twice, or a share is not above 0.
+        """
+        names = [given for given, _, _ in sources]
+        if not sources or len(set(names)) < len(names):
+            raise DataError(f"A mixture needs sources with different names; it has {names}.")
+        for given, _, share in sources:
+            if not share > 0:
+                raise DataError(f"The share of '{given}' in a mixture must be above 0; it is {share}.")
+        total = float(sum(share for _, _, share in sources))
+        self.name = name
+        self.sources = {given: source for given, source, _ in sources}
+        self.asked = {given: share / total for given, _, share in sources}
+        self.tokens = dict.fromkeys(names, 0)
+        self._blocks = dict.fromkeys(names, 0)
+        first = sources[0][1].size
+        self.size = None if first is None else max(1, round(first / self.asked[names[0]]))
+        sizes = {source.block_tokens for _, source, _ in sources}
+        self.block_tokens = sizes.pop() if len(sizes) == 1 else None
+        self.fingerprint = hash_of(*((given, self.asked[given], source.fingerprint) for given, source, _ in sources))
+
+    @property
+    def realised(self) -> dict[str, float]:
+        """Name to share of the tokens given so far (0 for all before the first block)."""
+        total = max(sum(self.tokens.values()), 1)
+        return {name: tokens / total for name, tokens in self.tokens.items()}
+
+    def _expected(self, name: str) -> float:
+        """Tokens of the source's next block, as far as they can be known before it is read."""
+        if self.block_tokens is not None:
+            return self.block_tokens
+        known = self.sources[name].block_tokens
+        if known is not None:
+            return known
+        blocks = sum(self._blocks.values())
+        own = self._blocks[name]
+        return self.tokens[name] / own if own else sum(self.tokens.values()) / max(blocks, 1) or 1.0
+
+    def _choose(self) -> str:
+        total = sum(self.tokens.values())
+        expected = {name: self._expected(name) for name in self.sources}
+        behind = [
+            name for name, share in self.asked.items() if self.tokens[name] < share * (total + expected[name])
+        ] or list(self.asked)
+        return min(behind, key=lambda name: (self.tokens[name] + expected[name]) / self.asked[name])
+
+    def __next__(self) -> Block:
+        name = self._choose()
+        block = next(self.sources[name])
+        self.tokens[name] += tokens_in(block)
+        self._blocks[name] += 1
+        return block
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, and the state of each source."""
+        return {
+            "tokens": dict(self.tokens),
+            "blocks": dict(self._blocks),
+            "sources": {name: source.state_dict() for name, source in self.sources.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            RunError: the state is of a mixture of other sources.
+        """
+        saved = state.get("sources", {})
+        if set(saved) != set(self.sources):
+            raise RunError(f"The saved mixture has the sources {sorted(saved)}; this one has {sorted(self.sources)}.")
+        self.tokens = {name: int(state["tokens"][name]) for name in self.sources}
+        self._blocks = {name: int(state["blocks"][name]) for name in self.sources}
+        for name, source in self.sources.items():
+            source.load_state_dict(saved[name])
+
+    def fresh(self, seed: int) -> Mixture:
+        """The same shares over independent sources."""
+        parts = [(name, source.fresh(seed), self.asked[name]) for name, source in self.sources.items()]
+        return Mixture(parts, self.name)

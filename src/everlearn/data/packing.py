@@ -1,0 +1,296 @@
+"""From documents to blocks: plain text is concatenated and cut, examples of prompt and answer stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from everlearn.data.blocks import Block
+from everlearn.data.corpus import Document
+from everlearn.data.tokenize import Encoder, Kind
+from everlearn.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHUNK = 256
+"""Documents tokenised at once: enough for the fast tokenizers to work in parallel."""
+IGNORED = -100
+"""Label of a token that is not learnt."""
+
+
+@dataclass
+class Count:
+    """What went through a packer.
+
+    Attributes:
+        documents: texts, or examples.
+        tokens: with special tokens, before anything is cut off.
+        text_tokens: without special tokens; for examples those of the answers.
+        text_bytes: UTF-8 bytes of the same text.
+        truncated: examples that were too long and lost their end.
+    """
+
+    documents: int = 0
+    tokens: int = 0
+    text_tokens: int = 0
+    text_bytes: int = 0
+    truncated: int = 0
+
+    @property
+    def bytes_per_token(self) -> float:
+        """UTF-8 bytes a token of the text stands for."""
+        return self.text_bytes / max(self.text_tokens, 1)
+
+
+class Packer(Protocol):
+    """Documents in, blocks out; what does not fill a block yet is kept."""
+
+    count: Count
+
+    def feed(self, documents: Sequence[Document]) -> list[Block]:
+        """The blocks that these documents complete."""
+
+    def finish(self) -> list[Block]:
+        """What is left at the end of the corpus, as far as it makes blocks; the packer is empty afterwards."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept, as JSON."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
+
+
+class TextPacker:
+    """Concatenates documents and cuts the tokens into blocks of one size; what is left at the end is dropped.
+
+    A document that does not end in its block goes on in the next one, as that block's segment 0.
+    """
+
+    def __init__(self, encoder: Encoder, block_size: int) -> None:
+        self.encoder = encoder
+        self.block_size = block_size
+        self.count = Count()
+        self._ids: list[np.ndarray] = []
+        self._documents: list[np.ndarray] = []
+
+    def feed(self, documents: Sequence[Document]) -> list[Block]:
+        """The blocks that these documents complete."""
+        around = len(self.encoder.prefix) + len(self.encoder.suffix)
+        for document, ids in zip(documents, self.encoder([d.text for d in documents]), strict=True):
+            self.count.documents += 1
+            self.count.tokens += len(ids) + around
+            self.count.text_tokens += len(ids)
+            self.count.text_bytes += len(document.text.encode())
+            row = np.array([*self.encoder.prefix, *ids, *self.encoder.suffix], dtype=np.int32)
+            self._ids.append(row)
+            self._documents.append(np.full(len(row), self.count.documents, dtype=np.int64))
+        return self._cut()
+
+    def _cut(self) -> list[Block]:
+        size = self.block_size
+        ids = np.concatenate([np.empty(0, np.int32), *self._ids])
+        numbers = np.concatenate([np.empty(0, np.int64), *self._documents])
+        whole = len(ids) // size * size
+        self._ids, self._documents = [ids[whole:].copy()], [numbers[whole:].copy()]
+        blocks = []
+        for start in range(0, whole, size):
+            inside = numbers[start : start + size]
+            segments = np.cumsum(np.diff(inside, prepend=inside[:1]) != 0, dtype=np.int32)
+            blocks.append({"input_ids": ids[start : start + size].copy(), "segments": segments})
+        return blocks
+
+    def finish(self) -> list[Block]:
+        """Nothing: less than a block is left, and it is dropped."""
+        self._ids, self._documents = [], []
+        return []
+
+    @property
+    def remainder(self) -> np.ndarray:
+        """Tokens that wait for their block to be full, int32."""
+        return np.concatenate([np.empty(0, np.int32), *self._ids])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remainder's ids and the length of each document's part of it."""
+        numbers = np.concatenate([np.empty(0, np.int64), *self._documents])
+        return {"ids": self.remainder.tolist(), "lengths": np.unique(numbers, return_counts=True)[1].tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the remainder back."""
+        lengths = np.array(state["lengths"], dtype=np.int64)
+        # Documents are numbered for telling them apart only: anything below the numbers to come will do.
+        numbers = np.arange(-len(lengths), 0) + self.count.documents + 1
+        self._ids = [np.array(state["ids"], dtype=np.int32)]
+        self._documents = [np.repeat(numbers, lengths)]
+
+
+class _ExamplePacker:
+    """Tokenises prompts and answers; the answer is kept before the prompt where both do not fit."""
+
+    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None) -> None:
+        self.encoder = encoder
+        self.block_size = block_size
+        self.target_size = target_size or block_size
+        self.count = Count()
+
+    def _examples(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
+        prompts = self.encoder([d.text for d in documents])
+        answers = self.encoder([d.target or "" for d in documents])
+        for document, prompt, answer in zip(documents, prompts, answers, strict=True):
+            self.count.documents += 1
+            self.count.text_tokens += len(answer)
+            self.count.text_bytes += len((document.target or "").encode())
+            yield prompt, answer
+
+
+class PairPacker(_ExamplePacker):
+    """Encoder-decoder examples: a prompt row and an answer row, of their own lengths, cut at the end if too long."""
+
+    def feed(self, documents: Sequence[Document]) -> list[Block]:
+        """One block an example."""
+        prefix, suffix = self.encoder.prefix, self.encoder.suffix
+        around = len(prefix) + len(suffix)
+        room, answer_room = self.block_size - around, self.target_size - around
+        blocks = []
+        for prompt, answer in self._examples(documents):
+            self.count.truncated += len(prompt) > room or len(answer) > answer_room
+            self.count.tokens += len(prompt) + len(answer) + 2 * around
+            ids = [*prefix, *prompt[:room], *suffix]
+            labels = [*prefix, *answer[:answer_room], *suffix]
+            blocks.append({"input_ids": np.array(ids, np.int32), "labels": np.array(labels, np.int32)})
+        return blocks
+
+    def finish(self) -> list[Block]:
+        """Nothing is ever left."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing is kept."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing is kept."""
+
+
+class AnswerPacker(_ExamplePacker):
+    """Examples for a decoder: prompt, answer and end in one row, labels on answer and end alone.
+
+    Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block,
+    and the tail is filled up, without labels, as a last segment.
+    """
+
+    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None) -> None:
+        super().__init__(encoder, block_size, target_size)
+        self._row: list[tuple[list[int], list[int]]] = []
+
+    def feed(self, documents: Sequence[Document]) -> list[Block]:
+        """The blocks that these examples complete."""
+        prefix = self.encoder.prefix
+        end = [] if self.encoder.end is None else [self.encoder.end]
+        blocks = []
+        for prompt, answer in self._examples(documents):
+            answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
+            kept = answer[:answer_room]
+            room = self.block_size - len(prefix) - len(kept) - len(end)
+            self.count.truncated += len(prompt) > room or len(answer) > answer_room
+            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(end)
+            before, learnt = [*prefix, *prompt[:room]], [*kept, *end]
+            example = ([*before, *learnt], [*[IGNORED] * len(before), *learnt])
+            if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
+                blocks.extend(self.finish())
+            self._row.append(example)
+        return blocks
+
+    def finish(self) -> list[Block]:
+        """The block that was being filled, padded."""
+        if not self._row:
+            return []
+        size = self.block_size
+        ids = np.full(size, self.encoder.pad, np.int32)
+        labels = np.full(size, IGNORED, np.int32)
+        segments = np.full(size, len(self._row), np.int32)
+        start = 0
+        for number, (row, learnt) in enumerate(self._row):
+            here = slice(start, start + len(row))
+            ids[here], labels[here], segments[here] = row, learnt, number
+            start += len(row)
+        self._row = []
+        return [{"input_ids": ids, "segments": segments, "labels": labels}]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The examples of the block that is being filled."""
+        return {"row": [[list(ids), list(labels)] for ids, labels in self._row]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take them back."""
+        self._row = [(list(ids), list(labels)) for ids, labels in state["row"]]
+
+
+def make_packer(
+    encoder: Encoder, block_size: int, *, examples: bool, target_size: int | None = None, where: str = "The corpus"
+) -> Packer:
+    """The packer for a kind of model and of text.
+
+    Args:
+        encoder: knows the kind of model.
+        block_size: tokens in a block; the longest prompt for an encoder-decoder.
+        examples: documents are prompts with answers.
+        target_size: the longest answer, end token included; `block_size` when None.
+        where: the corpus, for errors.
+
+    Raises:
+        DataError: the kind of model cannot learn this kind of text, or no text fits into a block.
+    """
+    smallest = len(encoder.prefix) + len(encoder.suffix) + 1
+    for key, size in (("block_size", block_size), ("target_size", target_size or block_size)):
+        if size < smallest:
+            raise DataError(f"`{key}: {size}` leaves no room for text between the special tokens (at least {smallest}).")
+    if not examples and encoder.kind == "encoder-decoder":
+        raise DataError(f"{where} needs a `target_column`: an encoder-decoder model learns prompts and their answers.")
+    if examples and encoder.kind == "encoder":
+        raise DataError(f"{where} has a `target_column`, but a masked model learns plain text. Remove it.")
+    if not examples:
+        return TextPacker(encoder, block_size)
+    return (PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker)(encoder, block_size, target_size)
+
+
+def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in lots of :data:`CHUNK`."""
+    iterator = iter(documents)
+    while lot := list(islice(iterator, CHUNK)):
+        yield lot
+
+
+def pack(
+    documents: Iterable[Document],
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    kind: Kind,
+    target_size: int | None = None,
+) -> Iterator[Block]:
+    """Tokenise and pack documents into blocks.
+
+    Args:
+        documents: all with a target, or all without.
+        tokenizer: of the model.
+        block_size: tokens in a block.
+        kind: of the model.
+        target_size: the longest answer, for text-to-text.
+
+    Raises:
+        DataError: the kind of model cannot learn this kind of document.
+        ModelError: the tokenizer has no end token.
+    """
+    encoder, packer = Encoder(tokenizer, kind), None
+    for lot in chunks(documents):
+        if packer is None:
+            examples = lot[0].target is not None
+            packer = make_packer(encoder, block_size, examples=examples, target_size=target_size)
+        yield from packer.feed(lot)
+    if packer is not None:
+        yield from packer.finish()

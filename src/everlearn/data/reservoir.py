@@ -1,0 +1,103 @@
+"""A fixed number of blocks that are a uniform sample of all that went by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everlearn.data.blocks import Block, PackedBlocks, Ragged, stack
+from everlearn.errors import DataError, RunError
+from everlearn.seeding import seed_for
+
+
+class Reservoir:
+    """Reservoir sampling (Vitter, "Random sampling with a reservoir", ACM TOMS 11, 1985, algorithm R).
+
+    After n blocks each of them is kept with chance capacity / n, whichever domain it came from and however many
+    domains there are.
+
+    Attributes:
+        capacity: blocks kept at most.
+        seen: blocks that went by.
+        blocks: those kept.
+        domains: the domain of each of them.
+    """
+
+    def __init__(self, capacity: int, seed: int) -> None:
+        """Start empty.
+
+        Raises:
+            DataError: the capacity is below 1.
+        """
+        if capacity < 1:
+            raise DataError(f"A reservoir must hold at least 1 block; its capacity is {capacity}.")
+        self.capacity = capacity
+        self.seed = seed
+        self.seen = 0
+        self.blocks: list[Block] = []
+        self.domains: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def add(self, block: Block, domain: str) -> None:
+        """Let one block go by."""
+        # A draw that depends on the count alone: nothing but the count must be saved to go on exactly.
+        place = seed_for(self.seed, "reservoir", self.seen) % (self.seen + 1)
+        self.seen += 1
+        if len(self.blocks) < self.capacity:
+            self.blocks.append(block)
+            self.domains.append(domain)
+        elif place < self.capacity:
+            self.blocks[place], self.domains[place] = block, domain
+
+    def extend(self, blocks: Iterable[Block], domain: str) -> None:
+        """Let all blocks of a domain go by."""
+        for block in blocks:
+            self.add(block, domain)
+
+    def source(self, seed: int, name: str = "replay") -> PackedBlocks:
+        """The kept blocks as a source.
+
+        Raises:
+            DataError: nothing is kept yet.
+        """
+        return PackedBlocks.from_blocks(self.blocks, seed, name)
+
+    def to_memory(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Named tensors and JSON facts from which :meth:`from_memory` makes the same reservoir."""
+        tensors: dict[str, Tensor] = {}
+        for key, column in stack(self.blocks).items():
+            if isinstance(column, Ragged):
+                tensors[f"{key}.values"] = torch.from_numpy(column.values)
+                tensors[f"{key}.offsets"] = torch.from_numpy(column.offsets)
+            else:
+                tensors[key] = torch.from_numpy(column)
+        facts = {"capacity": self.capacity, "seed": self.seed, "seen": self.seen, "domains": list(self.domains)}
+        return tensors, facts
+
+    @classmethod
+    def from_memory(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Reservoir:
+        """The reservoir that :meth:`to_memory` described.
+
+        Raises:
+            RunError: blocks and domains differ in number.
+        """
+        reservoir = cls(int(facts["capacity"]), int(facts["seed"]))
+        reservoir.seen, reservoir.domains = int(facts["seen"]), [str(domain) for domain in facts["domains"]]
+        columns: dict[str, np.ndarray | Ragged] = {}
+        for key, tensor in tensors.items():
+            if key.endswith(".values"):
+                key = key.removesuffix(".values")
+                columns[key] = Ragged(tensor.numpy(), tensors[f"{key}.offsets"].numpy())
+            elif not key.endswith(".offsets"):
+                columns[key] = tensor.numpy()
+        if any(len(column) != len(reservoir.domains) for column in columns.values()):
+            raise RunError(f"The saved reservoir is damaged: {len(reservoir.domains)} domains for other many blocks.")
+        rows = range(len(reservoir.domains))
+        reservoir.blocks = [{key: np.array(column[row]) for key, column in columns.items()} for row in rows]
+        return reservoir

@@ -1,0 +1,179 @@
+"""Blocks made while training: nothing is stored, and the state still gives the same continuation exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from everlearn.data.blocks import Block, BlockSource, hash_of
+from everlearn.data.corpus import Corpus, Document, corpus_fingerprint, is_held_out, read_documents
+from everlearn.data.packing import CHUNK, Packer, make_packer
+from everlearn.data.tokenize import Encoder, Kind
+from everlearn.errors import DataError
+from everlearn.seeding import seed_for
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class StreamedBlocks(BlockSource):
+    """Reads, tokenises and packs on the fly, from the start again when the corpus ends.
+
+    Documents are worked on in lots. The state is the reader's position and the packer's remainder *before* the lot,
+    and how many of the lot's blocks were given: restoring works on the lot again and skips those.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: PreTrainedTokenizerBase,
+        kind: Kind,
+        block_size: int,
+        seed: int,
+        *,
+        name: str = "stream",
+        held_out_share: float = 0.0,
+        target_size: int | None = None,
+    ) -> None:
+        """Prepare to read; no file is opened yet.
+
+        Args:
+            corpus: what to read.
+            tokenizer: of the model.
+            kind: of the model.
+            block_size: tokens in a block; the longest prompt for an encoder-decoder.
+            seed: of the shuffle buffer (`corpus.shuffle_buffer` blocks).
+            name: of the domain.
+            held_out_share: share of the documents to leave out (:func:`is_held_out`).
+            target_size: the longest answer, for text-to-text.
+
+        Raises:
+            DataError: the kind of model cannot learn this kind of text.
+            ModelError: the tokenizer has no end token.
+        """
+        self.corpus, self.tokenizer, self.kind = corpus, tokenizer, kind
+        self.block_size, self.seed, self.name = block_size, seed, name
+        self.held_out_share, self.target_size = held_out_share, target_size
+        self.encoder = Encoder(tokenizer, kind)
+        self.size = None
+        self.block_tokens = None if kind == "encoder-decoder" else block_size
+        self._pass = 0
+        self._given = 0
+        self._buffer: list[Block] = []
+        self._start()
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Of the corpus, the tokenizer and the settings."""
+        settings = (self.block_size, self.target_size, self.held_out_share)
+        return hash_of(corpus_fingerprint(self.corpus), self.encoder.fingerprint, *settings)
+
+    def _start(self, position: dict[str, Any] | None = None) -> None:
+        """Open the corpus at a position, with an empty packer."""
+        self._packer: Packer = make_packer(
+            self.encoder,
+            self.block_size,
+            examples=self.corpus.target_column is not None,
+            target_size=self.target_size,
+            where=f"'{self.name}'",
+        )
+        self._position: dict[str, Any] | None = position
+        self._documents = read_documents(self.corpus, position=position)
+        self._before: dict[str, Any] = {"position": position, "packer": self._packer.state_dict()}
+        self._lot: list[Block] = []
+        self._taken = 0
+        self._in_pass = 0
+
+    def _text(self) -> Iterator[Document]:
+        """Documents of the next lot that are trained on; remembers where the lot ends."""
+        for document, position in islice(self._documents, CHUNK):
+            self._position = position
+            if not is_held_out(document, self.held_out_share):
+                yield document
+
+    def _next_lot(self) -> None:
+        """Work on the next lot, or begin the next pass.
+
+        Raises:
+            DataError: a whole pass gave no block.
+        """
+        self._before = {"position": self._position, "packer": self._packer.state_dict()}
+        self._taken = 0
+        before = self._position
+        documents = list(self._text())
+        if self._position != before:
+            self._lot = self._packer.feed(documents)
+            self._in_pass += len(self._lot)
+            return
+        self._lot = self._packer.finish()
+        if not self._lot:
+            if not self._in_pass:
+                raise too_small(self.name, self._packer.count.tokens, self.block_size)
+            self._pass += 1
+            self._start()
+        else:
+            self._in_pass += len(self._lot)
+
+    def _in_order(self) -> Block:
+        while self._taken >= len(self._lot):
+            self._next_lot()
+        self._taken += 1
+        return self._lot[self._taken - 1]
+
+    def __next__(self) -> Block:
+        block = self._in_order()
+        if self.corpus.shuffle_buffer:
+            while len(self._buffer) < self.corpus.shuffle_buffer:
+                self._buffer.append(block)
+                block = self._in_order()
+            # A draw that depends on the count alone: no generator whose state would have to be saved.
+            drawn = seed_for(self.seed, self.name, self._given) % len(self._buffer)
+            self._buffer[drawn], block = block, self._buffer[drawn]
+        self._given += 1
+        return {key: row.copy() for key, row in block.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The lot's start, the blocks taken from it, and the shuffle buffer's blocks."""
+        return {
+            "pass": self._pass,
+            "given": self._given,
+            "lot": self._before,
+            "taken": self._taken,
+            "in_pass": self._in_pass - len(self._lot),
+            "buffer": [{key: row.tolist() for key, row in block.items()} for block in self._buffer],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Read from the lot's start again and skip the blocks that were taken."""
+        self._pass, self._given = int(state["pass"]), int(state["given"])
+        self._start(state["lot"]["position"])
+        self._packer.load_state_dict(state["lot"]["packer"])
+        self._in_pass = int(state["in_pass"])
+        self._buffer = [{key: np.array(row, np.int32) for key, row in block.items()} for block in state["buffer"]]
+        if state["taken"]:
+            self._next_lot()
+            self._taken = int(state["taken"])
+
+    def fresh(self, seed: int) -> StreamedBlocks:
+        """The same stream from the start; in another order only as far as the shuffle buffer reaches."""
+        return StreamedBlocks(
+            self.corpus,
+            self.tokenizer,
+            self.kind,
+            self.block_size,
+            seed_for("fresh", seed),
+            name=self.name,
+            held_out_share=self.held_out_share,
+            target_size=self.target_size,
+        )
+
+
+def too_small(name: str, tokens: int, block_size: int) -> DataError:
+    """The error for text that does not fill a block."""
+    return DataError(
+        f"'{name}' has {tokens} tokens, fewer than one block (`block_size: {block_size}`). "
+        "Use a larger corpus or a smaller block."
+    )

@@ -1,0 +1,382 @@
+"""The loop over domains. Read this file first.
+
+A run is a sequence of files: scores of the base model, then for each domain a stage folder and the scores after it.
+Each is made atomically from the ones before it, by functions of the recipe and the seed alone. So `run`, `resume` and
+`learn` are the same loop: make what is missing, in order.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from torch import nn
+
+from everlearn import files
+from everlearn import recipe as recipes
+from everlearn.anatomy import kind_of
+from everlearn.data import prepare
+from everlearn.data.blocks import BlockSource
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.endtask import EndTask
+from everlearn.data.loader import BlockLoader
+from everlearn.data.prepare import Prepared
+from everlearn.errors import ModelError, RecipeError, RunError, TrainingDiverged
+from everlearn.evaluation.results import Results
+from everlearn.interruption import Interruption
+from everlearn.loading import load_model, load_tokenizer, load_weights
+from everlearn.methods.base import Method, Setting, Stage
+from everlearn.methods.protection import check_methods
+from everlearn.objectives import Objective, make_objective, unwrap
+from everlearn.progress import Reporter
+from everlearn.recipe import Recipe
+from everlearn.run_folder import RunFolder
+from everlearn.scoring import Scorer
+from everlearn.seeding import seed_for, seeded, set_all
+from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, training_arguments
+
+GENERAL = "general"
+"""Name of the general text in every table."""
+
+
+class ContinualLearner:
+    """Teaches a language model one domain after another, and measures what it learnt and forgot.
+
+    ```python
+    learner = ContinualLearner(
+        model="FacebookAI/roberta-base",
+        domains=[Domain(name="reviews", path="reviews.jsonl"), Domain(name="papers", path="papers.txt")],
+        methods=[DAS()],
+        train={"max_steps": 1000, "per_device_train_batch_size": 32},
+        folder="runs/first",
+    )
+    results = learner.run()
+    ```
+
+    Args:
+        recipe: everything in one object; or leave it out and give its groups by name.
+        model: hub id or folder.
+        domains: in the order in which they are learnt.
+        methods: method objects, names or mappings.
+        general: general text, whose drift is measured.
+        end_tasks: labelled sets.
+        train: ``TrainingArguments`` by their own names.
+        folder: the run folder; also decides the run's name.
+        reporter: who is told what is going on; nobody when left out.
+        **groups: other groups of the recipe, as mappings: ``data``, ``evaluation``, ``run``, ``objective``.
+
+    Raises:
+        RecipeError: a key or value is wrong.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | None = None,
+        *,
+        model: str | None = None,
+        domains: Sequence[Domain] = (),
+        methods: Sequence[Method | str | dict[str, Any]] = ("sequential",),
+        general: Corpus | str | None = None,
+        end_tasks: Sequence[EndTask] = (),
+        train: dict[str, Any] | None = None,
+        folder: Path | str | None = None,
+        reporter: Reporter | None = None,
+        **groups: Any,
+    ) -> None:
+        if recipe is None:
+            raw: dict[str, Any] = {"model": model, "train": train or {}, **groups}
+            raw["domains"] = [domain.model_dump(exclude_unset=True) for domain in domains]
+            raw["end_tasks"] = [task.model_dump(exclude_unset=True) for task in end_tasks]
+            raw["method"] = [_spec(method) for method in methods]
+            if general is not None:
+                raw["general"] = general if isinstance(general, str) else general.model_dump(exclude_unset=True)
+            if folder is not None:
+                raw["run"] = {"name": Path(folder).name, "folder": str(folder)} | dict(raw.get("run", {}))
+            recipe = recipes.parse(raw)
+        self.recipe = recipe
+        self.folder = RunFolder(recipe.folder())
+        self.processes = PartialState()
+        self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
+        self.interruption = Interruption()
+        self._prepared: dict[str, Prepared] = {}
+        self._setting: tuple[Any, Objective, str, int] | None = None
+
+    @classmethod
+    def open(cls, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
+        """The learner of an existing run folder."""
+        learner = cls(RunFolder(folder).recipe(), reporter=reporter)
+        learner.folder = RunFolder(folder)
+        return learner
+
+    # -- the three ways to continue, and the loop that they share ---------------------------------------------
+
+    def run(self) -> Results:
+        """Start a new run and take it to its end."""
+        self.check()
+        if self.processes.is_main_process:
+            self.folder.create(self.recipe)
+        self.processes.wait_for_everyone()
+        return self.resume()
+
+    def resume(self) -> Results:
+        """Make everything that is missing, in order."""
+        if self.processes.is_main_process:
+            self.folder.clean_up()
+        self.processes.wait_for_everyone()
+        with self.interruption:
+            scorer = self.scorer()
+            scorer.score(0)
+            for index, domain in enumerate(self.recipe.domains, 1):
+                if not self.folder.finished(index, domain.name):
+                    self.train_stage(index, domain, self.methods_after(index - 1), self.folder.stage(index, domain.name))
+                scorer.score(index)
+            if self.recipe.evaluation.alone:
+                self.train_alone(scorer)
+            return scorer.finish()
+
+    def learn(self, domain: Domain, end_tasks: Iterable[EndTask] = ()) -> Results:
+        """Months later: learn one more domain from the saved model and memory. No old data is read.
+
+        Raises:
+            RunError: the run's earlier domains are not all learnt yet.
+        """
+        for index, known in enumerate(self.recipe.domains, 1):
+            if known.name != domain.name and not self.folder.finished(index, known.name):
+                raise RunError(f"Domain '{known.name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+        raw = self.recipe.model_dump(mode="json", exclude_unset=True)
+        raw["domains"] = [*raw["domains"], domain.model_dump(mode="json", exclude_unset=True)]
+        added = [task.model_dump(mode="json", exclude_unset=True) for task in end_tasks]
+        raw["end_tasks"] = [*raw.get("end_tasks", []), *added]
+        self.recipe = recipes.parse(raw)
+        self._setting = None
+        self.check(only=domain.name)
+        if self.processes.is_main_process:
+            recipes.save(self.recipe, self.folder.recipe_file)
+        self.processes.wait_for_everyone()
+        return self.resume()
+
+    # -- one stage --------------------------------------------------------------------------------------------
+
+    def train_stage(self, index: int, domain: Domain, methods: list[Method], place: Path) -> None:
+        """Learn one domain from the model before it, and seal its stage folder."""
+        stage = self.stage(index, domain, methods)
+        training = place.with_name(place.name + ".training")
+        checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say) if training == (
+            self.folder.training(index, domain.name)
+        ) else None
+        if checkpoint is not None:
+            load_memories(checkpoint / MEMORY, methods)
+        for method in methods:
+            with seeded(stage.seed, index, method.name, "begin"):
+                method.begin_domain(stage)
+        source: BlockSource = stage.source
+        for method in methods:
+            source = method.training_data(source, stage)
+
+        args = training_arguments(self.recipe.train, training, seed_for(stage.seed, index) % 2**31, stage.steps)
+        loader = BlockLoader(
+            source,
+            stage.objective,
+            args.per_device_train_batch_size,
+            stage.steps * args.gradient_accumulation_steps,
+            self.processes.process_index,
+            self.processes.num_processes,
+        )
+        if checkpoint is not None and self.processes.is_main_process:
+            self.folder.forget_log_after(index, int(checkpoint.name.rsplit("-", 1)[1]))
+        with self.reporter.activity(f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps) as done:
+            trainer = StageTrainer(
+                stage=stage,
+                methods=methods,
+                loader=loader,
+                args=args,
+                progress=done,
+                log=self.folder.log,
+                callbacks=[self.interruption.callback()],
+            )
+            set_all(stage.seed, index, "train", self.processes.process_index)
+            output = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        self.interruption.stop_here(self.folder.path)
+        trainer.check_finite()
+        stage.model = self.trained_model(trainer, training)
+        for method in methods:
+            with seeded(stage.seed, index, method.name, "end"):
+                method.end_domain(stage)
+
+        facts = {
+            "domain": domain.name,
+            "index": index,
+            "steps": stage.steps,
+            "seconds": round(trainer.seconds, 3),
+            "tokens": trainer.tokens,
+            "final_loss": output.training_loss,
+            "mixture": [
+                {"source": name, "asked": asked, "realised": source.realised[name]}
+                for name, asked in getattr(source, "asked", {}).items()
+            ],
+            "fingerprint": stage.source.fingerprint,
+        }
+        if self.processes.is_main_process:
+            model = stage.model
+            for method in reversed(methods):
+                model = method.export(model)
+            with files.new_folder(place) as folder:
+                save_model(model, stage.tokenizer, folder)
+                save_memories(folder / MEMORY, methods)
+                files.write_json(folder / "stage.json", facts)
+            shutil.rmtree(training, ignore_errors=True)
+        self.processes.wait_for_everyone()
+
+    def trained_model(self, trainer: StageTrainer, folder: Path) -> nn.Module:
+        """The trained model without any wrapper; under FSDP every process reads the gathered weights back."""
+        if not trainer.is_fsdp_enabled:
+            return unwrap(trainer.model)
+        trainer.save_model(str(folder / "whole"))
+        self.processes.wait_for_everyone()
+        return load_weights(str(folder / "whole"), self.setting()[2], self.recipe.model.attn_implementation)
+
+    def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
+        """What the methods see of a domain's training, before it begins."""
+        tokenizer, objective, _, _ = self.setting()
+        model: nn.Module = self.model_after(index - 1)
+        for method in methods:
+            model = method.prepare_model(model)
+        prepared = self.prepared(domain.name)
+        general = self.prepared(GENERAL).train if self.recipe.general is not None else None
+        device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
+        return Stage(
+            index=index,
+            domain=domain.name,
+            earlier=tuple(d.name for d in self.recipe.domains[: index - 1]),
+            model=model.to(device),
+            tokenizer=tokenizer,
+            objective=objective.reseeded(self.recipe.run.seed, index, "mask"),
+            source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
+            general=general,
+            batch_size=self.recipe.evaluation.batch_size,
+            seed=self.recipe.run.seed,
+            steps=self.steps(prepared.train),
+        )
+
+    def train_alone(self, scorer: Scorer) -> None:
+        """Train each domain alone from the base model, with no method: FT in the causal study."""
+        for domain in self.recipe.domains:
+            place = self.folder.path / "alone" / domain.name
+            if not place.is_dir():
+                stage_of_one = ContinualLearner(
+                    self.recipe.changed(
+                        domains=[domain.model_dump(mode="json", exclude_unset=True)], method=["sequential"], end_tasks=[]
+                    ),
+                    reporter=self.reporter,
+                )
+                stage_of_one.folder = self.folder
+                stage_of_one.interruption = self.interruption
+                stage_of_one.train_stage(1, domain, stage_of_one.recipe.methods(), place)
+            scorer.score_alone(domain.name, place)
+
+    # -- what a stage is made of ------------------------------------------------------------------------------
+
+    def check(self, only: str | None = None) -> None:
+        """Everything that can be wrong with the recipe, checked without training.
+
+        Args:
+            only: check the data of this domain alone (the others are learnt and need not be there any more).
+        """
+        model = load_model(self.recipe.model, self.recipe.run.seed)
+        _, objective, _, _ = self.setting(model)
+        methods = tuple(self.recipe.methods())
+        check_methods(
+            methods,
+            Setting(
+                model=model,
+                objective=objective,
+                methods=methods,
+                has_peft=any(method.adds_peft for method in methods),
+                has_general=self.recipe.general is not None,
+            ),
+        )
+        training_arguments(self.recipe.train, self.folder.path, self.recipe.run.seed)
+        for domain in self.recipe.domains:
+            if only in (None, domain.name):
+                self.steps(self.prepared(domain.name).train)
+        if self.recipe.general is not None and only is None:
+            self.prepared(GENERAL)
+        self.scorer().check_end_tasks()
+
+    def setting(self, model: nn.Module | None = None) -> tuple[Any, Objective, str, int]:
+        """Tokenizer, objective, kind of model and block size: the same for the whole run."""
+        if self._setting is None:
+            if model is None:
+                model = load_model(self.recipe.model, self.recipe.run.seed)
+            tokenizer = load_tokenizer(self.recipe.model)
+            data = self.recipe.data
+            objective = make_objective(
+                self.recipe.objective,
+                model,
+                tokenizer,
+                mask_probability=data.mask_probability,
+                isolate=data.isolate_documents,
+            )
+            longest = objective.longest_input(model)
+            if data.block_size is not None and longest is not None and data.block_size > longest:
+                raise ModelError(
+                    f"`data.block_size` is {data.block_size}, but the model's longest input is {longest}. Set it to "
+                    f"{longest} or less."
+                )
+            self._setting = tokenizer, objective, kind_of(model), data.block_size or min(512, longest or 512)
+        return self._setting
+
+    def prepared(self, name: str) -> Prepared:
+        """The token blocks of a domain, or of the general text, made once and cached."""
+        if name not in self._prepared:
+            tokenizer, objective, kind, block_size = self.setting()
+            corpora: dict[str, Any] = {domain.name: domain for domain in self.recipe.domains}
+            corpus = corpora.get(name) or self.recipe.general
+            if name == GENERAL and self.recipe.general is not None:
+                corpus = Domain(name=GENERAL, **self.recipe.general.model_dump(exclude_unset=True))
+            with self.processes.main_process_first():
+                self.reporter.say(f"Reading {name}")
+                self._prepared[name] = prepare(
+                    corpus, tokenizer, kind, block_size, cache=self.recipe.data.cache, seed=self.recipe.run.seed
+                )
+        return self._prepared[name]
+
+    def steps(self, source: BlockSource) -> int:
+        """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
+        args = training_arguments(self.recipe.train, self.folder.path, 0)
+        if args.max_steps > 0:
+            return args.max_steps
+        if source.size is None:
+            raise RecipeError("A streaming corpus has no length: set `train.max_steps`.")
+        rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
+        return max(1, int(args.num_train_epochs * source.size / rows))
+
+    def model_after(self, index: int) -> nn.Module:
+        """The model after a stage in float32; 0 is the base model."""
+        if index == 0:
+            return load_model(self.recipe.model, self.recipe.run.seed)
+        place = self.folder.stage(index, self.recipe.domains[index - 1].name)
+        return load_weights(str(place), self.setting()[2], self.recipe.model.attn_implementation)
+
+    def methods_after(self, index: int) -> list[Method]:
+        """The methods with what they remember after a stage."""
+        methods = self.recipe.methods()
+        if index > 0:
+            load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
+        return methods
+
+    def scorer(self) -> Scorer:
+        """What measures this run."""
+        return Scorer(self)
+
+
+def _spec(method: Method | str | dict[str, Any]) -> dict[str, Any] | str:
+    if isinstance(method, Method):
+        return {"name": method.name, **method.config.model_dump(mode="json", exclude_unset=True)}
+    return method
+
+
+__all__ = ["GENERAL", "ContinualLearner"]

@@ -1,0 +1,167 @@
+"""A run on disk: where everything is, what is complete, what is damaged. Every file in it is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from everlearn import __version__, files
+from everlearn import recipe as recipes
+from everlearn.errors import RunError
+from everlearn.recipe import Recipe
+from everlearn.trainer import checkpoints
+
+PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: where it is or will be.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.recipe_file = self.path / "recipe.yaml"
+        self.results_file = self.path / "results.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.report_file = self.path / "report.html"
+        self.sets = self.path / "evaluation" / "sets"
+
+    # -- the whole run ----------------------------------------------------------------------------------------
+
+    def create(self, wanted: Recipe) -> None:
+        """Claim the folder for a recipe.
+
+        Raises:
+            RunError: there is a run already, of this recipe (resume it) or of another (choose another name).
+        """
+        if self.recipe_file.exists():
+            same = self.recipe().model_dump() == wanted.model_dump()
+            raise RunError(
+                f"{self.path} holds a run of this recipe already. Continue it with `everlearn resume {self.path}`, or "
+                "set another `run.name`."
+                if same
+                else f"{self.path} holds a run of another recipe. Set another `run.name` or `run.folder`."
+            )
+        if self.path.exists() and any(self.path.iterdir()):
+            raise RunError(f"{self.path} exists and is no run folder. Set another `run.name` or `run.folder`.")
+        self.path.mkdir(parents=True, exist_ok=True)
+        recipes.save(wanted, self.recipe_file)
+        files.write_json(self.path / "environment.json", environment())
+
+    def recipe(self) -> Recipe:
+        """The recipe that the run was made with.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        if not self.recipe_file.is_file():
+            raise RunError(f"{self.path} is no run folder: it has no recipe.yaml.")
+        return recipes.load(self.recipe_file)
+
+    # -- stages -----------------------------------------------------------------------------------------------
+
+    def stage(self, index: int, domain: str) -> Path:
+        """Where the finished stage of a domain is; `index` counts from 1."""
+        return self.path / f"stage-{index:02d}-{domain}"
+
+    def training(self, index: int, domain: str) -> Path:
+        """Where the checkpoints of an unfinished stage are."""
+        return self.path / f"stage-{index:02d}-{domain}.training"
+
+    def finished(self, index: int, domain: str) -> bool:
+        """Whether a stage is complete.
+
+        Raises:
+            RunError: it was complete and is damaged now.
+        """
+        folder = self.stage(index, domain)
+        if not folder.is_dir():
+            return False
+        if (wrong := files.damage(folder)) is not None:
+            raise RunError(
+                f"{wrong}. Restore it from a copy; or delete {folder.name} and every later stage folder, and "
+                "`everlearn resume` will learn them again from the last stage that is whole."
+            )
+        return True
+
+    def checkpoint(self, index: int, domain: str, say: Any = None) -> Path | None:
+        """The last whole checkpoint of an unfinished stage; damaged ones are named and passed over."""
+        folder = self.training(index, domain)
+        for candidate in reversed(checkpoints(folder) if folder.is_dir() else []):
+            if (wrong := files.damage(candidate)) is None:
+                return candidate
+            if say is not None:
+                say(f"Checkpoint {candidate.name} of '{domain}' is damaged and left out: {wrong}.")
+        return None
+
+    def clean_up(self) -> None:
+        """Remove what a killed process was still writing, and checkpoints of finished stages."""
+        for folder in (self.path, *self.path.glob("stage-*.training"), self.path / "evaluation"):
+            if folder.is_dir():
+                files.remove_leftovers(folder)
+        for training in self.path.glob("stage-*.training"):
+            if (self.path / training.name.removesuffix(".training")).is_dir():
+                shutil.rmtree(training, ignore_errors=True)
+
+    def row(self, index: int) -> Path:
+        """Where the scores after a stage are; 0 is the base model."""
+        return self.path / "evaluation" / f"stage-{index:02d}"
+
+    # -- the log ----------------------------------------------------------------------------------------------
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        stamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with files.full_disk_is_an_error(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": stamp} | line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every whole line of ``metrics.jsonl``; a line that a kill cut short is left out."""
+        lines = []
+        if self.metrics_file.is_file():
+            for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    lines.append(json.loads(text))
+        return lines
+
+    def forget_log_after(self, stage: int, step: int) -> None:
+        """Drop the lines that a resumed stage will write again."""
+        kept = [line for line in self.metrics() if line.get("stage") != stage or line.get("step", 0) <= step]
+        files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, for ``environment.json`` and ``everlearn env``."""
+    cuda = torch.cuda.is_available()
+    return {
+        "everlearn": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "processors": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": _memory(),
+        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "command": " ".join(["everlearn", *sys.argv[1:]]) if "everlearn" in sys.argv[0] else "Python",
+    }
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

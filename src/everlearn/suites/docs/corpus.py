@@ -1,0 +1,204 @@
+"""Six domains and general knowledge, made of the documentation of installed libraries.
+
+The six domains are libraries that are installed with everlearn anyway; general knowledge (D0) is the standard library
+and everything else that everlearn needs. The same versions give the same files, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from everlearn.errors import DataError, did_you_mean
+from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
+from everlearn.suites.docs import reading, tasks
+from everlearn.suites.docs.reading import STANDARD_LIBRARY, Passage
+
+Split = Literal["test", "validation", "train"]
+Progress = Callable[[str, int, int], None]
+
+DOMAINS = ("sympy", "networkx", "pandas", "matplotlib", "scipy", "torch")
+GENERAL = tuple(
+    f"{STANDARD_LIBRARY} numpy transformers datasets accelerate peft pydantic pydantic_core typer rich jinja2 "
+    "markupsafe huggingface_hub fsspec pyarrow tokenizers safetensors dill multiprocess httpx httpcore httpx2 "
+    "httpcore2 anyio h11 idna requests urllib3 aiohttp click setuptools pip tqdm packaging filelock yaml PIL fontTools "
+    "pyparsing contourpy cycler dateutil pygments markdown_it mpmath psutil regex typing_extensions".split()
+)
+"""What everlearn's dependencies bring along; absent ones are skipped, because that depends on their versions."""
+
+MOST_CHARACTERS = 5_000_000
+"""A domain's size at most: a longer one keeps the documents that come first in the order of their hashes."""
+
+_FINGERPRINT = "fingerprint.json"
+_REPEATED = 120
+"""Letters and digits from which a paragraph may not occur a second time."""
+_CROWDED = 0.4
+"""Share of a library's documents above which a subpackage is divided into its own subpackages."""
+_SPLITS: tuple[Split, ...] = ("test", "validation", "train")
+_NOT_WORD = re.compile(r"[\W_]+")
+_PARAGRAPHS = re.compile(r"\n[ \t]*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Doc:
+    """One document."""
+
+    text: str
+    subpackage: str
+    """Where it stands below the library (``core``, ``algorithms.flow``); empty when unknown or not a docstring."""
+    split: Split
+    key: str
+    """Hash of its letters and digits: decides split and order, and finds duplicates."""
+
+
+def documents(library: str) -> list[Doc]:
+    """The distinct documents of one library, in the order of their hashes.
+
+    A tenth each is for test and validation (general knowledge: a twentieth for validation, no test).
+
+    Args:
+        library: a name of :data:`DOMAINS` or :data:`GENERAL`.
+
+    Raises:
+        DataError: the name is unknown or the library is not installed.
+    """
+    if library not in DOMAINS + GENERAL:
+        raise DataError(f"The suite `docs` has no library '{library}'.{did_you_mean(library, DOMAINS + GENERAL)}")
+    found: dict[str, Passage] = {}
+    for passage in reading.passages(library):
+        found.setdefault(_hash(passage.text), passage)
+    shares = (10, 20) if library in DOMAINS else (0, 5)
+    subpackage = _namer([p.module for p in found.values() if p.is_docstring])
+    return [
+        Doc(p.text, subpackage(p.module) if p.is_docstring else "", _split(key, *shares), key)
+        for key, p in sorted(found.items())
+    ]
+
+
+def build(folder: Path | None = None, progress: Progress | None = None) -> dict[str, Path]:
+    """Write the suite's files, unless they are there already for exactly these versions of the libraries.
+
+    No document, and no paragraph of 120 letters and digits or more, occurs twice in all that is written: texts for
+    test are taken first, then those for validation, then those for training, and a domain goes before general text.
+
+    Args:
+        folder: where to write; by default :func:`cache_folder`.
+        progress: called as ``progress(library, done, total)`` while libraries are read.
+
+    Returns:
+        The files by name: ``<domain>/{train,validation,test}``, ``general/{train,validation}`` (JSON lines with
+        ``text``) and ``tasks/<domain>_{train,test}`` (with ``text`` and ``label``).
+
+    Raises:
+        DataError: a domain's library is not installed, or `folder` holds something else.
+    """
+    folder = folder if folder is not None else cache_folder()
+    versions = fingerprint()
+    names = [f"{domain}/{split}" for domain in DOMAINS for split in ("train", "validation", "test")]
+    names += ["general/train", "general/validation"]
+    names += [f"tasks/{domain}_{part}" for domain in DOMAINS for part in ("train", "test")]
+    paths = {name: folder / f"{name}.jsonl" for name in names}
+    if (folder / _FINGERPRINT).is_file():
+        if damage(folder) is None and read_json(folder / _FINGERPRINT) == versions:
+            return paths
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} holds something else than the suite `docs`: name an empty or a new folder.")
+    libraries = [library for library in DOMAINS + GENERAL if library in DOMAINS or versions[library]]
+    corpora: dict[str, list[Doc]] = {}
+    for done, library in enumerate(libraries):
+        if progress:
+            progress(library, done, len(libraries))
+        corpora[library] = documents(library)
+    corpora = _without_repetition(corpora)
+    general = sorted((doc for name in corpora if name not in DOMAINS for doc in corpora[name]), key=lambda d: d.key)
+    corpora = {domain: _capped(corpora[domain]) for domain in DOMAINS} | {"general": general}
+    with new_folder(folder) as new:
+        for name in names:
+            corpus, _, part = name.partition("/")
+            if corpus == "tasks":
+                domain, _, part = part.rpartition("_")
+                rows = tasks.examples(domain, corpora[domain], part)
+            else:
+                rows = [{"text": doc.text} for doc in corpora[corpus] if doc.split == part]
+            write_text(new / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_json(new / _FINGERPRINT, versions)
+    if progress:
+        progress("done", len(libraries), len(libraries))
+    return paths
+
+
+def cache_folder() -> Path:
+    """``docs`` in $EVERLEARN_CACHE, else in ``everlearn`` of the user's cache folder."""
+    own = os.environ.get("EVERLEARN_CACHE")
+    if own:
+        return Path(own) / "docs"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "docs"
+
+
+def fingerprint() -> dict[str, str | None]:
+    """What decides the content of the files: the libraries' versions and the code that reads them."""
+    code = "".join(digest(Path(module)) for module in (__file__, reading.__file__, tasks.__file__) if module)
+    versions = {library: reading.version(library) for library in DOMAINS + GENERAL}
+    return {"code": hashlib.blake2b(code.encode(), digest_size=16).hexdigest(), **versions}
+
+
+def _hash(text: str) -> str:
+    letters = _NOT_WORD.sub("", text.lower())
+    return hashlib.blake2b(letters.encode(), digest_size=12).hexdigest()
+
+
+def _split(key: str, test: int, held_out: int) -> Split:
+    percent = int(key[:8], 16) % 100
+    return "test" if percent < test else "validation" if percent < held_out else "train"
+
+
+def _namer(modules: list[tuple[str, ...]]) -> Callable[[tuple[str, ...]], str]:
+    """Name a module's subpackage; one that holds most of the library (pandas.core) is divided once more."""
+    counts = Counter(module[0] for module in modules if module)
+    crowded = {name for name, count in counts.items() if count > _CROWDED * len(modules)}
+    return lambda module: ".".join(module[: 2 if module[:1] and module[0] in crowded else 1])
+
+
+def _without_repetition(corpora: dict[str, list[Doc]]) -> dict[str, list[Doc]]:
+    """Drop every document and long paragraph that occurred before, anywhere."""
+    kept: dict[str, list[Doc]] = {library: [] for library in corpora}
+    documents_seen: set[str] = set()
+    paragraphs_seen: set[str] = set()
+    for split in _SPLITS:
+        for library, docs in corpora.items():
+            for doc in docs:
+                if doc.split != split or doc.key in documents_seen:
+                    continue
+                documents_seen.add(doc.key)
+                text = "\n\n".join(_new_paragraphs(doc.text, paragraphs_seen))
+                if len(text) >= reading.SHORTEST:
+                    kept[library].append(replace(doc, text=text))
+    return kept
+
+
+def _new_paragraphs(text: str, seen: set[str]) -> Iterable[str]:
+    for paragraph in _PARAGRAPHS.split(text):
+        letters = _NOT_WORD.sub("", paragraph.lower()) if len(paragraph) >= _REPEATED else ""
+        if len(letters) >= _REPEATED:
+            if letters in seen:
+                continue
+            seen.add(letters)
+        yield paragraph
+
+
+def _capped(docs: list[Doc]) -> list[Doc]:
+    """The documents that come first in the order of their hashes and fit into the size of a domain."""
+    kept, size = [], 0
+    for doc in sorted(docs, key=lambda doc: doc.key):
+        size += len(doc.text)
+        if size > MOST_CHARACTERS:
+            break
+        kept.append(doc)
+    return kept

@@ -1,0 +1,302 @@
+"""Anatomy: units, gates and ownership in every architecture, with and without adapters."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, BertConfig, BertModel
+from transformers.pytorch_utils import Conv1D
+
+import tiny
+from everlearn.anatomy import Anatomy, anatomy, head_path, kind_of, register_architecture
+from everlearn.architectures import architectures
+from everlearn.errors import MethodError, ModelError
+from everlearn.importance import Gates
+
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "vocab_size": 384,
+}
+GROUPED = {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+MORE = {
+    "xlm-roberta": (AutoModelForMaskedLM, SMALL),
+    "electra": (AutoModelForMaskedLM, {**SMALL, "embedding_size": 16}),
+    "modernbert": (
+        AutoModelForMaskedLM,
+        {**SMALL, **dict.fromkeys(["pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"], 0)},
+    ),
+    "gemma": (AutoModelForCausalLM, GROUPED),
+    "gemma3_text": (AutoModelForCausalLM, GROUPED),
+}
+VARIANTS = {
+    "t5 gated": ("t5", {"feed_forward_proj": "gated-gelu"}),
+    "gpt_neox serial": ("gpt_neox", {"use_parallel_residual": False}),
+}
+ALL = [*tiny.ARCHITECTURES, *MORE, *VARIANTS]
+
+
+def make(name: str):
+    """A tiny model in eval mode whose biases are not zero, so that wrong ownership of a bias shows."""
+    if name in MORE:
+        cls, options = MORE[name]
+        torch.manual_seed(0)
+        model = cls.from_config(AutoConfig.for_model(name, **options), dtype=torch.float32).eval()
+    else:
+        base, changes = VARIANTS.get(name, (name, {}))
+        model = tiny.model(base, **changes)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    return model
+
+
+def inputs(model, rows: int = 2) -> dict[str, torch.Tensor]:
+    ids = torch.randint(5, 300, (rows, 9), generator=torch.Generator().manual_seed(2))
+    extra = {"decoder_input_ids": ids[:, :6].flip(0)} if kind_of(model) == "encoder-decoder" else {}
+    return {"input_ids": ids, **extra}
+
+
+@torch.no_grad()
+def logits(model, **more) -> torch.Tensor:
+    return model(**inputs(model), **more).logits
+
+
+def scaled(model, factors):
+    """A copy whose parameters are multiplied by factors."""
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in twin.named_parameters():
+            if name in factors:
+                parameter.mul_(factors[name])
+    return twin
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sites_cover_every_layer(name):
+    model = make(name)
+    found = anatomy(model)
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    expected = {"head": 4, "neuron": 128 if name == "gpt2" else 64, "output": 32}
+    assert all(site.units == expected[site.kind] for site in found.sites)
+    assert all(site.width == (8 if site.kind == "head" else 1) for site in found.sites)
+    layers = 4 if found.kind == "encoder-decoder" else 2
+    assert sum(site.kind == "neuron" for site in found.sites) == layers
+    assert sum(site.kind == "head" for site in found.sites) == layers + (2 if found.kind == "encoder-decoder" else 0)
+    assert len({site.name for site in found.sites}) == len(found.sites)
+    assert {site.module for site in found.sites} <= modules.keys()
+    assert {owned.parameter for site in found.sites for owned in site.owned} <= parameters.keys()
+    assert len(set(found.linears)) == len(found.linears)
+    # Every matrix inside the layers is a tracked projection: none was overlooked.
+    inside = {n for n, m in modules.items() if isinstance(m, (torch.nn.Linear, Conv1D)) and re.search(r"\.\d+\.", n)}
+    assert inside == set(found.linears)
+
+
+def test_names_are_stable():
+    names = [site.name for site in anatomy(make("t5")).sites]
+    assert names[:3] == ["encoder.0.self_attention.heads", "encoder.0.ffn.neurons", "encoder.0.ffn.output"]
+    assert "decoder.1.cross_attention.heads" in names
+    assert [site.name for site in anatomy(make("gpt2")).sites][:3] == [
+        "layers.0.attention.heads",
+        "layers.0.ffn.neurons",
+        "layers.0.ffn.output",
+    ]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_head_takes_the_last_hidden_state(name):
+    model = make(name)
+    seen = []
+    handle = model.get_submodule(head_path(model)).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    out = model(**inputs(model), output_hidden_states=True)
+    handle.remove()
+    states = out.decoder_hidden_states if kind_of(model) == "encoder-decoder" else out.hidden_states
+    ratio = (seen[0] / states[-1]).flatten()
+    torch.testing.assert_close(ratio, ratio[0].expand_as(ratio))  # T5 may scale it for its tied head
+    assert head_path(model) == anatomy(model).head
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gates_of_one_change_no_bit(name):
+    model = make(name)
+    before = logits(model)
+    with Gates(model) as gates:
+        assert torch.equal(logits(model), before)
+        gates.set({site.name: torch.ones(site.units) for site in gates.sites})
+        assert torch.equal(logits(model), before)
+    assert torch.equal(logits(model), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_owned_parameters_are_the_units(name):
+    """Setting a unit's own parameters to zero is the same function as gating the unit to zero, and a different one
+    from the untouched model: the parameters are the unit's, all of them and no others."""
+    model = make(name)
+    before, found = logits(model), anatomy(model)
+    for site in found.sites:
+        group = max(owned.group for owned in site.owned)
+        keep = torch.ones(site.units)
+        keep[group : 2 * group] = 0  # one unit; of grouped-query attention all heads of one group
+        with Gates(model) as gates:
+            gates.set({site.name: keep})
+            gated = logits(model)
+        if site.kind == "head":
+            assert (gated - before).abs().max() > 1e-6, site.name
+        owned = logits(scaled(model, found.parameter_factors({site.name: keep})))
+        torch.testing.assert_close(owned, gated, rtol=1e-5, atol=2e-6, msg=lambda m: f"{site.name}: {m}")  # noqa: B023
+
+
+@pytest.mark.parametrize("name", ["roberta", "gpt2", "gpt_neox", "llama", "modernbert"])
+def test_only_the_value_path_of_a_head_is_its_own(name):
+    """Each of the q, k, v entries named as owned must matter to that head alone: with the head gated to zero,
+    scrambling them (but not the output bias) changes nothing."""
+    model = make(name)
+    found = anatomy(model)
+    site = found.sites[0]
+    group = max(owned.group for owned in site.owned)
+    keep = torch.ones(site.units)
+    keep[:group] = 0
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter, factors in found.parameter_factors({site.name: keep}).items():
+            target = twin.get_parameter(parameter)
+            target.add_(torch.randn_like(target) * (1 - factors))
+    results = []
+    for each in (model, twin):
+        with Gates(each) as gates:
+            gates.set({site.name: keep})
+            results.append(logits(each))
+    torch.testing.assert_close(*results)
+
+
+def test_grouped_heads_share_the_smallest_factor():
+    found = anatomy(make("llama"))
+    factors = found.parameter_factors({"layers.0.attention.heads": torch.tensor([0.9, 0.2, 0.7, 1.0])})
+    at = "model.layers.0.self_attn."
+    assert factors[f"{at}k_proj.weight"].shape == (16, 1)
+    torch.testing.assert_close(factors[f"{at}k_proj.weight"][::8, 0], torch.tensor([0.2, 0.7]))
+    torch.testing.assert_close(factors[f"{at}q_proj.weight"][::8, 0], torch.tensor([0.9, 0.2, 0.7, 1.0]))
+    torch.testing.assert_close(factors[f"{at}o_proj.weight"][0, ::8], torch.tensor([0.9, 0.2, 0.7, 1.0]))
+
+
+def test_factors_broadcast_and_leave_the_rest_out():
+    model = make("gpt2")
+    found = anatomy(model)
+    factors = found.parameter_factors({site.name: torch.full((site.units,), 0.5) for site in found.sites})
+    for name, factor in factors.items():
+        assert torch.broadcast_shapes(factor.shape, model.get_parameter(name).shape) == model.get_parameter(name).shape
+    untouched = {name for name, _ in model.named_parameters()} - factors.keys()
+    assert all(
+        "ln_" in n or n.endswith("attn.c_proj.bias") or n in ("transformer.wte.weight", "transformer.wpe.weight")
+        for n in untouched
+    )
+
+
+def test_two_owners_multiply():
+    site = anatomy(make("roberta")).sites[2]
+    twice = Anatomy("encoder", (site, type(site)(**{**vars(site), "name": "again"})), "", ())
+    half = torch.full((site.units,), 0.5)
+    factors = twice.parameter_factors({site.name: half, "again": half})
+    assert all(torch.equal(factor, torch.full_like(factor, 0.25)) for factor in factors.values())
+
+
+def test_wrong_units_and_sites_are_named():
+    found = anatomy(make("roberta"))
+    with pytest.raises(
+        MethodError, match=r"no unit site 'layers\.0\.ffn\.neuron'.*Did you mean 'layers\.0\.ffn\.neurons'"
+    ):
+        found.parameter_factors({"layers.0.ffn.neuron": torch.ones(64)})
+    with pytest.raises(MethodError, match="has 64 units"):
+        found.parameter_factors({"layers.0.ffn.neurons": torch.ones(3)})
+
+
+def test_meta_device():
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **GROUPED))
+    assert anatomy(model).sites == anatomy(make("llama")).sites
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [("roberta", ["query", "value", "dense"]), ("gpt2", ["c_attn", "c_proj"]), ("t5", ["q", "v", "wi"])],
+)
+def test_peft(name, targets):
+    plain = make(name)
+    before = anatomy(plain)
+    model = get_peft_model(copy.deepcopy(plain), LoraConfig(target_modules=targets, init_lora_weights=False)).eval()
+    found = anatomy(model)
+    assert [site.name for site in found.sites] == [site.name for site in before.sites]
+    assert kind_of(model) == before.kind
+    assert head_path(model) == f"base_model.model.{before.head}"
+    modules, parameters = dict(model.named_modules()), dict(model.named_parameters())
+    assert set(found.linears) <= modules.keys()
+    assert len(found.linears) == len(before.linears)
+    owned = {owned.parameter for site in found.sites for owned in site.owned}
+    assert owned <= parameters.keys()
+    assert any(".base_layer.weight" in n for n in owned)
+    assert any(".lora_B.default.weight" in n for n in owned)
+    for site in found.sites:
+        keep = torch.ones(site.units)
+        keep[1] = 0
+        with Gates(model) as gates:
+            gates.set({site.name: keep})
+            gated = logits(model)
+        owned_zero = logits(scaled(model, found.parameter_factors({site.name: keep})))
+        torch.testing.assert_close(owned_zero, gated, rtol=1e-5, atol=2e-6)
+
+
+def test_inside_a_wrapper():
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    found = anatomy(Wrapper(make("gpt2")))
+    assert found.head == "module.lm_head"
+    assert found.sites[0].module == "module.transformer.h.0.attn.c_proj"
+
+
+def test_model_without_a_vocabulary_head():
+    model = BertModel(BertConfig(**SMALL))
+    assert anatomy(model).head == ""
+    assert anatomy(model).sites[0].module == "encoder.layer.0.attention.output.dense"
+    with pytest.raises(ModelError, match=r"no vocabulary head.*model\.path"):
+        head_path(model)
+
+
+def test_unknown_architecture_says_how_to_add_it():
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("opt", num_hidden_layers=1))
+    for ask in (anatomy, head_path, kind_of):
+        with pytest.raises(ModelError, match=r"architecture 'opt'.*register_architecture.*add-an-architecture\.md"):
+            ask(model)
+
+
+def test_not_a_transformers_model():
+    with pytest.raises(ModelError, match="'Linear' is not a transformers model"):
+        anatomy(torch.nn.Linear(2, 2))
+
+
+def test_a_registered_architecture_is_used(monkeypatch):
+    monkeypatch.setattr("everlearn.architectures._TABLE", architectures())
+    model = make("roberta")
+    model.config.model_type = "my-roberta"
+    register_architecture("my-roberta", architectures()["roberta"])
+    assert len(anatomy(model).sites) == 6
+    assert "my-roberta" in architectures()
+
+
+def test_a_wrong_entry_is_named(monkeypatch):
+    monkeypatch.setattr("everlearn.architectures._TABLE", architectures())
+    model = make("roberta")
+    register_architecture("roberta", architectures()["llama"])
+    with pytest.raises(ModelError, match="none of the layers"):
+        anatomy(model)

@@ -1,0 +1,191 @@
+"""Objectives against the models' own losses, packed text against unpacked, chunked projection against whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from everlearn import objectives
+from everlearn.errors import ModelError, RecipeError
+from everlearn.methods.base import View
+from everlearn.objectives import IGNORE, Masked, make_objective
+
+ENCODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "masked"]
+DECODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "causal"]
+S = 32
+
+
+def blocks(count: int = 4, documents: int = 3, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """Random rows with document boundaries at random places."""
+    generator = np.random.default_rng(seed)
+    out = []
+    for _ in range(count):
+        cuts = np.sort(generator.choice(np.arange(4, S - 4), documents - 1, replace=False))
+        segments = np.searchsorted(cuts, np.arange(S), side="right")
+        out.append(
+            {
+                "input_ids": generator.integers(5, tiny.VOCABULARY, S, dtype=np.int32),
+                "segments": segments.astype(np.int32),
+            }
+        )
+    return out
+
+
+@pytest.mark.parametrize("architecture", ENCODERS)
+def test_masked_loss_is_the_models_own(architecture: str) -> None:
+    model = tiny.model(architecture)
+    objective = make_objective("masked", model, tiny.tokenizer())
+    batch = objective.collate(blocks(), range(4))
+    outputs = objective.forward(model, batch)
+    labels = torch.full_like(batch["input_ids"], IGNORE).scatter(1, batch["positions"], batch["labels"])
+    expected = model(input_ids=batch["input_ids"], labels=labels).loss
+    torch.testing.assert_close(outputs.loss, expected)
+    assert outputs.hidden.shape == (4, S, 32)
+    assert model(input_ids=batch["input_ids"]).logits.shape == (4, S, tiny.VOCABULARY), "the head is itself again"
+
+
+@pytest.mark.parametrize("architecture", DECODERS)
+@pytest.mark.parametrize("chunk", [2**26, 7 * tiny.VOCABULARY])
+def test_causal_loss_on_packed_rows_is_the_loss_of_each_document_alone(
+    architecture: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objectives, "LOGITS_PER_CHUNK", chunk)
+    model = tiny.model(architecture)
+    objective = make_objective("causal", model, tiny.tokenizer())
+    rows = blocks()
+    batch = objective.collate(rows, range(4))
+    outputs = objective.forward(model, batch)
+    outputs.loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    total, count = torch.zeros(()), 0
+    for row in rows:
+        for document in range(3):
+            ids = torch.from_numpy(row["input_ids"][row["segments"] == document].astype(np.int64))[None]
+            if ids.shape[1] > 1:
+                total = total + model(input_ids=ids, labels=ids).loss * (ids.shape[1] - 1)
+                count += ids.shape[1] - 1
+    assert outputs.items == count
+    torch.testing.assert_close(outputs.loss, total / count, rtol=1e-5, atol=1e-5)
+    (total / count).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+def test_isolated_encoder_rows_equal_each_document_alone(architecture: str) -> None:
+    model = tiny.model(architecture)
+    objective = make_objective("masked", model, tiny.tokenizer(), isolate=True)
+    row = blocks(1)
+    batch = objective.collate(row, [0])
+    together = objective.hidden(model, objective.inputs(batch))[0]
+    for document in range(3):
+        at = torch.from_numpy(row[0]["segments"] == document)
+        alone = model.base_model(input_ids=batch["input_ids"][:, at]).last_hidden_state[0]
+        torch.testing.assert_close(together[at], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_text_to_text_loss_of_an_encoder_decoder_is_the_models_own() -> None:
+    model = tiny.model("t5")
+    objective = make_objective(None, model, tiny.tokenizer())
+    generator = np.random.default_rng(0)
+    rows = [
+        {
+            "input_ids": generator.integers(5, tiny.VOCABULARY, n, dtype=np.int32),
+            "labels": generator.integers(5, tiny.VOCABULARY, m, dtype=np.int32),
+        }
+        for n, m in [(5, 3), (9, 2), (17, 6)]
+    ]
+    batch = objective.collate(rows, range(3))
+    expected = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"]).loss
+    torch.testing.assert_close(objective.forward(model, batch).loss, expected)
+    assert objective.forward(model, batch).items == 11
+
+
+def test_text_to_text_loss_of_a_causal_model_counts_the_answers_only() -> None:
+    model = tiny.model("llama")
+    objective = make_objective("text-to-text", model, tiny.tokenizer())
+    rows = blocks(3)
+    for row in rows:
+        answer = (np.arange(S) % 7) > 4
+        row["labels"] = np.where(answer, row["input_ids"], IGNORE).astype(np.int32)
+    batch = objective.collate(rows, range(3))
+    total, count = 0.0, 0
+    for row in rows:
+        for document in range(3):
+            at = row["segments"] == document
+            ids = torch.from_numpy(row["input_ids"][at].astype(np.int64))[None]
+            labels = torch.from_numpy(row["labels"][at].astype(np.int64))[None]
+            wanted = int((labels[:, 1:] != IGNORE).sum())
+            if wanted:
+                total += float(model(input_ids=ids, labels=labels).loss) * wanted
+                count += wanted
+    assert objective.items(batch).sum() == count
+    assert float(objective.forward(model, batch).loss) == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2", "t5"])
+def test_views_share_the_pass_and_change_nothing(architecture: str) -> None:
+    model = tiny.model(architecture)
+    objective = make_objective(None, model, tiny.tokenizer())
+    if architecture == "t5":
+        rows = [{"input_ids": b["input_ids"], "labels": b["input_ids"][:5]} for b in blocks()]
+    else:
+        rows = blocks()
+    batch = objective.collate(rows, range(4))
+    alone = objective.forward(model, batch)
+    inputs = objective.inputs(batch)
+    view = View({name: value[:2] for name, value in inputs.items()})
+    together = objective.forward(model, batch, [view])
+    torch.testing.assert_close(together.losses, alone.losses)
+    torch.testing.assert_close(together.views[0], alone.hidden[:2])
+    torch.testing.assert_close(objective.hidden(model, inputs), alone.hidden)
+
+
+def test_masking_depends_on_the_row_number_only() -> None:
+    objective = Masked(tiny.tokenizer(), seed=3)
+    rows = blocks(4)
+    together = objective.collate(rows, [10, 11, 12, 13])
+    for i, row in enumerate(rows):
+        alone = objective.collate([row], [10 + i])
+        for name, value in alone.items():
+            assert torch.equal(value[0], together[name][i])
+    assert not torch.equal(objective.collate(rows, range(4))["positions"], together["positions"])
+
+
+def test_masking_chooses_a_fixed_number_and_spares_special_tokens() -> None:
+    tokenizer = tiny.tokenizer()
+    objective = Masked(tokenizer, probability=0.15)
+    rows = blocks(200)
+    for row in rows:
+        row["input_ids"][[0, 10, 31]] = [0, 2, 2]
+    batch = objective.collate(rows, range(200))
+    assert batch["positions"].shape == (200, round(0.15 * S))
+    assert not np.isin(batch["labels"].numpy(), tokenizer.all_special_ids).any()
+    taken = batch["input_ids"].gather(1, batch["positions"])
+    assert float((taken == tokenizer.mask_token_id).float().mean()) == pytest.approx(0.8, abs=0.04)
+    assert float((taken == batch["labels"]).float().mean()) == pytest.approx(0.1, abs=0.03)
+    untouched = batch["input_ids"].scatter(1, batch["positions"], batch["labels"])
+    assert torch.equal(untouched, batch["plain_ids"])
+
+
+def test_a_row_of_special_tokens_has_no_label() -> None:
+    tokenizer = tiny.tokenizer()
+    row = {"input_ids": np.full(S, tokenizer.eos_token_id, np.int32), "segments": np.zeros(S, np.int32)}
+    batch = Masked(tokenizer).collate([row], [0])
+    assert (batch["labels"] == IGNORE).all()
+    model = tiny.model("roberta")
+    assert float(make_objective("masked", model, tokenizer).forward(model, batch).loss) == 0
+
+
+def test_what_does_not_fit_is_refused_with_a_sentence() -> None:
+    tokenizer = tiny.tokenizer()
+    with pytest.raises(ModelError, match=r"Objective 'causal' needs a model of kind decoder.*encoder"):
+        make_objective("causal", tiny.model("roberta"), tokenizer)
+    with pytest.raises(RecipeError, match=r"no objective 'maskd'.*Did you mean 'masked'"):
+        make_objective("maskd", tiny.model("roberta"), tokenizer)
+    without = tiny.tokenizer.__wrapped__()
+    without.mask_token = None
+    with pytest.raises(ModelError, match="mask token"):
+        make_objective("masked", tiny.model("roberta"), without)
