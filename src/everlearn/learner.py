@@ -8,6 +8,7 @@ Each is made atomically from the ones before it, by functions of the recipe and 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from everlearn import recipe as recipes
 from everlearn.anatomy import kind_of
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource
-from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
 from everlearn.data.loader import BlockLoader
 from everlearn.data.prepare import Prepared
-from everlearn.errors import ModelError, RecipeError, RunError, TrainingDiverged
+from everlearn.errors import ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.interruption import Interruption
 from everlearn.loading import load_model, load_tokenizer, load_weights
@@ -32,14 +33,11 @@ from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.protection import check_methods
 from everlearn.objectives import Objective, make_objective, unwrap
 from everlearn.progress import Reporter
-from everlearn.recipe import Recipe
-from everlearn.run_folder import RunFolder
-from everlearn.scoring import Scorer
+from everlearn.recipe import General, Recipe
+from everlearn.run_folder import RunFolder, cache_folder
+from everlearn.scoring import Scorer, peak_memory
 from everlearn.seeding import seed_for, seeded, set_all
 from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, training_arguments
-
-GENERAL = "general"
-"""Name of the general text in every table."""
 
 
 class ContinualLearner:
@@ -79,7 +77,7 @@ class ContinualLearner:
         model: str | None = None,
         domains: Sequence[Domain] = (),
         methods: Sequence[Method | str | dict[str, Any]] = ("sequential",),
-        general: Corpus | str | None = None,
+        general: General | str | None = None,
         end_tasks: Sequence[EndTask] = (),
         train: dict[str, Any] | None = None,
         folder: Path | str | None = None,
@@ -115,6 +113,7 @@ class ContinualLearner:
 
     def run(self) -> Results:
         """Start a new run and take it to its end."""
+        self.folder.check_free(self.recipe)
         self.check()
         if self.processes.is_main_process:
             self.folder.create(self.recipe)
@@ -131,7 +130,9 @@ class ContinualLearner:
             scorer.score(0)
             for index, domain in enumerate(self.recipe.domains, 1):
                 if not self.folder.finished(index, domain.name):
-                    self.train_stage(index, domain, self.methods_after(index - 1), self.folder.stage(index, domain.name))
+                    self.train_stage(
+                        index, domain, self.methods_after(index - 1), self.folder.stage(index, domain.name)
+                    )
                 scorer.score(index)
             if self.recipe.evaluation.alone:
                 self.train_alone(scorer)
@@ -162,11 +163,14 @@ class ContinualLearner:
 
     def train_stage(self, index: int, domain: Domain, methods: list[Method], place: Path) -> None:
         """Learn one domain from the model before it, and seal its stage folder."""
+        started = time.monotonic()
         stage = self.stage(index, domain, methods)
         training = place.with_name(place.name + ".training")
-        checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say) if training == (
-            self.folder.training(index, domain.name)
-        ) else None
+        checkpoint = (
+            self.folder.checkpoint(index, domain.name, self.reporter.say)
+            if training == (self.folder.training(index, domain.name))
+            else None
+        )
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
         for method in methods:
@@ -187,7 +191,9 @@ class ContinualLearner:
         )
         if checkpoint is not None and self.processes.is_main_process:
             self.folder.forget_log_after(index, int(checkpoint.name.rsplit("-", 1)[1]))
-        with self.reporter.activity(f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps) as done:
+        with self.reporter.activity(
+            f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
+        ) as done:
             trainer = StageTrainer(
                 stage=stage,
                 methods=methods,
@@ -210,7 +216,9 @@ class ContinualLearner:
             "domain": domain.name,
             "index": index,
             "steps": stage.steps,
-            "seconds": round(trainer.seconds, 3),
+            "seconds": round(time.monotonic() - started + trainer.seconds_before, 3),
+            "training_seconds": round(trainer.seconds, 3),
+            "peak_memory_bytes": peak_memory(),
             "tokens": trainer.tokens,
             "final_loss": output.training_loss,
             "mixture": [
@@ -236,7 +244,7 @@ class ContinualLearner:
             return unwrap(trainer.model)
         trainer.save_model(str(folder / "whole"))
         self.processes.wait_for_everyone()
-        return load_weights(str(folder / "whole"), self.setting()[2], self.recipe.model.attn_implementation)
+        return self.load(folder / "whole")
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
@@ -245,7 +253,7 @@ class ContinualLearner:
         for method in methods:
             model = method.prepare_model(model)
         prepared = self.prepared(domain.name)
-        general = self.prepared(GENERAL).train if self.recipe.general is not None else None
+        general = self.prepared(self.recipe.general.name).train if self.recipe.general is not None else None
         device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
         return Stage(
             index=index,
@@ -268,7 +276,9 @@ class ContinualLearner:
             if not place.is_dir():
                 stage_of_one = ContinualLearner(
                     self.recipe.changed(
-                        domains=[domain.model_dump(mode="json", exclude_unset=True)], method=["sequential"], end_tasks=[]
+                        domains=[domain.model_dump(mode="json", exclude_unset=True)],
+                        method=["sequential"],
+                        end_tasks=[],
                     ),
                     reporter=self.reporter,
                 )
@@ -285,26 +295,28 @@ class ContinualLearner:
         Args:
             only: check the data of this domain alone (the others are learnt and need not be there any more).
         """
-        model = load_model(self.recipe.model, self.recipe.run.seed)
-        _, objective, _, _ = self.setting(model)
-        methods = tuple(self.recipe.methods())
-        check_methods(
-            methods,
-            Setting(
-                model=model,
-                objective=objective,
-                methods=methods,
-                has_peft=any(method.adds_peft for method in methods),
-                has_general=self.recipe.general is not None,
-            ),
-        )
+        self.check_methods(load_model(self.recipe.model, self.recipe.run.seed))
         training_arguments(self.recipe.train, self.folder.path, self.recipe.run.seed)
         for domain in self.recipe.domains:
             if only in (None, domain.name):
                 self.steps(self.prepared(domain.name).train)
         if self.recipe.general is not None and only is None:
-            self.prepared(GENERAL)
+            self.prepared(self.recipe.general.name)
         self.scorer().check_end_tasks()
+
+    def check_methods(self, model: nn.Module) -> None:
+        """Refuse methods that do not fit the model, the objective or each other."""
+        methods = tuple(self.recipe.methods())
+        check_methods(
+            methods,
+            Setting(
+                model=model,
+                objective=self.setting(model)[1],
+                methods=methods,
+                has_peft=any(method.adds_peft for method in methods),
+                has_general=self.recipe.general is not None,
+            ),
+        )
 
     def setting(self, model: nn.Module | None = None) -> tuple[Any, Objective, str, int]:
         """Tokenizer, objective, kind of model and block size: the same for the whole run."""
@@ -333,15 +345,11 @@ class ContinualLearner:
         """The token blocks of a domain, or of the general text, made once and cached."""
         if name not in self._prepared:
             tokenizer, objective, kind, block_size = self.setting()
-            corpora: dict[str, Any] = {domain.name: domain for domain in self.recipe.domains}
-            corpus = corpora.get(name) or self.recipe.general
-            if name == GENERAL and self.recipe.general is not None:
-                corpus = Domain(name=GENERAL, **self.recipe.general.model_dump(exclude_unset=True))
+            general = [self.recipe.general] if self.recipe.general is not None else []
+            corpus = next(domain for domain in (*self.recipe.domains, *general) if domain.name == name)
             with self.processes.main_process_first():
                 self.reporter.say(f"Reading {name}")
-                self._prepared[name] = prepare(
-                    corpus, tokenizer, kind, block_size, cache=self.recipe.data.cache, seed=self.recipe.run.seed
-                )
+                self._prepared[name] = prepare(corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.cache())
         return self._prepared[name]
 
     def steps(self, source: BlockSource) -> int:
@@ -358,7 +366,10 @@ class ContinualLearner:
         """The model after a stage in float32; 0 is the base model."""
         if index == 0:
             return load_model(self.recipe.model, self.recipe.run.seed)
-        place = self.folder.stage(index, self.recipe.domains[index - 1].name)
+        return self.load(self.folder.stage(index, self.recipe.domains[index - 1].name))
+
+    def load(self, place: Path) -> nn.Module:
+        """A model that this run saved, in float32."""
         return load_weights(str(place), self.setting()[2], self.recipe.model.attn_implementation)
 
     def methods_after(self, index: int) -> list[Method]:
@@ -367,6 +378,20 @@ class ContinualLearner:
         if index > 0:
             load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
         return methods
+
+    def cache(self) -> Path:
+        """Where tokenised corpora are kept."""
+        return Path(self.recipe.data.cache).expanduser() if self.recipe.data.cache else cache_folder() / "data"
+
+    def notes(self) -> list[str]:
+        """What a reader of the results should know."""
+        objective = self.setting()[1]
+        if objective.leaks:
+            return [
+                "Documents that share a row see each other (as in most published work on encoders); "
+                "`data.isolate_documents: true` hides them from each other."
+            ]
+        return []
 
     def scorer(self) -> Scorer:
         """What measures this run."""
@@ -377,6 +402,3 @@ def _spec(method: Method | str | dict[str, Any]) -> dict[str, Any] | str:
     if isinstance(method, Method):
         return {"name": method.name, **method.config.model_dump(mode="json", exclude_unset=True)}
     return method
-
-
-__all__ = ["GENERAL", "ContinualLearner"]

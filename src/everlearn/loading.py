@@ -81,10 +81,10 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     kind = architecture_of(config.model_type).kind
     if recipe.config is not None:
         with seeded(seed, "weights"):
-            return CLASSES[kind].from_config(config, dtype=torch.float32, attn_implementation=recipe.attn_implementation)
-    return load_weights(
-        str(recipe.path), kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code
-    )
+            return CLASSES[kind].from_config(
+                config, dtype=torch.float32, attn_implementation=recipe.attn_implementation
+            )
+    return load_weights(str(recipe.path), kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code)
 
 
 def load_weights(

@@ -98,6 +98,11 @@ class Objective:
         """A batch from blocks; `rows` are their numbers in the global order, which seed random masking."""
         raise NotImplementedError
 
+    @property
+    def leaks(self) -> bool:
+        """Whether documents that share a packed row see each other."""
+        return not self.isolate
+
     def reseeded(self, *parts: object) -> Objective:
         """The same objective with another seed for its random masking."""
         return replace(self, seed=seed_for(*parts))

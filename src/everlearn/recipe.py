@@ -15,9 +15,9 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from everlearn import files
-from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
-from everlearn.errors import DataError, RecipeError, did_you_mean
+from everlearn.errors import RecipeError, did_you_mean
 from everlearn.methods import build
 from everlearn.methods.base import Method
 
@@ -96,6 +96,13 @@ class Run(Group):
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
 
 
+class General(Domain):
+    """General text, that the model should not forget either."""
+
+    name: str = "general"
+    """Its name in every table."""
+
+
 def _methods(value: Any) -> list[Any]:
     listed = value if isinstance(value, list | tuple) else [value]
     return [{"name": item} if isinstance(item, str) else item for item in listed]
@@ -112,7 +119,7 @@ class Recipe(Group):
     """A method's name, a mapping of `name` and options, or a list of those that work together."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
     """What is learnt from text; the one that belongs to the model when left out."""
-    general: Corpus | None = None
+    general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
     end_tasks: tuple[EndTask, ...] = ()
     """Labelled sets that checkpoints are fine-tuned on, to measure what they know."""
@@ -138,8 +145,8 @@ class Recipe(Group):
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.end_tasks])):
             if twice := sorted({name for name in listed if listed.count(name) > 1}):
                 raise ValueError(f"`{kind}` has the name '{twice[0]}' more than once; names must differ")
-        if "general" in names:
-            raise ValueError("a domain cannot be called 'general': that is the general text's name in every table")
+        if self.general is not None and self.general.name in names:
+            raise ValueError(f"a domain cannot be called '{self.general.name}': the general text is (`general.name`)")
         for task in self.end_tasks:
             if task.domain is not None and task.domain not in names:
                 raise ValueError(
@@ -249,7 +256,9 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
     def place(item: Any, keys: tuple[str, ...]) -> Any:
         if not isinstance(item, dict):
             return item
-        return {key: _absolute(value) if key in keys and isinstance(value, str) else value for key, value in item.items()}
+        return {
+            key: _absolute(value) if key in keys and isinstance(value, str) else value for key, value in item.items()
+        }
 
     if isinstance(raw.get("model"), str):
         raw["model"] = {"path": raw["model"]}
@@ -302,13 +311,10 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
     groups: dict[str, type[BaseModel]] = {
         "model": Model,
         "domains": Domain,
-        "general": Corpus,
+        "general": General,
         "end_tasks": EndTask,
         "data": Data,
         "evaluation": Evaluation,
         "run": Run,
     }
     return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields
-
-
-__all__ = ["DataError", "Recipe", "load", "parse", "save"]

@@ -24,6 +24,13 @@ from everlearn.trainer import checkpoints
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
 
+def cache_folder() -> Path:
+    """Where everlearn keeps what it can make again: ``EVERLEARN_CACHE``, or ``everlearn`` in the user's cache."""
+    if "EVERLEARN_CACHE" in os.environ:
+        return Path(os.environ["EVERLEARN_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "everlearn"
+
+
 class RunFolder:
     """The folder of one run.
 
@@ -41,8 +48,8 @@ class RunFolder:
 
     # -- the whole run ----------------------------------------------------------------------------------------
 
-    def create(self, wanted: Recipe) -> None:
-        """Claim the folder for a recipe.
+    def check_free(self, wanted: Recipe) -> None:
+        """Find out whether a new run may be made here.
 
         Raises:
             RunError: there is a run already, of this recipe (resume it) or of another (choose another name).
@@ -57,6 +64,10 @@ class RunFolder:
             )
         if self.path.exists() and any(self.path.iterdir()):
             raise RunError(f"{self.path} exists and is no run folder. Set another `run.name` or `run.folder`.")
+
+    def create(self, wanted: Recipe) -> None:
+        """Claim the folder for a recipe; it must be free (:meth:`check_free`)."""
+        self.check_free(wanted)
         self.path.mkdir(parents=True, exist_ok=True)
         recipes.save(wanted, self.recipe_file)
         files.write_json(self.path / "environment.json", environment())

@@ -8,7 +8,6 @@ is the ecosystem's.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import shutil
 import time
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
@@ -50,7 +49,7 @@ REFUSED = {
     "hub_model_id": "push a finished stage folder with `huggingface-cli upload`",
     "push_to_hub": "push a finished stage folder with `huggingface-cli upload`",
     "resume_from_checkpoint": "use `everlearn resume RUN`",
-    **{name: "everlearn sets it" for name in FORCED},
+    **dict.fromkeys(FORCED, "everlearn sets it"),
 }
 Progress = Callable[[int], None]
 
@@ -111,17 +110,18 @@ class StageTrainer(Trainer):
             processing_class=stage.tokenizer,
             callbacks=[_Updates(self), *callbacks],
         )
+        self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
         self._progress, self._write = progress, log
         self._parts: dict[str, Tensor] = {}
         self._bad: Tensor | None = None
         self._mark = (time.monotonic(), 0)
-        self._seconds_before, self._started = 0.0, time.monotonic()
+        self.seconds_before, self._started = 0.0, time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Time spent training this stage, over all its sessions."""
-        return self._seconds_before + time.monotonic() - self._started
+        return self.seconds_before + time.monotonic() - self._started
 
     @property
     def tokens(self) -> int:
@@ -203,7 +203,7 @@ class StageTrainer(Trainer):
             self._parts, self._mark = {}, (now, step)
             self.check_finite()
         super().log(logs, start_time)
-        if self._write is not None and self.is_world_process_zero():
+        if "loss" in logs and self._write is not None and self.is_world_process_zero():
             self._write({"stage": self.stage.index, "domain": self.stage.domain, "step": self.state.global_step} | logs)
 
     def check_finite(self) -> None:
@@ -231,7 +231,7 @@ class StageTrainer(Trainer):
         if resume_from_checkpoint:
             saved = files.read_json(Path(str(resume_from_checkpoint)) / DATA_STATE)
             self.loader.load_state_dict(saved["loader"])
-            self._seconds_before = float(saved["seconds"])
+            self.seconds_before = float(saved["seconds"])
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)

@@ -140,7 +140,14 @@ def results(
             ],
         },
         "mixture": [
-            {"stage": i + 1, "domain": d, "source": source, "asked": asked, "realised": got, "tokens": int(got * 245_760)}
+            {
+                "stage": i + 1,
+                "domain": d,
+                "source": source,
+                "asked": asked,
+                "realised": got,
+                "tokens": int(got * 245_760),
+            }
             for i, d in enumerate(domains)
             for source, asked, got in ((d, 0.9, 0.90023), ("replay", 0.1, 0.09977))
         ],

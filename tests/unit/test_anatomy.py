@@ -144,12 +144,12 @@ def test_owned_parameters_are_the_units(name):
     for site in found.sites:
         group = max(owned.group for owned in site.owned)
         keep = torch.ones(site.units)
-        keep[group : 2 * group] = 0  # one unit; of grouped-query attention all heads of one group
+        # One head (of grouped-query attention all heads of one group); of neurons and outputs many, to be seen.
+        keep[group : 2 * group if site.kind == "head" else site.units // 2] = 0
         with Gates(model) as gates:
             gates.set({site.name: keep})
             gated = logits(model)
-        if site.kind == "head":
-            assert (gated - before).abs().max() > 1e-6, site.name
+        assert (gated - before).abs().max() > 1e-4, site.name
         owned = logits(scaled(model, found.parameter_factors({site.name: keep})))
         torch.testing.assert_close(owned, gated, rtol=1e-5, atol=2e-6, msg=lambda m: f"{site.name}: {m}")  # noqa: B023
 

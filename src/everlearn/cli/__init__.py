@@ -1,1 +1,142 @@
-"""."""
+"""The command line: one file a verb. A user's mistake ends in one sentence and exit code 2, never in a traceback.
+
+Nothing here imports torch before a verb runs, so that ``--help`` and typing errors answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from everlearn import __version__
+from everlearn.errors import EverlearnError, did_you_mean
+
+VERBS = {
+    "demo": "Start",
+    "init": "Start",
+    "validate": "Before a run",
+    "plan": "Before a run",
+    "run": "Run",
+    "resume": "Run",
+    "learn": "Run",
+    "report": "Look",
+    "methods": "Look",
+    "inspect": "Look",
+    "schema": "Look",
+    "env": "Look",
+}
+"""Each verb, in the order of the help text, with the heading that it stands under there."""
+USER_ERROR, INTERRUPTED = 2, 130
+
+
+def application() -> typer.Typer:
+    """The command-line application, with every verb of :data:`VERBS`."""
+    app = typer.Typer(
+        name="everlearn",
+        help="Teach a language model one domain after another, and see what it learnt and what it forgot.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        suggest_commands=False,  # ours also lists what there is when nothing is near
+        rich_markup_mode="rich",
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    ) -> None:
+        pass
+
+    for verb, heading in VERBS.items():
+        command = importlib.import_module(f"everlearn.cli.{verb}").command
+        app.command(verb, rich_help_panel=heading)(command)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"everlearn {__version__}")
+        raise typer.Exit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: what follows the program's name; ``sys.argv`` when left out.
+
+    Returns:
+        0; 2 for a user's mistake; 130 when interrupted. Anything unexpected keeps its traceback (exit code 1).
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _be_quiet_on_small_machines()
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader went away, as in `everlearn methods | head`
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    as_json = "--json" in arguments
+    try:
+        return int(application()(args=arguments, prog_name="everlearn", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        return _fail(_usage(error), as_json)
+    except EverlearnError as error:
+        from everlearn.interruption import Interrupted  # loads torch, which has happened by now
+
+        return _fail(str(error), as_json, INTERRUPTED if isinstance(error, Interrupted) else USER_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("Stopped. What was saved is whole; `everlearn resume RUN` continues a run.", as_json, INTERRUPTED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        return _fail(f"The disk is full{where}. Free some space and run `everlearn resume RUN`.", as_json)
+
+
+def _fail(sentence: str, as_json: bool, code: int = USER_ERROR) -> int:
+    print(f"{'Stopped' if code == INTERRUPTED else 'Error'}: {sentence}" if code != INTERRUPTED else sentence,
+          file=sys.stderr)  # fmt: skip
+    if as_json:
+        print(json.dumps({"error": sentence}, ensure_ascii=False))
+    return code
+
+
+def _usage(error: typer.TyperException) -> str:
+    """The command-line parser's sentence, with our own hint for a mistyped name."""
+    sentence = getattr(error, "message", str(error)) if hasattr(error, "possibilities") else error.format_message()
+    sentence = sentence.strip().rstrip(".") + "."
+    if sentence.startswith("No such command '"):
+        sentence += did_you_mean(sentence.split("'")[1], VERBS)
+    elif option := getattr(error, "option_name", None):
+        context = getattr(error, "ctx", None)
+        known = [name for parameter in context.command.params for name in parameter.opts] if context else []
+        sentence += did_you_mean(option, [name for name in known if name.startswith("--")])
+    context = getattr(error, "ctx", None)
+    return f"{sentence} See `{context.command_path} --help`." if context else sentence
+
+
+def _be_quiet_on_small_machines() -> None:
+    """With few cores, OpenMP threads that spin at barriers make everything slower as soon as anything else runs.
+
+    It must be said before torch is imported.
+    """
+    if (os.cpu_count() or 1) <= 4:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+__all__ = ["application", "main"]

@@ -1,4 +1,4 @@
-"""Token blocks and where they come from: endless sources whose order depends on (seed, pass) and whose state is JSON."""
+"""Token blocks and where they come from: endless sources, their order seeded by (seed, pass), their state JSON."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class PackedBlocks(BlockSource):
                 parts = (column.values, column.offsets) if isinstance(column, Ragged) else (column,)
                 for part in parts:
                     content.update(f"{key} {part.dtype} {part.shape}".encode())
-                    content.update(np.ascontiguousarray(part))
+                    content.update(np.ascontiguousarray(part).data)
             self._fingerprint = content.hexdigest()
         return self._fingerprint
 

@@ -107,9 +107,7 @@ class Domain(Corpus):
             return None
         shared = {name: getattr(self, name) for name in ("text_column", "target_column", "documents", "streaming")}
         if self.on_hub and not Path(self.validation).expanduser().exists():
-            return Corpus(
-                path=self.path, subset=self.subset, split=self.validation, revision=self.revision, **shared
-            )
+            return Corpus(path=self.path, subset=self.subset, split=self.validation, revision=self.revision, **shared)
         return Corpus(path=self.validation, **shared)
 
 

@@ -59,10 +59,10 @@ def check(corpus: Corpus) -> None:
         info = datasets.load_dataset_builder(corpus.path, corpus.subset, revision=corpus.revision).info
     except Exception as error:
         raise _explained(corpus, error) from None
-    if info.splits and corpus.split not in info.splits:
-        # `train[:10%]` and the like are checked by loading.
-        if "[" not in corpus.split and "+" not in corpus.split:
-            raise DataError(f"'{corpus.path}' has no split '{corpus.split}'.{did_you_mean(corpus.split, info.splits)}")
+    # `train[:10%]` and `train+test` are checked by loading.
+    plain = not set("[+") & set(corpus.split)
+    if plain and info.splits and corpus.split not in info.splits:
+        raise DataError(f"'{corpus.path}' has no split '{corpus.split}'.{did_you_mean(corpus.split, info.splits)}")
     _check_columns(corpus, list(info.features) if info.features else None)
 
 
@@ -84,7 +84,9 @@ def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[M
     if corpus.streaming and position.get("stream"):
         data.load_state_dict(position["stream"])
     elif not corpus.streaming:
-        data = data.select(range(min(number, len(data)), len(data)))
+        if number >= len(data):
+            return
+        data = data.select(range(number, len(data)))
     rows = iter(data)
     while True:
         try:

@@ -97,12 +97,11 @@ class TextPacker:
         numbers = np.concatenate([np.empty(0, np.int64), *self._documents])
         whole = len(ids) // size * size
         self._ids, self._documents = [ids[whole:].copy()], [numbers[whole:].copy()]
-        blocks = []
-        for start in range(0, whole, size):
-            inside = numbers[start : start + size]
-            segments = np.cumsum(np.diff(inside, prepend=inside[:1]) != 0, dtype=np.int32)
-            blocks.append({"input_ids": ids[start : start + size].copy(), "segments": segments})
-        return blocks
+        rows, inside = ids[:whole].reshape(-1, size), numbers[:whole].reshape(-1, size)
+        changes = np.diff(inside, axis=1, prepend=inside[:, :1]) != 0
+        segments = np.cumsum(changes, axis=1, dtype=np.int32)
+        # Copies: a view would keep the whole lot in memory for as long as one of its blocks lives.
+        return [{"input_ids": rows[i].copy(), "segments": segments[i].copy()} for i in range(len(rows))]
 
     def finish(self) -> list[Block]:
         """Nothing: less than a block is left, and it is dropped."""
@@ -248,7 +247,9 @@ def make_packer(
     smallest = len(encoder.prefix) + len(encoder.suffix) + 1
     for key, size in (("block_size", block_size), ("target_size", target_size or block_size)):
         if size < smallest:
-            raise DataError(f"`{key}: {size}` leaves no room for text between the special tokens (at least {smallest}).")
+            raise DataError(
+                f"`{key}: {size}` leaves no room for text between the special tokens (at least {smallest})."
+            )
     if not examples and encoder.kind == "encoder-decoder":
         raise DataError(f"{where} needs a `target_column`: an encoder-decoder model learns prompts and their answers.")
     if examples and encoder.kind == "encoder":

@@ -41,9 +41,9 @@ def _open_zstd(path: Path) -> BinaryIO:
 
 
 COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
-    ".gz": lambda path: cast(BinaryIO, gzip.open(path, "rb")),
-    ".bz2": lambda path: cast(BinaryIO, bz2.open(path, "rb")),
-    ".xz": lambda path: cast(BinaryIO, lzma.open(path, "rb")),
+    ".gz": lambda path: cast(BinaryIO, gzip.GzipFile(path, "rb")),
+    ".bz2": lambda path: cast(BinaryIO, bz2.BZ2File(path, "rb")),
+    ".xz": lambda path: cast(BinaryIO, lzma.LZMAFile(path, "rb")),  # noqa: SIM115 - closed by the `with` of _opened
     ".zst": _open_zstd,
 }
 
@@ -84,7 +84,9 @@ def _lines(path: Path, row: int, offset: int) -> Iterator[tuple[str, int, int]]:
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(f"{path} is not UTF-8 text: line {number}, byte {error.start} ({error.reason}).") from None
+                raise DataError(
+                    f"{path} is not UTF-8 text: line {number}, byte {error.start} ({error.reason})."
+                ) from None
             yield text, number, offset
 
 

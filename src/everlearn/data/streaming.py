@@ -151,6 +151,7 @@ class StreamedBlocks(BlockSource):
         self._pass, self._given = int(state["pass"]), int(state["given"])
         self._start(state["lot"]["position"])
         self._packer.load_state_dict(state["lot"]["packer"])
+        self._before = dict(state["lot"])
         self._in_pass = int(state["in_pass"])
         self._buffer = [{key: np.array(row, np.int32) for key, row in block.items()} for block in state["buffer"]]
         if state["taken"]:

@@ -55,6 +55,8 @@ class Encoder:
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without special tokens: ``</s>`` inside a text is ordinary characters."""
+        if not texts:
+            return []
         ids: list[list[int]] = self.tokenizer(
             list(texts),
             add_special_tokens=False,

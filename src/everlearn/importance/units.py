@@ -80,7 +80,7 @@ def general_importance(
         MethodError: the model has no dropout (the proxy would be zero everywhere), there is no batch, or a gradient
             is not finite.
     """
-    if not _has_dropout(model):
+    if not has_dropout(model):
         raise MethodError(
             "General importance compares two passes with different dropout, but this model has no dropout: every rate "
             "is 0, so the measure would be exactly zero. Give the model dropout (for example "
@@ -181,7 +181,7 @@ def _training(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _has_dropout(model: nn.Module) -> bool:
+def has_dropout(model: nn.Module) -> bool:
     """Whether any rate is above 0, as a dropout module or as a number that a functional dropout reads."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from everlearn.methods.base import REGISTRY, Cost, Mask, Memory, Method, MethodConfig, Needs, Stage, View, build, register
+from everlearn.methods.base import (
+    REGISTRY,
+    Cost,
+    Mask,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Stage,
+    View,
+    build,
+    register,
+)
 
 for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
     importlib.import_module(f"{__name__}.{_module}")

@@ -7,6 +7,7 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -192,6 +193,8 @@ class Method:
         needs: what it asks of its user.
         identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
             the method changes the model or data itself and has no such setting.
+        adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
+            ``has_peft``.
     """
 
     name: ClassVar[str]
@@ -199,6 +202,7 @@ class Method:
     paper: ClassVar[str]
     needs: ClassVar[Needs] = Needs()
     identity: ClassVar[dict[str, Any] | None] = None
+    adds_peft: ClassVar[bool] = False
 
     class Config(MethodConfig):
         """Options of the method."""
@@ -223,7 +227,9 @@ class Method:
         objective = setting.objective.name
         if objective not in self.needs.objectives:
             works = ", ".join(sorted(self.needs.objectives))
-            raise MethodError(f"Method '{self.name}' does not work with objective '{objective}'; it works with {works}.")
+            raise MethodError(
+                f"Method '{self.name}' does not work with objective '{objective}'; it works with {works}."
+            )
         if setting.has_peft and not self.needs.peft:
             raise MethodError(f"Method '{self.name}' does not work on a model with PEFT adapters. Remove one of them.")
         if self.needs.anatomy:
@@ -303,6 +309,18 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
     return f"Method '{name}', option '{key}': {first['msg']} (got {first.get('input')!r})."
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode (no dropout) for every module; each returns to the mode that it had."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 M = TypeVar("M", bound=Method)

@@ -7,141 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everlearn.errors import RunError
-from everlearn.report.formatting import decimals, listing, shorten
+from everlearn.report.formatting import listing, shorten
+from everlearn.report.measures import KINDS, Measure
+from everlearn.report.paired import paired_samples
 from everlearn.report.runs import Estimate, Matrix, Run, mean, read_run
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A measure of the summary: what it is called and which direction is good."""
-
-    key: str
-    title: str
-    higher_is_better: bool | None
-    """None: as the metric itself, for measures that are scores rather than changes."""
-    better: str
-    """What a run did that is clearly better at it: "forgot less"."""
-    worse: str
-    meaning: str
-
-
-KINDS = (
-    Kind(
-        "learnt",
-        "Learnt",
-        True,
-        "learnt more",
-        "learnt less",
-        "How much better the model is at a domain right after its stage than the base model was. More is better.",
-    ),
-    Kind(
-        "forgotten",
-        "Forgotten",
-        False,
-        "forgot less",
-        "forgot more",
-        "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
-        "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
-    ),
-    Kind(
-        "forgotten_max",
-        "Forgotten, max form",
-        False,
-        "forgot less (max form)",
-        "forgot more (max form)",
-        "The same, counted from the best score that any stage had reached. Never below zero.",
-    ),
-    Kind(
-        "general_drift",
-        "General drift",
-        False,
-        "kept more general knowledge",
-        "lost more general knowledge",
-        "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
-        "base model was. Less is better.",
-    ),
-    Kind(
-        "average",
-        "Average at the end",
-        None,
-        "scores higher on end tasks",
-        "scores lower on end tasks",
-        "The mean score at the end of the stream.",
-    ),
-    Kind(
-        "backward_transfer",
-        "Backward transfer",
-        True,
-        "transferred more to earlier domains",
-        "transferred less to earlier domains",
-        "How much later stages changed earlier domains for the better. Negative is forgetting.",
-    ),
-    Kind(
-        "forward_transfer",
-        "Forward transfer",
-        True,
-        "transferred more to later domains",
-        "transferred less to later domains",
-        "How much better a domain already was, just before its own stage, than in the base model.",
-    ),
-    Kind(
-        "forgetting_rate",
-        "Forgetting rate",
-        False,
-        "has the lower forgetting rate",
-        "has the higher forgetting rate",
-        "The published benchmarks' rate: the sum of what the earlier domains lost, divided by their number "
-        "(all domains but the last).",
-    ),
-)
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
 """Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One measure of one metric: an estimate for each run, and for each column that all runs share."""
-
-    kind: Kind
-    metric: str
-    title: str
-    unit: str
-    higher_is_better: bool
-    estimates: tuple[Estimate, ...]
-    columns: dict[str, tuple[Estimate, ...]]
-
-    @property
-    def signed(self) -> bool:
-        """Whether this is a change, which is written with its sign, and not a score."""
-        return self.kind.higher_is_better is not None
-
-    @property
-    def places(self) -> int:
-        """Decimals for every number of this measure."""
-        return decimals(e.value for e in (*self.estimates, *(e for row in self.columns.values() for e in row)))
-
-    @property
-    def known(self) -> bool:
-        """Whether any run has it."""
-        return any(estimate.value is not None for estimate in self.estimates)
-
-    def difference(self, run: int, reference: int = 0) -> Estimate:
-        """This run minus the reference, both from independent intervals (see :meth:`Estimate.minus`)."""
-        return self.estimates[run].minus(self.estimates[reference])
-
-    def judge(self, run: int, reference: int = 0) -> int | None:
-        """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said."""
-        sign = self.difference(run, reference).sign
-        return None if sign is None else sign if self.higher_is_better else -sign
-
-    @property
-    def best(self) -> int | None:
-        """The run that is clearly better than every other one, if there is such a run."""
-        for run in range(len(self.estimates)):
-            others = [other for other in range(len(self.estimates)) if other != run]
-            if others and all(self.judge(run, other) == 1 for other in others):
-                return run
-        return None
 
 
 @dataclass(frozen=True)
@@ -236,24 +108,41 @@ def _labels(runs: Sequence[Run]) -> tuple[str, ...]:
 
 def _measures(runs: Sequence[Run], metric: str) -> list[Measure]:
     matrix = runs[0].matrices[metric]
+    samples = paired_samples(runs, metric)
     found = []
     for kind in KINDS:
-        summaries = [run.summary(metric, kind.key) for run in runs]
+        summaries = [_with_columns(run, metric, kind.key) for run in runs]
         columns = {
             column: tuple(summary[column] for summary in summaries)
             for column in summaries[0]
             if column != "mean" and all(c.get(column, Estimate()).value is not None for c in summaries)
         }
         better = matrix.higher_is_better if kind.higher_is_better is None else kind.higher_is_better
-        if any("mean" in summary for summary in summaries):
+        title, drawn = kind.title, samples.get(kind.key, {})
+        if matrix.task_domains:
+            score = kind.higher_is_better is None
+            title = f"End-task {metric.replace('_', ' ')}" + ("" if score else f": {kind.title.lower()}")
+        if kind.averaged:
             estimates = tuple(_shared_mean(summary, columns) for summary in summaries)
-            found.append(Measure(kind, metric, kind.title, matrix.unit, better, estimates, columns))
-        else:
-            # General sets are not averaged: each is its own measure.
-            for column, values in columns.items():
-                title = kind.title if len(columns) == 1 else f"{kind.title}, {column}"
-                found.append(Measure(kind, metric, title, matrix.unit, better, values, {column: values}))
+            found.append(Measure(kind, metric, title, matrix.unit, better, estimates, columns, drawn))
+            continue
+        for column, values in columns.items():
+            name = title if len(columns) == 1 else f"{title}, {column}"
+            whole = Measure(kind, metric, name, matrix.unit, better, values, {column: values}, drawn)
+            found.append(whole.column(column))
     return [measure for measure in found if measure.known]
+
+
+def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
+    # Two measures are written as a mean only; their columns are elsewhere in the file, and are needed where the runs
+    # do not have the same domains.
+    summary = run.summary(metric, key)
+    if key == "forgetting_rate":
+        return {**run.summary(metric, "forgotten"), **summary} if summary else {}
+    if key == "average":
+        matrix = run.matrices[metric]
+        return {c: matrix.cell(-1, c) for c in matrix.columns if matrix.own_stage(c) is not None} | summary
+    return summary
 
 
 def _shared_mean(summary: dict[str, Estimate], shared: dict[str, tuple[Estimate, ...]]) -> Estimate:
@@ -278,8 +167,8 @@ def _notes(runs: Sequence[Run], domains: Sequence[str], metrics: Sequence[str]) 
         status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
         if status != "finished" or done < total:
             notes.append(
-                f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so its "
-                "forgetting is counted from there and not from the end of the stream."
+                f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so "
+                "its forgetting is counted from there and not from the end of the stream."
             )
         if run.broken_lines:
             notes.append(f"{run.broken_lines} line(s) of {label}'s metrics.jsonl could not be read and are left out.")
@@ -297,7 +186,8 @@ def _notes(runs: Sequence[Run], domains: Sequence[str], metrics: Sequence[str]) 
         if len(set(values)) > 1:
             pairs = listing([f"{label}: {value}" for label, value in zip(labels, values, strict=True)])
             notes.append(f"The runs have different {what} ({pairs}); compare changes, and bits per byte, with care.")
-    several = len(runs) > 1
+    said: dict[str, list[str]] = {}
     for label, run in zip(labels, runs, strict=True):
-        notes += [f"{label}: {note}" if several else str(note) for note in run.results.get("notes") or []]
-    return notes
+        for note in dict.fromkeys(map(str, run.results.get("notes") or [])):
+            said.setdefault(note, []).append(label)
+    return notes + [note if len(by) == len(runs) else f"{listing(by)}: {note}" for note, by in said.items()]

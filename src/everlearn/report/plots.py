@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -32,7 +33,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")
 _COLOURS = [f"#0102{number:02x}" for number in range(SERIES)]
 _STAND_INS |= {colour: f"var(--series-{number})" for number, colour in enumerate(_COLOURS)}
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.size": 9.5,
@@ -80,14 +81,18 @@ def _canvas(name: str, width: float, height: float) -> Iterator[tuple[Axes, list
         # The browser draws the text with its own fonts: a glyph that matplotlib's font lacks is not missing there.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE | {"svg.hashsalt": name})
+        for key, value in _STYLE.items():
+            matplotlib.rcParams[key] = value
+        matplotlib.rcParams["svg.hashsalt"] = name
         canvas = Canvas(figsize=(width, height), layout="constrained")
         canvas.patch.set_alpha(0)
         axes = canvas.add_subplot()
         axes.patch.set_alpha(0)
         yield axes, finished
         stream = io.StringIO()
-        FigureCanvasSVG(canvas).print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        FigureCanvasSVG(canvas).print_svg(
+            stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
         finished.append(Figure(_adopt(stream.getvalue(), name)))
 
 

@@ -168,6 +168,8 @@ class Run:
     recipe: str | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     broken_lines: int = 0
+    folder: Path | None = None
+    """Where it lies; the cells in its ``evaluation/`` allow paired comparisons."""
 
     @property
     def domains(self) -> list[str]:
@@ -238,7 +240,7 @@ def read_run(folder: Path) -> Run:
     log, broken = _read_log(folder / "metrics.jsonl")
     environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
     environment = clean(environment) if isinstance(environment, Mapping) else {}
-    return Run(run.name, run.title, run.results, log, run.recipe, environment, broken)
+    return Run(run.name, run.title, run.results, log, run.recipe, environment, broken, folder)
 
 
 def _text(path: Path) -> str | None:

@@ -14,7 +14,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison, Measure
+from everlearn.report.comparison import Comparison
+from everlearn.report.measures import Measure
 from everlearn.report.runs import Estimate, number
 from everlearn.report.verdict import verdict
 
@@ -45,17 +46,16 @@ def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool 
     return Cell(text, fmt.interval(estimate, measure.places, signed), best)
 
 
-def heading(measure: Measure, metric: bool = False) -> str:
+def heading(measure: Measure) -> str:
     """``Forgotten ↓ (bits/byte)``: the arrow points to the better side."""
-    title = f"{measure.title}, {measure.metric.replace('_', ' ')}" if metric else measure.title
     unit = f" ({measure.unit})" if measure.unit else ""
-    return f"{title} {'↑' if measure.higher_is_better else '↓'}{unit}"
+    return f"{measure.title}\u00a0{'↑' if measure.higher_is_better else '↓'}{unit}"
 
 
 def headline_table(comparison: Comparison) -> Table:
     """Runs × learnt, forgotten, general drift, average end-task score and time; then the differences."""
     measures = comparison.headline
-    header = tuple(heading(m, metric=m.kind.key == "average") for m in measures)
+    header = tuple(map(heading, measures))
     rows = []
     for position, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True)):
         cells = [cell(m.estimates[position], m, m.best == position) for m in measures]
@@ -63,27 +63,24 @@ def headline_table(comparison: Comparison) -> Table:
     for position in range(1, len(comparison.runs)):
         cells = [cell(m.difference(position), m, signed=True) for m in measures]
         rows.append((f"{comparison.labels[position]} − {comparison.labels[0]}", (*cells, Cell(""))))
-    caption = "In brackets: confidence intervals. Arrows point to the better side."
+    caption = "In brackets: 95 % intervals. Arrows point to the better side."
     if len(comparison.runs) > 1:
-        caption += " Bold: the difference to every other run excludes zero."
+        caption += " Bold: the interval of the difference to every other run excludes zero. Differences are "
+        paired = all(measure.paired for measure in measures)
+        caption += "resampled in pairs, on the same text for all runs." if paired else "of separate intervals."
     return Table("Result", ("Run", *header, "Time"), tuple(rows), caption)
 
 
 def column_table(measure: Measure, comparison: Comparison) -> Table:
     """One measure: domains (or tasks) × runs, and their mean."""
     rows = [
-        (column, tuple(cell(e, measure, _clearly_best(measure, estimates) == i) for i, e in enumerate(estimates)))
+        (column, tuple(cell(e, measure, measure.column(column).best == i) for i, e in enumerate(estimates)))
         for column, estimates in measure.columns.items()
     ]
     mean = tuple(cell(e, measure, measure.best == i) for i, e in enumerate(measure.estimates))
     if len(rows) > 1:
         rows.append(("mean", mean))
-    return Table(heading(measure, metric=True), ("Domain", *comparison.labels), tuple(rows))
-
-
-def _clearly_best(measure: Measure, estimates: tuple[Estimate, ...]) -> int | None:
-    unit, better = measure.unit, measure.higher_is_better
-    return Measure(measure.kind, measure.metric, measure.title, unit, better, estimates, {}).best
+    return Table(heading(measure), ("Domain", *comparison.labels), tuple(rows))
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
@@ -115,22 +112,27 @@ def _rich(entry: Cell) -> Text:
 def escape_markdown(text: str) -> str:
     """A name as plain text in GitHub-flavoured Markdown, also inside a table."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", text)
+    text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
+    # At the start of a line these would begin a heading, a list or a rule.
+    return re.sub(r"^(\d*)([#+=.)-])", r"\1\\\2", text)
 
 
 def markdown(comparison: Comparison) -> str:
     """Pipe tables under their titles, then the verdict and the notes."""
-    parts = []
-    for table in all_tables(comparison):
-        lines = [f"### {escape_markdown(table.title)}", "", _pipe(list(map(escape_markdown, table.header)))]
-        lines.append("|" + "|".join([" --- ", *[" ---: "] * (len(table.header) - 1)]) + "|")
-        for name, cells in table.rows:
-            lines.append(_pipe([escape_markdown(name), *(_markdown_cell(entry) for entry in cells)]))
-        parts.append("\n".join(lines) + (f"\n\n{escape_markdown(table.caption)}" if table.caption else ""))
+    parts = [markdown_table(table, level=3) for table in all_tables(comparison)]
     parts.append(escape_markdown(" ".join(verdict(comparison))))
     if comparison.notes:
         parts.append("\n".join(f"- {escape_markdown(note)}" for note in comparison.notes))
     return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(table: Table, level: int) -> str:
+    """One pipe table under a heading of that level."""
+    lines = [f"{'#' * level} {escape_markdown(table.title)}", "", _pipe(list(map(escape_markdown, table.header)))]
+    lines.append(_pipe(["---", *["---:"] * (len(table.header) - 1)]))
+    for name, cells in table.rows:
+        lines.append(_pipe([escape_markdown(name), *(_markdown_cell(entry) for entry in cells)]))
+    return "\n".join([*lines, "", escape_markdown(table.caption)] if table.caption else lines)
 
 
 def _pipe(cells: list[str]) -> str:
@@ -139,7 +141,7 @@ def _pipe(cells: list[str]) -> str:
 
 def _markdown_cell(entry: Cell) -> str:
     text = f"**{escape_markdown(entry.text)}**" if entry.best else escape_markdown(entry.text)
-    return f"{text} {escape_markdown(entry.detail)}".strip()
+    return f"{text} {entry.detail}".strip()
 
 
 _LATEX = {
@@ -176,7 +178,7 @@ def _latex_table(table: Table) -> str:
         r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escape_latex(table.title)}. {escape_latex(table.caption)}}}",
+        rf"\caption{{{escape_latex(f'{table.title}. {table.caption}'.strip())}}}",
         rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
         r"\toprule",
         " & ".join(map(escape_latex, table.header)) + r" \\",
@@ -206,13 +208,14 @@ def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     for metric, measures in comparison.measures.items():
         for measure in measures:
-            several = len(measure.columns) != 1 or measure.kind.key != "general_drift"
             for run, label in enumerate(comparison.labels):
                 columns = {column: estimates[run] for column, estimates in measure.columns.items()}
-                for column, e in ({**columns, "mean": measure.estimates[run]} if several else columns).items():
+                for column, e in (
+                    {**columns, "mean": measure.estimates[run]} if measure.kind.averaged else columns
+                ).items():
                     rows.append((label, metric, measure.kind.key, column, e.value, e.low, e.high))
-    for label, run in zip(comparison.labels, comparison.runs, strict=True):
-        for key, value in run.cost.items():
+    for label, found in zip(comparison.labels, comparison.runs, strict=True):
+        for key, value in found.cost.items():
             if number(value) is not None:
                 rows.append((label, "cost", key, "run", value, None, None))
     return rows
@@ -232,6 +235,7 @@ def json(comparison: Comparison) -> str:
             "unit": measure.unit,
             "higher_is_better": measure.higher_is_better,
             **vars(measure.difference(run)),
+            "paired": measure.paired,
             "judgement": {1: "better", -1: "worse", 0: "unclear", None: "unknown"}[measure.judge(run)],
         }
         for measure in comparison.headline
@@ -239,7 +243,12 @@ def json(comparison: Comparison) -> str:
     ]
     value = {
         "runs": [
-            {"label": label, "name": run.name, "methods": run.results.get("methods") or [], "seed": run.results.get("seed")}
+            {
+                "label": label,
+                "name": run.name,
+                "methods": run.results.get("methods") or [],
+                "seed": run.results.get("seed"),
+            }
             for label, run in zip(comparison.labels, comparison.runs, strict=True)
         ],
         "domains": comparison.domains,

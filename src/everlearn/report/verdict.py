@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from everlearn.report.comparison import Comparison, Measure
-from everlearn.report.formatting import duration, fixed, interval, listing
-from everlearn.report.runs import number
+from everlearn.report.comparison import Comparison
+from everlearn.report.formatting import duration, fixed, listing
+from everlearn.report.measures import Measure
+from everlearn.report.runs import Estimate, number
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -40,9 +41,9 @@ def _against(comparison: Comparison, run: int) -> list[str]:
     else:
         first = f"Whether {label} or {reference} is better cannot be said: there is no interval to compare by."
     sentences = [first]
-    details = [_detail(comparison, measure, run) for measure, judgement in judged if judgement]
+    details = [_detail(measure, run) for measure, judgement in judged if judgement]
     if details:
-        sentences.append(f"{label} against {reference}: {'; '.join(details)}.")
+        sentences.append(f"Differences, {label} minus {reference}: {'; '.join(details)}.")
     if unclear and (better or worse):
         sentences.append(f"No clear difference in {listing(unclear)}.")
     if unknown and len(unknown) < len(judged):
@@ -53,15 +54,10 @@ def _against(comparison: Comparison, run: int) -> list[str]:
     return sentences
 
 
-def _detail(comparison: Comparison, measure: Measure, run: int) -> str:
-    places, signed = measure.places, measure.signed
-    mine, theirs = measure.estimates[run].value, measure.estimates[0].value
-    unit = f" {measure.unit}" if measure.unit else ""
+def _detail(measure: Measure, run: int) -> str:
     difference = measure.difference(run)
-    return (
-        f"{measure.title.lower()} {fixed(mine, places, signed)} against {fixed(theirs, places, signed)}{unit} "
-        f"(difference {fixed(difference.value, places, True)} {interval(difference, places, True)})"
-    )
+    parts = [measure.title.lower(), fixed(difference.value, measure.places, True), measure.unit]
+    return " ".join(part for part in [*parts, _range(difference, measure.places, True)] if part)
 
 
 def _alone(comparison: Comparison) -> list[str]:
@@ -82,18 +78,17 @@ def _alone(comparison: Comparison) -> list[str]:
         value = forgotten.estimates[0].value
         gained = learnt.estimates[0].value if learnt else None
         share = f", {fixed(100 * value / gained, 0)} % of what it had learnt" if value and gained and value > 0 else ""
-        sentence = {
+        sentences.append({
             1: f"It forgot: by the end of the stream an earlier domain had lost {_value(forgotten)}{share}.",
             -1: f"It did not forget: later domains made the earlier ones better (forgotten: {_value(forgotten)}).",
             0: f"Forgetting is within its uncertainty: {_value(forgotten)} per earlier domain.",
-            None: f"By the end of the stream an earlier domain had lost {_value(forgotten)}{share}; no interval is known.",
-        }[forgotten.estimates[0].sign]
-        sentences.append(sentence)
+            None: f"By the end of the stream an earlier domain had lost {_value(forgotten)}{share}.",
+        }[forgotten.estimates[0].sign])  # fmt: skip
     for measure in comparison.headline:
         if measure.kind.key == "general_drift":
-            word = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}
+            change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}
             column = next(iter(measure.columns))
-            sentences.append(f"General text ({column}) {word[measure.estimates[0].sign]}: {_value(measure)}.")
+            sentences.append(f"General text ({column}) {change[measure.estimates[0].sign]}: {_value(measure)}.")
     average = found.get("average")
     if average:
         sentences.append(f"End tasks score {_value(average)} on average at the end.")
@@ -103,5 +98,12 @@ def _alone(comparison: Comparison) -> list[str]:
 def _value(measure: Measure) -> str:
     estimate = measure.estimates[0]
     places, signed = measure.places, measure.signed
-    parts = [fixed(estimate.value, places, signed), measure.unit, interval(estimate, places, signed)]
+    parts = [fixed(estimate.value, places, signed), measure.unit, _range(estimate, places, signed)]
     return " ".join(part for part in parts if part)
+
+
+def _range(estimate: Estimate, places: int, signed: bool) -> str:
+    if estimate.interval is None:
+        return ""
+    low, high = estimate.interval
+    return f"({fixed(low, places, signed)} to {fixed(high, places, signed)})"

@@ -1,0 +1,65 @@
+"""What several verbs share: their arguments, and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from everlearn.learner import ContinualLearner
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Change the recipe: train.max_steps=100, method=das, method.threshold=0.5, domains.0.path=a.txt.",
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
+
+
+def console(error: bool = False) -> Console:
+    """Where to print; wide when nobody's terminal limits it, so that a table in a file is not cut."""
+    from rich.console import Console
+
+    stream = sys.stderr if error else sys.stdout
+    return Console(file=stream, highlight=False, soft_wrap=False, width=None if stream.isatty() else 140)
+
+
+def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> None:
+    """Print a result, as JSON or for people."""
+    if as_json:
+        print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        console().print(rendered())
+
+
+def take_to_its_end(learner: ContinualLearner, work: Callable[[], object]) -> None:
+    """Do a run's work, then show its table and where its report is."""
+    from everlearn.report.comparison import compare
+    from everlearn.report.tables import terminal
+
+    work()
+    if learner.processes.is_main_process:
+        output = console()
+        output.print(terminal(compare([learner.folder.path])))
+        output.print(f"Report: {learner.folder.report_file}", markup=False, soft_wrap=True)
+
+
+def learner_of(run: Path) -> ContinualLearner:
+    """The learner of a run folder, telling a terminal what it does."""
+    from everlearn.learner import ContinualLearner
+    from everlearn.loading import quiet
+    from everlearn.progress import Terminal
+
+    quiet()
+    return ContinualLearner.open(run, reporter=Terminal())

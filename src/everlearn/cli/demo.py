@@ -1,0 +1,22 @@
+"""``everlearn demo``: six domains of real text, offline, in a few minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Option("--folder", help="Where the demo's runs and report are kept.")] = Path(
+        "runs/demo"
+    ),
+) -> None:
+    """Learn the documentation of six installed libraries, plainly and with DAS, and compare. Needs no network."""
+    from everlearn.loading import quiet
+    from everlearn.progress import Terminal
+    from everlearn.suites.docs.demo import run_demo
+
+    quiet()
+    run_demo(folder, Terminal())

@@ -1,0 +1,52 @@
+"""``everlearn inspect``: what is found in a model and what a method would protect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from everlearn.inspecting import Inspection
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder; only its configuration is read.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Also show what this method would protect and cost; repeatable."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the units found in a model (heads, neurons, outputs) and which parameters methods can protect."""
+    from everlearn.inspecting import inspect
+    from everlearn.loading import quiet
+
+    quiet()
+    found = inspect(model, method or ())
+    show(found.to_json(), as_json, lambda: _rendered(found))
+
+
+def _rendered(found: Inspection) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    units = Table(title="Units", title_justify="left")
+    for column in ("Layer", "Kind", "Units", "Features each", "Parameters that belong to them"):
+        units.add_column(column, justify="left" if column in ("Layer", "Kind") else "right")
+    for layers, kind, count, width, owned in found.unit_rows():
+        units.add_row(layers, kind, f"{count:,}", str(width), f"{owned:,}")
+    groups = Table(title="Parameters", title_justify="left")
+    for column in ("Group", "Parameters", "Share", "Reached by unit masks", "Reached by row masks"):
+        groups.add_column(column, justify="left" if column == "Group" else "right")
+    for name, count, share, by_units, by_rows in found.group_rows():
+        groups.add_row(name, f"{count:,}", f"{share:.1%}", by_units, by_rows)
+    parts: list[RenderableType] = [Text(found.headline()), units, Text(""), groups]
+    for cost in found.costs:
+        parts.append(Text(f"{cost.name}: {cost.sentence()}"))
+    return Group(*parts)

@@ -1,0 +1,71 @@
+"""``everlearn methods``: what there is, what each needs, and each one's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from everlearn.cli.common import AsJson, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this method and its options.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods and what each needs; with a name, its options, their defaults and what they mean."""
+    from everlearn.describing import describe, describe_all
+
+    if name is None:
+        everything = describe_all()
+        show(everything, as_json, lambda: _table(everything))
+    else:
+        one = describe(name)
+        show(one, as_json, lambda: _page(one))
+
+
+def _table(described: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    from everlearn.describing import CAPABILITIES
+
+    table = Table(show_lines=False)
+    for column in ("Name", "Method", *CAPABILITIES.values(), "Objectives", "Paper"):
+        table.add_column(column, overflow="fold")
+    for entry in described:
+        needs = entry["needs"]
+        table.add_row(
+            entry["name"],
+            entry["title"],
+            *("yes" if needs[key] else "–" for key in CAPABILITIES),
+            "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
+            entry["paper"] or "–",
+        )
+    return table
+
+
+def _page(entry: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from everlearn.describing import CAPABILITIES
+
+    needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
+    table = Table(title="Options", title_justify="left")
+    for column in ("Option", "Type", "Default", "Meaning"):
+        table.add_column(column, overflow="fold")
+    for option in entry["options"]:
+        default = "required" if option["required"] else repr(option["default"])
+        table.add_row(option["name"], Text(option["type"]), Text(default), Text(option["description"]))
+    parts: list[RenderableType] = [
+        Text(f"{entry['name']}: {entry['title']}", style="bold"),
+        Text(entry["paper"]) if entry["paper"] else Text(""),
+        Text(entry["description"] + "\n"),
+        Text(f"Needs or adds: {', '.join(needed) or 'nothing'}"),
+        Text(f"Objectives: {', '.join(entry['needs']['objectives'])}\n"),
+    ]
+    return Group(*parts, table if entry["options"] else Text("It has no options."))

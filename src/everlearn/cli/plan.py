@@ -1,0 +1,49 @@
+"""``everlearn plan``: what a run will cost, before it is started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from everlearn.planning import Plan
+
+
+def command(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Time a few training steps on this machine.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
+    from everlearn.loading import quiet
+    from everlearn.planning import make_plan
+    from everlearn.progress import Terminal
+    from everlearn.recipe import load
+
+    quiet()
+    plan = make_plan(load(recipe, overrides or ()), measure=measure, reporter=Terminal())
+    show(plan.to_json(), as_json, lambda: _rendered(plan))
+
+
+def _rendered(plan: Plan) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    domains = Table(title="Domains", title_justify="left")
+    for column in ("Domain", "Documents", "Tokens", "Rows", "Steps", "Passes over the data"):
+        domains.add_column(column, justify="left" if column == "Domain" else "right")
+    for domain in plan.domains:
+        domains.add_row(Text(domain.name), *domain.cells())
+    costs = Table(title="Cost", title_justify="left", show_header=False)
+    for name, value in plan.lines():
+        costs.add_row(name, Text(value))
+    return Group(domains, Text(""), costs, *(Text(f"Note: {note}") for note in plan.notes))

@@ -1,0 +1,73 @@
+"""``everlearn report``: show one run or compare several."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, console
+
+
+class Format(StrEnum):
+    """How a report can be written."""
+
+    HTML = "html"
+    TERMINAL = "terminal"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+    JSON = "json"
+
+
+ENDINGS = {".html": Format.HTML, ".md": Format.MARKDOWN, ".tex": Format.LATEX, ".csv": Format.CSV, ".json": Format.JSON}
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; the first is compared against.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file; its ending says how.")
+    ] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", "-f", help="What to make; for the terminal when left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what runs learnt and forgot: in the terminal, as one HTML page, Markdown, LaTeX, CSV or JSON."""
+    from everlearn import files
+    from everlearn.report import tables
+    from everlearn.report.comparison import compare
+
+    form = Format.JSON if as_json else form or (ENDINGS.get(output.suffix.lower()) if output else None)
+    if form is None:
+        form = Format.HTML if output else Format.TERMINAL
+    comparison = compare(runs)
+    if form is Format.TERMINAL and output is None:
+        console().print(tables.terminal(comparison))
+        return
+    if form is Format.HTML:
+        from everlearn.report.html import page
+
+        text = page(comparison)
+        output = output or runs[0] / "report.html"
+    elif form is Format.TERMINAL:
+        from rich.console import Console
+
+        recorder = Console(record=True, quiet=True, width=140)
+        recorder.print(tables.terminal(comparison))
+        text = recorder.export_text()
+    else:
+        writers = {
+            Format.MARKDOWN: tables.markdown,
+            Format.LATEX: tables.latex,
+            Format.CSV: tables.csv,
+            Format.JSON: tables.json,
+        }
+        text = writers[form](comparison)
+    if output is None:
+        print(text, end="")
+    else:
+        files.write_text(output, text)
+        print(f"Wrote {output}")

@@ -1,0 +1,43 @@
+"""``everlearn validate``: check everything about a recipe without training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from everlearn.preflight import Check
+
+
+def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Check a recipe, its model, data, methods and disk space without training; exit code 2 if anything fails."""
+    from everlearn.loading import quiet
+    from everlearn.preflight import preflight
+
+    quiet()
+    checks = preflight(recipe, overrides or ())
+    failed = sum(check.ok is False for check in checks)
+    value = {"ok": not failed, "checks": [vars(check) for check in checks]}
+    show(value, as_json, lambda: _rendered(checks, failed))
+    if failed:
+        raise typer.Exit(2)
+
+
+def _rendered(checks: list[Check], failed: int) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(justify="right")
+    words = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("not reached", "dim")}
+    for number, check in enumerate(checks, 1):
+        word, style = words[check.ok]
+        table.add_row(f"{number}.", Text(check.name), Text(word, style), Text(check.detail))
+    last = f"{failed} of {len(checks)} checks failed." if failed else "Every check passed. Next: `everlearn plan`."
+    return Group(table, Text(last))

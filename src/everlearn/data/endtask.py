@@ -1,0 +1,156 @@
+"""Labelled data that a checkpoint is fine-tuned on, to measure what it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from everlearn.data.corpus import SLUG
+from everlearn.data.readers import read_rows, resolve_files
+from everlearn.errors import DataError
+from everlearn.seeding import seed_for
+
+
+class EndTask(BaseModel):
+    """A text classification task; macro-F1 and accuracy on its test part are reported."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str
+    """Letters, digits, '.', '-' and '_'."""
+    domain: str | None = None
+    """Name of the domain whose knowledge it measures; null for a general one."""
+    train: str
+    """Files to fine-tune on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    test: str
+    """Files to measure on."""
+    text_column: str = "text"
+    """Column with the text."""
+    text_pair_column: str | None = None
+    """Column with a second text, such as an aspect, a hypothesis or a question."""
+    label_column: str = "label"
+    """Column with the label: a whole number or a word."""
+    epochs: float = Field(default=10, gt=0)
+    """Passes over the training part."""
+    learning_rate: float = Field(default=3e-5, gt=0)
+    """Peak learning rate of the fine-tuning."""
+    batch_size: int = Field(default=16, ge=1)
+    """Examples per step."""
+    max_length: int = Field(default=128, ge=4)
+    """Tokens per example; what is longer is cut."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Fine-tune on no more than so many examples, drawn at random, the same ones each time."""
+
+    @field_validator("name")
+    @classmethod
+    def _slug(cls, value: str) -> str:
+        if not SLUG.fullmatch(value):
+            raise ValueError(
+                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Examples of a classification task.
+
+    Attributes:
+        texts: N texts.
+        pairs: N second texts, or None.
+        labels: int64 [N], indices into `label_names`.
+        label_names: sorted (whole numbers by value); those of the training part.
+    """
+
+    texts: list[str]
+    pairs: list[str] | None
+    labels: np.ndarray
+    label_names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+Example = tuple[str, str | None, str]
+
+
+def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
+    """Training and test part.
+
+    Raises:
+        DataError: a part cannot be read or is empty, a column is missing, a label is no whole number or word, the
+            training part has fewer than two labels, or the test part has one that the training part lacks.
+    """
+    train, test = _read(task, "train"), _read(task, "test")
+    names = _sorted({label for _, _, label in train})
+    if len(names) < 2:
+        raise DataError(f"End task '{task.name}': every training example has the label '{names[0]}'; two are needed.")
+    unknown = _sorted({label for _, _, label in test} - set(names))
+    if unknown:
+        raise DataError(
+            f"End task '{task.name}': the test part has labels that the training part has not: "
+            f"{', '.join(unknown[:10])}. Those of the training part: {', '.join(names[:20])}."
+        )
+    if task.max_train is not None and task.max_train < len(train):
+        generator = np.random.Generator(np.random.PCG64(seed_for("end task", task.name)))
+        chosen = np.sort(generator.choice(len(train), task.max_train, replace=False))
+        train = [train[i] for i in chosen]
+    return _labelled(train, names), _labelled(test, names)
+
+
+def check_end_task(task: EndTask) -> None:
+    """Find out whether an end task can be used; end tasks are small, so this reads them.
+
+    Raises:
+        DataError: it cannot; see :func:`read_end_task`.
+    """
+    read_end_task(task)
+
+
+def _read(task: EndTask, part: str) -> list[Example]:
+    columns = [task.text_column, task.label_column, *([task.text_pair_column] if task.text_pair_column else [])]
+    examples: list[Example] = []
+    for file in resolve_files(getattr(task, part), part):
+        for row in read_rows(file, columns):
+            texts = [_text(row.values[column], column, row.where) for column in columns if column != task.label_column]
+            label = _label(row.values[task.label_column], task.label_column, row.where)
+            examples.append((texts[0], texts[1] if task.text_pair_column else None, label))
+    if not examples:
+        raise DataError(f"End task '{task.name}': `{part}: {getattr(task, part)}` is empty.")
+    return examples
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({value!r}).")
+    return value
+
+
+def _label(value: Any, column: str, where: str) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, (str, int)) or value == "":
+        raise DataError(f"{where}: column '{column}' must hold a word or a whole number; it holds {value!r}.")
+    return str(value)
+
+
+def _sorted(labels: set[str]) -> list[str]:
+    try:
+        return sorted(labels, key=int)
+    except ValueError:
+        return sorted(labels)
+
+
+def _labelled(examples: Sequence[Example], names: list[str]) -> LabelledSet:
+    number = {name: index for index, name in enumerate(names)}
+    pairs = [pair for _, pair, _ in examples if pair is not None]
+    return LabelledSet(
+        texts=[text for text, _, _ in examples],
+        pairs=pairs if len(pairs) == len(examples) else None,
+        labels=np.array([number[label] for _, _, label in examples], dtype=np.int64),
+        label_names=names,
+    )

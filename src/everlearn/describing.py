@@ -1,0 +1,246 @@
+"""What everlearn says about itself: the methods' capability table, the recipe's JSON Schema, a commented recipe.
+
+All of it is read from the classes (their fields, docstrings and declared needs), so it cannot fall behind them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.endtask import EndTask
+from everlearn.errors import MethodError, did_you_mean
+from everlearn.methods import REGISTRY
+from everlearn.methods.base import Method
+from everlearn.recipe import Data, Evaluation, Model, Recipe, Run
+
+CAPABILITIES = {
+    "old_data": "Old data",
+    "domain_id_training": "Domain id in training",
+    "domain_id_test": "Domain id at test",
+    "extra_parameters": "Extra parameters",
+    "importance_pass": "Extra passes",
+    "peft": "With PEFT",
+}
+"""Columns of the capability table: field of :class:`~everlearn.methods.base.Needs` to heading."""
+
+
+# -- methods --------------------------------------------------------------------------------------------------
+
+
+def describe_all() -> list[dict[str, Any]]:
+    """Every method: plain training first, then by name."""
+    return [describe(name) for name in sorted(REGISTRY, key=lambda name: (bool(REGISTRY[name].paper), name))]
+
+
+def describe(name: str) -> dict[str, Any]:
+    """One method: what it is, what it needs, its options.
+
+    Raises:
+        MethodError: there is no such method.
+    """
+    if name not in REGISTRY:
+        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, REGISTRY)}")
+    method: type[Method] = REGISTRY[name]
+    return {
+        "name": method.name,
+        "title": method.title,
+        "paper": method.paper,
+        "description": inspect.cleandoc(method.__doc__ or ""),
+        "needs": {
+            field.name: sorted(value) if isinstance(value := getattr(method.needs, field.name), frozenset) else value
+            for field in dataclasses.fields(method.needs)
+        },
+        "options": options(method.Config),
+    }
+
+
+def options(config: type[BaseModel]) -> list[dict[str, Any]]:
+    """A configuration's fields: name, type, default, whether it is required, meaning."""
+    schema = config.model_json_schema()
+    described = []
+    for name, field in config.model_fields.items():
+        own = schema["properties"][name]
+        default = own.get("default")
+        described.append(
+            {
+                "name": name,
+                "type": _type(own, schema.get("$defs", {})),
+                "default": default,
+                "required": field.is_required(),
+                "description": " ".join((field.description or "").split()),
+            }
+        )
+    return described
+
+
+_BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+
+
+def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """A JSON Schema type in a few words: "number, ≥ 0", "update | gradient", "text or null"."""
+    if "$ref" in schema:
+        return _type(definitions[str(schema["$ref"]).rsplit("/", 1)[1]], definitions)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(choice, definitions) for choice in schema["anyOf"]))
+    if "enum" in schema:
+        return " | ".join(str(value) for value in schema["enum"])
+    if "const" in schema:
+        return str(schema["const"])
+    if schema.get("type") == "array":
+        items = schema.get("items") or {}
+        return f"list of {_type(items, definitions)}" if items else "list"
+    word = {"string": "text", "boolean": "true | false", "integer": "whole number", "object": "mapping"}
+    kind = word.get(str(schema.get("type")), str(schema.get("type", "anything")))
+    return ", ".join([kind, *(text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema)])
+
+
+# -- the recipe -----------------------------------------------------------------------------------------------
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a recipe: the groups, each method's options, the names of TrainingArguments."""
+    whole = Recipe.model_json_schema()
+    properties, definitions = whole["properties"], whole["$defs"]
+    choices = []
+    for entry in sorted(REGISTRY):
+        method = REGISTRY[entry]
+        own = method.Config.model_json_schema()
+        definitions |= own.pop("$defs", {})
+        own["title"], own["description"] = method.title, inspect.cleandoc(method.__doc__ or "").split("\n\n")[0]
+        own["properties"] = {"name": {"const": entry, "type": "string"}, **own.get("properties", {})}
+        own["required"] = ["name", *own.get("required", [])]
+        definitions[f"method_{entry}"] = own
+        choices.append({"$ref": f"#/$defs/method_{entry}"})
+    union = {"oneOf": choices, "discriminator": {"propertyName": "name"}}
+    named = {"enum": sorted(REGISTRY), "type": "string"}
+    definitions["Method"] = {"anyOf": [named, union]}
+    one = {"$ref": "#/$defs/Method"}
+    properties["method"] = {
+        "anyOf": [one, {"type": "array", "items": one, "minItems": 1}],
+        "default": "sequential",
+        "description": "A method's name, a mapping of `name` and options, or a list of those that work together.",
+    }
+    for key in ("model", "general"):  # a bare path is short for {path: …}
+        properties[key] = {**_described(properties[key]), "anyOf": [{"type": "string"}, *_choices(properties[key])]}
+    properties["train"] = _training_schema(properties["train"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "everlearn recipe", **whole}
+
+
+def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key in ("default", "description", "title")}
+
+
+def _choices(entry: Mapping[str, Any]) -> list[Any]:
+    return list(entry["anyOf"]) if "anyOf" in entry else [{"$ref": entry["$ref"]}]
+
+
+def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
+    from transformers import TrainingArguments
+
+    from everlearn.trainer import REFUSED
+
+    properties = {}
+    for field in sorted(dataclasses.fields(TrainingArguments), key=lambda field: field.name):
+        if field.init and field.name not in REFUSED:
+            text = field.metadata.get("help")
+            properties[field.name] = {"description": " ".join(str(text).split())} if text else {}
+    return {**entry, "type": "object", "properties": properties, "additionalProperties": False}
+
+
+# -- a recipe to start from -----------------------------------------------------------------------------------
+
+_EXAMPLE: dict[str, dict[str, Any]] = {
+    "model": {"path": "FacebookAI/roberta-base"},
+    "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
+    "general": {"path": "data/general.txt"},
+    "end_tasks": {"name": "stars", "train": "data/stars-train.jsonl", "test": "data/stars-test.jsonl"},
+    "train": {"max_steps": 1000, "per_device_train_batch_size": 16, "learning_rate": 1e-4, "warmup_steps": 50},
+    "run": {"name": "first"},
+}
+"""Values that a person must set, or that are worth showing; every other key is written with its default."""
+_WIDTH = 110
+
+
+def commented_recipe() -> str:
+    """A recipe with every key: those to edit first are set, every other one is a comment with its default."""
+    parts = [
+        "# A recipe for everlearn. To check it: everlearn validate FILE. To see what it costs: everlearn plan FILE.",
+        "# To launch it: everlearn run FILE [key=value ...]. Local paths are seen from where everlearn is started.",
+        "",
+        _group("model", Model),
+        _group("domains", Domain, listed=True),
+        _methods(),
+        _choice("objective"),
+        _group("general", Corpus, active=False),
+        _group("end_tasks", EndTask, listed=True, active=False),
+        _group("data", Data),
+        _training(),
+        _group("evaluation", Evaluation),
+        _group("run", Run),
+    ]
+    return "\n".join(parts)
+
+
+def _comment(text: str | None, indent: str = "") -> list[str]:
+    words = " ".join((text or "").split())
+    return [f"{indent}# {line}" for line in textwrap.wrap(words, _WIDTH - len(indent))]
+
+
+def _group(key: str, model: type[BaseModel], listed: bool = False, active: bool = True) -> str:
+    """A top-level key and its fields, those that the example sets first.
+
+    Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
+    """
+    shown = _EXAMPLE.get(key, {})
+    lines, indent = [f"{key}:"], "    " if listed else "  "
+    for position, name in enumerate(sorted(model.model_fields, key=lambda name: (name not in shown, name != "name"))):
+        field = model.model_fields[name]
+        default = None if field.default is PydanticUndefined else field.default
+        dash = listed and position == 0
+        lines += _comment(field.description, "  " if dash else indent)
+        set_here = "" if name in shown else "# "
+        lines.append(f"{'  - ' if dash else indent}{set_here}{name}: {_value(shown.get(name, default))}")
+    if not active or not shown:
+        lines = [f"# {line}" for line in lines]
+    return "\n".join([*_comment(Recipe.model_fields[key].description), *lines]) + "\n"
+
+
+def _choice(key: str) -> str:
+    field = Recipe.model_fields[key]
+    return "\n".join([*_comment(field.description), f"# {key}: {_value(field.default)}"]) + "\n"
+
+
+def _methods() -> str:
+    lines = [*_comment(f"{Recipe.model_fields['method'].description} `everlearn methods NAME` explains each.")]
+    for entry in describe_all():
+        given = ", ".join(f"{option['name']}: {_value(option['default'])}" for option in entry["options"])
+        text = f"{{name: {entry['name']}{', ' if given else ''}{given}}}"
+        text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
+        wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
+        lines += [line.replace("\u00a0", " ") for line in wrapped]
+    default = "das" if "das" in REGISTRY else "sequential"
+    return "\n".join([*lines, f"method: {default}"]) + "\n"
+
+
+def _training() -> str:
+    lines = [*_comment(Recipe.model_fields["train"].description), "train:"]
+    lines += [f"  {name}: {_value(value)}" for name, value in _EXAMPLE["train"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}" if "e" not in f"{value:g}" else f"{value!r}"
+    if isinstance(value, str):
+        return str(yaml.safe_dump(value, default_flow_style=True, width=1000).strip().removesuffix("...").strip())
+    return json.dumps(value)

@@ -1,0 +1,115 @@
+"""Held-out losses of a model on fixed blocks: the cells behind bits per byte, loss and perplexity."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from everlearn.errors import TrainingDiverged
+
+Advance = Callable[[int], None]
+"""Told how much is done."""
+
+
+class HeldOut(Protocol):
+    """Fixed blocks that can be taken by number; :class:`everlearn.data.blocks.PackedBlocks` is one."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Iterable[int]) -> list[dict[str, Any]]:
+        """Blocks by number."""
+
+
+class Scorer(Protocol):
+    """What is asked of an objective here; see :class:`everlearn.objectives.Objective`."""
+
+    def collate(self, blocks: Sequence[dict[str, Any]], rows: Sequence[int]) -> Mapping[str, Tensor]:
+        """A batch from blocks."""
+
+    def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean nats per label, [B]."""
+
+    def items(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Labels per row, [B]."""
+
+
+class BlockLosses(NamedTuple):
+    """Losses by block.
+
+    Attributes:
+        nats: sum over the block's labels, float64 [n].
+        items: number of labels, int64 [n].
+    """
+
+    nats: NDArray[np.float64]
+    items: NDArray[np.int64]
+
+
+def block_losses(
+    model: nn.Module,
+    blocks: HeldOut,
+    objective: Scorer,
+    *,
+    batch_size: int,
+    device: torch.device | str | None = None,
+    max_blocks: int | None = None,
+    bf16: bool = False,
+    progress: Advance | None = None,
+) -> BlockLosses:
+    """Score blocks 0 … n−1 in evaluation mode and leave the model as it was found.
+
+    Rows are numbered from 0, so a masked model sees the same masked positions at every checkpoint and for every
+    method: differences between checkpoints are paired block by block.
+
+    Args:
+        model: without gradients or dropout during the call.
+        blocks: the held-out set.
+        objective: collates and scores.
+        batch_size: blocks per forward pass.
+        device: where batches go; the model's own device when left out.
+        max_blocks: score the first this many only.
+        bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
+        progress: told how many blocks are done.
+
+    Raises:
+        TrainingDiverged: a loss is not finite.
+    """
+    device = torch.device(device) if device is not None else next(model.parameters()).device
+    total = len(blocks) if max_blocks is None else min(max_blocks, len(blocks))
+    nats, items = np.zeros(total), np.zeros(total, np.int64)
+    # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
+    with evaluating(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        for start in range(0, total, batch_size):
+            rows = range(start, min(start + batch_size, total))
+            batch = {key: value.to(device) for key, value in objective.collate(blocks.take(rows), rows).items()}
+            count = objective.items(batch).to(torch.int64)
+            sums = objective.per_sample_loss(model, batch).double() * count
+            nats[rows.start : rows.stop] = sums.cpu().numpy()
+            items[rows.start : rows.stop] = count.cpu().numpy()
+            if progress is not None:
+                progress(rows.stop)
+    if not np.isfinite(nats).all():
+        block = int(np.flatnonzero(~np.isfinite(nats))[0])
+        raise TrainingDiverged(
+            f"The model's loss on held-out block {block} is not finite: its weights are broken. Lower "
+            "`train.learning_rate` and run the stage again."
+        )
+    return BlockLosses(nats, items)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module has the mode that it had, frozen parts included."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

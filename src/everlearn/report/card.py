@@ -1,0 +1,115 @@
+"""The model card: README.md beside a model, as the Hugging Face hub reads it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import yaml
+
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison, compare_runs
+from everlearn.report.runs import Run, from_results
+from everlearn.report.tables import all_tables, escape_markdown, markdown_table
+from everlearn.report.verdict import verdict
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_TASKS = {
+    "masked": ("fill-mask", "AutoModelForMaskedLM"),
+    "causal": ("text-generation", "AutoModelForCausalLM"),
+    "text-to-text": (None, "AutoModelForSeq2SeqLM"),
+}
+"""Objective → the hub's pipeline tag (it has none for text-to-text) and the class that loads the model."""
+
+
+def model_card(
+    results: Any, recipe: str | None = None, *, base_model: str | None = None, architecture: str | None = None
+) -> str:
+    """A README.md with the hub's front matter, the result, and how to load and to reproduce the model.
+
+    Args:
+        results: What results.json holds, as a mapping or as an object with ``model_dump``.
+        recipe: The resolved recipe's YAML.
+        base_model: Hub id of the model that training started from; by default the results' `model`, when it looks
+            like one (a local folder names nothing on the hub and is left out).
+        architecture: Name of the transformers class that loads the model; by default the objective's Auto class.
+
+    Raises:
+        RunError: `results` are not a run's results.
+    """
+    run = from_results(results, recipe)
+    comparison = compare_runs([run])
+    objective = str(run.results.get("objective") or "")
+    pipeline, loader = _TASKS.get(objective, (None, "AutoModel"))
+    front: dict[str, Any] = {"library_name": "transformers"}
+    base = base_model or str(run.results.get("model") or "")
+    if _HUB_ID.fullmatch(base):
+        front["base_model"] = base
+    if pipeline:
+        front["pipeline_tag"] = pipeline
+    names = [str(method.get("name")) for method in run.results.get("methods") or []]
+    front["tags"] = list(dict.fromkeys(["everlearn", "continual-learning", "continual-pretraining", *names]))
+    parts = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=10_000)}---",
+        f"# {escape_markdown(run.name or run.title)}",
+        _introduction(run, base),
+        "## Result",
+        escape_markdown(" ".join(verdict(comparison))),
+        *(markdown_table(table, level=3) for table in all_tables(comparison)),
+        "## Use",
+        _fenced("python", _usage(run, architecture or loader)),
+        "Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, without everlearn installed.",
+        *_methods(run),
+        "## Reproduce",
+        _fenced("bash", f"everlearn run {shlex.quote(f'runs/{run.name}')}/recipe.yaml"),
+    ]
+    if recipe:
+        parts += ["The resolved recipe:", _fenced("yaml", run.recipe or "")]
+    parts += _notes(comparison)
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduction(run: Run, base: str) -> str:
+    stream = " → ".join(escape_markdown(domain) for domain in run.domains) or fmt.MISSING
+    version = escape_markdown(str(run.results.get("everlearn") or "")).strip()
+    start = f"Training started from {escape_markdown(base)}. " if base else ""
+    return (
+        f"A language model that learnt these domains one after another: {stream}. {start}Objective: "
+        f"{escape_markdown(str(run.results.get('objective') or fmt.MISSING))}; protection against forgetting: "
+        f"{escape_markdown(run.title)}; seed {escape_markdown(str(run.results.get('seed')))}. "
+        f"Made with everlearn{f' {version}' if version else ''}."
+    )
+
+
+def _usage(run: Run, loader: str) -> str:
+    stage = f"stage-{len(run.domains):02d}-{run.domains[-1]}" if run.domains else "."
+    # repr: a domain's name is text of somebody else inside a line of Python.
+    return (
+        f"from transformers import AutoTokenizer, {loader}\n\n"
+        f"folder = {stage!r}\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        f"model = {loader}.from_pretrained(folder)"
+    )
+
+
+def _methods(run: Run) -> list[str]:
+    lines = []
+    for method in run.results.get("methods") or []:
+        paper = str(method.get("paper") or "")
+        link = f": <{paper}>" if re.fullmatch(r"https?://[^\s<>]+", paper) else ""
+        lines.append(f"- {escape_markdown(str(method.get('title') or method.get('name')))}{link}")
+    return ["## Methods", "\n".join(lines)] if lines else []
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    if not comparison.notes:
+        return []
+    return ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in comparison.notes)]
+
+
+def _fenced(language: str, text: str) -> str:
+    # A fence longer than any run of backticks inside cannot be closed from inside.
+    longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import random
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from pydantic import ValidationError
+
+from everlearn.data.corpus import (
+    Corpus,
+    Document,
+    Domain,
+    check_corpus,
+    corpus_fingerprint,
+    is_held_out,
+    read_documents,
+)
+from everlearn.errors import DataError
+
+TEXTS = ['First, with "quotes"\nand a second line', "zweiter Text: äöü 漢字", "third\twith a tab", "fourth", "fifth 😀"]
+
+
+def save(path: Path, texts: list[str]) -> Path:
+    """Write texts as whatever the name says; line formats lose inner line ends."""
+    suffixes = path.suffixes
+    rows = [{"text": text, "n": i} for i, text in enumerate(texts)]
+    if suffixes[0] == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+        return path
+    if suffixes[0] == ".txt":
+        content = "".join(text.replace("\n", " ") + "\n\n" for text in texts)
+    elif suffixes[0] == ".jsonl":
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\r\n" for row in rows)
+    elif suffixes[0] == ".json":
+        content = json.dumps(rows, indent=1)
+    else:
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter="\t" if suffixes[0] == ".tsv" else ",")
+        writer.writerow(["n", "text"])
+        writer.writerows([row["n"], row["text"]] for row in rows)
+        content = out.getvalue()
+    if suffixes[-1] == ".zst":
+        with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
+            file.write(content.encode())
+        return path
+    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(suffixes[-1], lambda raw: raw)
+    path.write_bytes(pack(content.encode()))
+    return path
+
+
+def texts_of(corpus: Corpus, position=None) -> list[str]:
+    return [document.text for document, _ in read_documents(corpus, position=position)]
+
+
+NAMES = [
+    "a.txt",
+    "a.jsonl",
+    "a.json",
+    "a.csv",
+    "a.tsv",
+    "a.parquet",
+    "a.jsonl.gz",
+    "a.txt.xz",
+    "a.csv.bz2",
+    "a.jsonl.zst",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format_gives_its_documents_and_goes_on_at_any_of_them(tmp_path, name):
+    corpus = Corpus(path=str(save(tmp_path / name, TEXTS)))
+    expected = [text.replace("\n", " ") for text in TEXTS] if ".txt" in name else TEXTS
+    found = list(read_documents(corpus))
+    assert [document.text for document, _ in found] == expected
+    for i, (_, position) in enumerate(found):
+        assert texts_of(corpus, json.loads(json.dumps(position))) == expected[i + 1 :]
+    check_corpus(corpus)
+
+
+def test_a_folder_and_a_glob_are_read_in_order_and_resumed_across_files(tmp_path):
+    for name, part in (("b/x.jsonl", TEXTS[:2]), ("a.txt", ["one", "two"]), ("b/y.csv.gz", TEXTS[2:])):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        save(tmp_path / name, part)
+    (tmp_path / ".hidden.txt").write_text("no")
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "image.png").write_bytes(b"\0\1")
+    corpus = Corpus(path=str(tmp_path))
+    expected = ["one", "two", *TEXTS]
+    found = list(read_documents(corpus))
+    assert [document.text for document, _ in found] == expected
+    assert all(texts_of(corpus, position) == expected[i + 1 :] for i, (_, position) in enumerate(found))
+    assert texts_of(Corpus(path=str(tmp_path / "**" / "*.jsonl"))) == TEXTS[:2]
+    check_corpus(corpus)
+
+
+def test_whole_files_as_documents_and_max_documents(tmp_path):
+    (tmp_path / "a.md").write_text("# Title\n\nbody\n")
+    (tmp_path / "b.rst").write_text("other\n")
+    whole = Corpus(path=str(tmp_path), documents="file")
+    assert texts_of(whole) == ["# Title\n\nbody\n", "other\n"]
+    few = Corpus(path=str(tmp_path), max_documents=2)
+    found = list(read_documents(few))
+    assert [document.text for document, _ in found] == ["# Title", "body"]
+    assert texts_of(few, found[0][1]) == ["body"]
+    assert texts_of(few, found[1][1]) == []
+
+
+def test_prompts_and_answers(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"q": "2+2=", "a": " 4"}\n{"q": "  ", "a": "x"}\n{"q": "y", "a": ""}\n')
+    corpus = Corpus(path=str(tmp_path / "a.jsonl"), text_column="q", target_column="a")
+    assert [document for document, _ in read_documents(corpus)] == [Document("2+2=", " 4")]
+
+
+def test_a_byte_order_mark_and_half_a_surrogate_do_no_harm(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "ok"}\n{"text": "half \\ud83d"}\n')
+    assert texts_of(Corpus(path=str(tmp_path / "a.jsonl"))) == ["ok", "half �"]
+
+
+def bad(tmp_path: Path, name: str, content: bytes, **options) -> str:
+    """The sentence that reading a corpus of this content raises."""
+    (tmp_path / name).write_bytes(content)
+    corpus = Corpus(path=str(tmp_path / name), **options)
+    with pytest.raises(DataError) as caught:
+        list(read_documents(corpus))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("e.txt", b"", ["e.txt", "empty"]),
+        ("e.jsonl", b"\n\n", ["empty"]),
+        ("e.json", b"[]", ["empty"]),
+        ("e.csv", b"text\n", ["empty"]),
+        ("b.txt", b"text\nPK\x00\x03", ["b.txt", "binary", "line 2", "NUL"]),
+        ("u.txt", b"fine\ncaf\xe9\n", ["u.txt", "UTF-8", "line 2", "byte 3"]),
+        ("j.jsonl", b'{"text": "a"}\n\n{"text": \n', ["j.jsonl, line 3", "not valid JSON"]),
+        ("j.json", b'[{"text": "a"},\n {"text" 3}]', ["j.json", "not valid JSON", "line 2"]),
+        ("l.jsonl", b'["text"]\n', ["line 1", "list"]),
+        ("n.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["line 2", "'text'", "int"]),
+        ("n.jsonl", b'{"text": null}\n', ["null"]),
+        ("c.jsonl", b'{"txt": "a", "id": 1}\n', ["no column 'text'", "'txt', 'id'", "Did you mean 'txt'"]),
+        ("c.csv", b"id,body\n1,x\n", ["no column 'text'", "'id', 'body'"]),
+        ("r.csv", b"id,text\n1,x,y\n", ["line 2", "3 cells", "2 columns"]),
+        ("g.txt.gz", b"not gzip", ["g.txt.gz", "decompressed"]),
+        ("x.txt.xz", lzma.compress(b"text " * 5000)[:-40], ["decompressed"]),
+        (
+            "z.txt.gz",
+            gzip.compress(random.Random(0).randbytes(9999).hex().encode())[:-9],
+            ["decompressed", "cut short"],
+        ),
+        ("z.txt.zst", b"nothing", ["decompressed"]),
+        ("p.parquet", b"PAR0", ["p.parquet", "Parquet"]),
+        ("p.parquet.gz", b"PAR0", ["compressed inside"]),
+        ("a.docx", b"PK", ["format", "not known", ".jsonl"]),
+    ],
+)
+def test_bad_files_raise_a_sentence(tmp_path, name, content, words):
+    sentence = bad(tmp_path, name, content)
+    assert all(word in sentence for word in words), sentence
+
+
+def test_wrong_columns_of_parquet_are_listed(tmp_path):
+    path = save(tmp_path / "a.parquet", TEXTS)
+    with pytest.raises(DataError, match=r"no column 'body'; its columns are 'text', 'n'"):
+        check_corpus(Corpus(path=str(path), text_column="body"))
+    with pytest.raises(DataError, match="must hold text; it holds int"):
+        check_corpus(Corpus(path=str(path), text_column="n"))
+
+
+def test_a_missing_file_names_the_nearest_one(tmp_path):
+    (tmp_path / "contracts.jsonl").write_text("{}")
+    with pytest.raises(DataError, match=r"no such file.* Did you mean 'contracts.jsonl'"):
+        check_corpus(Corpus(path=str(tmp_path / "contract.jsonl")))
+    with pytest.raises(DataError, match=r"The folder .* does not exist"):
+        check_corpus(Corpus(path=str(tmp_path / "nowhere" / "contract.jsonl")))
+    with pytest.raises(DataError, match="matches no file"):
+        check_corpus(Corpus(path=str(tmp_path / "*.csv")))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="a folder without any file of a known format"):
+        check_corpus(Corpus(path=str(tmp_path / "folder")))
+
+
+def test_the_held_out_file_is_checked_too(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": "y"}')
+    domain = Domain(name="d", path=str(tmp_path / "a.jsonl"), text_column="x", validation=str(tmp_path / "b.jsonl"))
+    with pytest.raises(DataError, match=r"b\.jsonl`: there is no such file"):
+        check_corpus(domain)
+    save(tmp_path / "b.jsonl", TEXTS)
+    with pytest.raises(DataError, match=r"b\.jsonl, line 1 has no column 'x'"):
+        check_corpus(domain)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "ü"])
+def test_domain_names_are_slugs(name):
+    with pytest.raises(ValidationError, match="letters, digits"):
+        Domain(name=name, path="x.txt")
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5])
+def test_a_held_out_share_lies_between_0_and_1(share):
+    with pytest.raises(ValidationError, match="use null"):
+        Domain(name="a", path="x.txt", validation=share)
+
+
+def test_unknown_keys_are_refused():
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Corpus(path="x.txt", text_colum="t")
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text(min_size=1), unique=True, max_size=40), st.randoms(), st.floats(0.01, 0.99))
+def test_what_is_held_out_depends_on_the_text_alone(texts, order, share):
+    texts = [text for text in texts if text.isprintable()]
+    shuffled = order.sample(texts, len(texts))
+    held = {text for text in texts if is_held_out(Document(text), share)}
+    assert held == {text for text in shuffled if is_held_out(Document(text, "answer"), share)}
+    assert held <= {text for text in texts if is_held_out(Document(text), min(share + 0.1, 1.0))}
+
+
+def test_the_held_out_share_is_about_what_was_asked():
+    held = sum(is_held_out(Document(f"document {i}"), 0.05) for i in range(20_000))
+    assert 880 < held < 1120  # 1000 ± 4 standard deviations
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.text(max_size=20), min_size=1, max_size=12), name=st.sampled_from(["w.jsonl", "w.csv", "w.txt.gz"])
+)
+def test_wild_text_is_resumed_at_every_document(tmp_path, rows, name):
+    rows = [row.replace("\r", "").replace("\0", "").encode("utf-8", "replace").decode() for row in rows]
+    corpus = Corpus(path=str(save(tmp_path / name, [*rows, "end"])))
+    found = list(read_documents(corpus))
+    if name == "w.jsonl":
+        assert [document.text for document, _ in found] == [row for row in [*rows, "end"] if row.strip()]
+    for i, (_, position) in enumerate(found):
+        assert texts_of(corpus, position) == [document.text for document, _ in found[i + 1 :]]
+
+
+def test_fingerprints_follow_content_and_settings_not_places(tmp_path):
+    (tmp_path / "other").mkdir()
+    one, same = (Corpus(path=str(save(folder / "a.jsonl", TEXTS))) for folder in (tmp_path, tmp_path / "other"))
+    assert corpus_fingerprint(one) == corpus_fingerprint(same)
+    assert corpus_fingerprint(one) != corpus_fingerprint(one.model_copy(update={"max_documents": 2}))
+    save(tmp_path / "a.jsonl", TEXTS[:-1])
+    assert corpus_fingerprint(one) != corpus_fingerprint(same)
+
+
+# -- hub -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hub_id_without_network_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "reviews").mkdir()
+    corpus = Corpus(path="data/review")
+    assert corpus.on_hub
+    for action in (lambda: check_corpus(corpus), lambda: list(read_documents(corpus))):
+        with pytest.raises(DataError, match=r"cannot be reached.*no local file.*Did you mean 'reviews'") as error:
+            action()
+        assert "\n" not in str(error.value)
+    assert not Corpus(path="data/reviews").on_hub
+    assert not Corpus(path="data/reviews.jsonl").on_hub
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_hub_data_is_read_and_resumed(monkeypatch, streaming):
+    rows = datasets.Dataset.from_list([{"body": text} for text in TEXTS])
+    asked = {}
+
+    def load(path, subset, **options):
+        asked.update(options, path=path, subset=subset)
+        return rows.to_iterable_dataset(num_shards=2) if options["streaming"] else rows
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    corpus = Corpus(
+        path="someone/some", subset="en", split="test", revision="v1", text_column="body", streaming=streaming
+    )
+    found = list(read_documents(corpus))
+    assert [document.text for document, _ in found] == TEXTS
+    assert asked == {"path": "someone/some", "subset": "en", "split": "test", "revision": "v1", "streaming": streaming}
+    for i, (_, position) in enumerate(found):
+        assert texts_of(corpus, json.loads(json.dumps(position))) == TEXTS[i + 1 :]
+    with pytest.raises(DataError, match="no column 'bodi'; its columns are 'body'"):
+        list(read_documents(corpus.model_copy(update={"text_column": "bodi"})))
+
+
+def test_the_held_out_text_of_hub_data_may_be_a_split_of_it():
+    domain = Domain(name="d", path="someone/some", subset="en", validation="validation", text_column="body")
+    held = domain.held_out_corpus
+    assert held is not None
+    assert (held.path, held.subset, held.split, held.text_column) == ("someone/some", "en", "validation", "body")
+    assert domain.held_out_share == 0
+    assert Domain(name="d", path="x.txt").held_out_share == 0.05

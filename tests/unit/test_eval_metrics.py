@@ -1,0 +1,81 @@
+"""Accuracy and macro-F1 against a slow reference, and their bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everlearn.evaluation.cells import TaskCell
+from everlearn.evaluation.metrics import accuracy, macro_f1, task_scores
+
+
+def slow_macro_f1(truth, predictions, classes):
+    scores = []
+    for c in classes:
+        pairs = list(zip(truth, predictions, strict=True))
+        tp = sum(t == c and p == c for t, p in pairs)
+        fp = sum(t != c and p == c for t, p in pairs)
+        fn = sum(t == c and p != c for t, p in pairs)
+        scores.append(2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0)
+    return sum(scores) / len(scores)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1), st.sets(st.integers(0, 5), min_size=1))
+def test_against_the_slow_reference(pairs, classes):
+    truth, predictions = zip(*pairs, strict=True)
+    assert macro_f1(truth, predictions, sorted(classes)) == pytest.approx(
+        slow_macro_f1(truth, predictions, classes), abs=1e-12
+    )
+    assert accuracy(truth, predictions) == pytest.approx(sum(t == p for t, p in pairs) / len(pairs))
+
+
+def test_a_class_nobody_has_counts_as_zero():
+    assert macro_f1([0, 0], [0, 0], [0, 1]) == 0.5
+
+
+def cell(truth, predictions, classes=(0, 1)):
+    predictions = np.atleast_2d(predictions)
+    return TaskCell(np.asarray(truth), predictions, np.asarray(classes), tuple(range(len(predictions))))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_values_are_means_over_seeds(seed):
+    rng = np.random.default_rng(seed)
+    truth, predictions = rng.integers(0, 3, 12), rng.integers(0, 3, (2, 12))
+    found = task_scores([None, cell(truth, predictions, (0, 1, 2))], seed=0, resamples=10)
+    assert np.isnan(found["accuracy"][0][0])
+    assert np.isnan(found["macro_f1"][1][:, 0]).all()
+    assert found["accuracy"][0][1] == pytest.approx(np.mean([accuracy(truth, p) for p in predictions]))
+    assert found["macro_f1"][0][1] == pytest.approx(np.mean([slow_macro_f1(truth, p, range(3)) for p in predictions]))
+
+
+def test_checkpoints_are_paired_over_examples_and_seeds():
+    rng = np.random.default_rng(0)
+    truth, predictions = rng.integers(0, 2, 50), rng.integers(0, 2, (3, 50))
+    found = task_scores([cell(truth, predictions), cell(truth, predictions.copy())], seed=0)
+    for values, samples in found.values():
+        assert values[0] == values[1]
+        np.testing.assert_array_equal(samples[:, 0], samples[:, 1])
+        assert samples[:, 0].std() > 0
+
+
+def test_seeds_add_to_the_spread():
+    truth = np.arange(400) % 2
+    good, bad = truth.copy(), truth.copy()
+    good[:20] ^= 1
+    bad[:140] ^= 1
+    spread = {}
+    for name, predictions in {"one": [good], "two": [good, bad]}.items():
+        spread[name] = task_scores([cell(truth, predictions)], seed=0)["accuracy"][1].std()
+    assert spread["two"] > 4 * spread["one"]
+
+
+def test_one_example_and_nothing_at_all():
+    values, samples = task_scores([cell([1], [1])], seed=0, resamples=4)["accuracy"]
+    assert values == [1.0]
+    assert np.isnan(samples).all()
+    assert np.isnan(task_scores([None, None], seed=0, resamples=4)["macro_f1"][0]).all()

@@ -1,0 +1,218 @@
+"""Cells and results on disk, and the whole way from cells to results."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from everlearn.errors import RecipeError, RunError
+from everlearn.evaluation import (
+    Cost,
+    LossCell,
+    MethodUsed,
+    Results,
+    RunFacts,
+    Share,
+    StageCost,
+    TaskCell,
+    build_results,
+    loss_path,
+    task_path,
+)
+
+FACTS = RunFacts(
+    run="r", methods=[MethodUsed(name="das", title="DAS", options={"x": 1})], objective="masked", model="m", seed=3
+)
+SETS = ["a", "b", "c", "general"]
+LOSSES = np.array([[3.0, 4.0, 5.0, 2.0], [2.0, 3.9, 4.8, 2.1], [2.2, 3.0, 4.9, 2.3], [2.6, 3.3, 2.5, 2.4]])
+
+
+def loss_cells(rows=4, blocks=30, spread=0.3):
+    rng = np.random.default_rng(0)
+    items = rng.integers(10, 20, blocks)
+    cells = {}
+    for column, name in enumerate(SETS):
+        noise = rng.normal(0, spread, blocks)  # the same for every checkpoint: some blocks are hard
+        noise -= (noise * items).sum() / items.sum()
+        for row in range(rows):
+            cells[row, name] = LossCell((LOSSES[row, column] + noise) * items, items, 4.0)
+    return cells
+
+
+def task_cell(correct, n=20, seeds=2):
+    truth = np.arange(n) % 2
+    predictions = np.tile(truth, (seeds, 1))
+    predictions[:, correct:] ^= 1
+    return TaskCell(truth, predictions, np.array([0, 1]), tuple(range(seeds)))
+
+
+def build(rows=4, **options):
+    return build_results(FACTS, ["a", "b", "c"], ["general"], loss_cells(rows), resamples=200, **options)
+
+
+def test_the_three_loss_metrics():
+    found = build()
+    assert list(found.matrices) == ["bits_per_byte", "loss", "perplexity"]
+    np.testing.assert_allclose(found.matrices["loss"].values, LOSSES, rtol=1e-12)
+    np.testing.assert_allclose(found.matrices["perplexity"].values, np.exp(LOSSES), rtol=1e-12)
+    np.testing.assert_allclose(found.matrices["bits_per_byte"].values, LOSSES / np.log(2) / 4, rtol=1e-12)
+    matrix = found.matrices["loss"]
+    assert matrix.rows == ["base", "a", "b", "c"]
+    assert matrix.columns == SETS
+    assert (np.array(matrix.low) < LOSSES).all()
+    assert (np.array(matrix.high) > LOSSES).all()
+    assert matrix.task_domains is None
+
+
+def test_derived_numbers_and_the_pairing_of_their_intervals():
+    loss = build().summary["loss"]
+    assert loss.learnt["a"].value == pytest.approx(1.0)
+    assert loss.forgotten["mean"].value == pytest.approx((0.6 + 0.3) / 2) == loss.forgetting_rate["mean"].value
+    assert loss.general_drift["general"].value == pytest.approx(0.4)
+    assert set(loss.general_drift) == {"general"}
+    # Hard blocks are hard for every checkpoint: the difference is known far better than either loss.
+    width = loss.forgotten["a"].high - loss.forgotten["a"].low
+    matrix = build().matrices["loss"]
+    assert width < 1e-9 < matrix.high[3][0] - matrix.low[3][0]
+
+
+def test_intervals_do_not_depend_on_what_else_is_measured():
+    assert build(2).matrices["loss"].low == build(4).matrices["loss"].low[:2]
+
+
+def test_the_study():
+    alone = {"b": LossCell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)}
+    study = build(alone=alone).study
+    assert study.zero_shot == pytest.approx(dict(zip("abc", np.exp(LOSSES[0, :3]), strict=True)))
+    assert study.fine_tuned_alone == {"a": None, "b": pytest.approx(np.exp(3)), "c": None}
+    assert study.continual == pytest.approx({"a": np.exp(2.0), "b": np.exp(3.0), "c": np.exp(2.5)})
+    assert study.last_checkpoint == pytest.approx(dict(zip("abc", np.exp(LOSSES[3, :3]), strict=True)))
+    assert study.forgotten == pytest.approx({"a": 0.6, "b": 0.3})
+    assert study.median["forgotten"] == pytest.approx(0.45)
+    assert study.median["zero_shot"] == pytest.approx(np.exp(4.0))
+
+
+def test_end_tasks():
+    tasks = {(0, "t"): task_cell(10), (1, "t"): task_cell(18), (3, "t"): task_cell(14), (0, "u"): task_cell(20)}
+    found = build(tasks=tasks, task_domains={"t": "a", "u": None})
+    matrix = found.matrices["accuracy"]
+    assert matrix.task_domains == {"t": "a", "u": None}
+    assert matrix.higher_is_better
+    assert [row[0] for row in matrix.values] == [0.5, 0.9, None, 0.7]
+    assert [row[1] for row in matrix.values] == [1.0, None, None, None]
+    summary = found.summary["accuracy"]
+    assert summary.learnt["t"].value == pytest.approx(0.4)
+    assert summary.forgetting_rate["mean"].value == pytest.approx(0.2)
+    assert summary.forgotten["t"].low < 0.2 < summary.forgotten["t"].high
+    assert summary.general_drift == {}
+    assert found.notes == []
+
+
+def test_one_seed_is_said():
+    tasks = {(0, "t"): task_cell(10, seeds=1)}
+    assert "one seed" in build(tasks=tasks, task_domains={"t": None}).notes[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_partial_runs(rows, tmp_path):
+    found = build(rows)
+    assert found.matrices["loss"].rows == ["base", "a", "b"][:rows]
+    assert list(found.study.continual) == ["a", "b"][: rows - 1]
+    found.save(tmp_path / "results.json")
+    assert Results.load(tmp_path) == found
+
+
+def test_nothing_measured_and_a_single_block():
+    assert build_results(FACTS, ["a"]).matrices == {}
+    cell = LossCell(np.array([4.0]), np.array([2]), 3.0)
+    found = build_results(FACTS, ["a"], [], {(0, "a"): cell, (1, "a"): cell})
+    assert found.matrices["loss"].values == [[2.0], [2.0]]
+    assert found.matrices["loss"].low == [[None], [None]]
+    assert found.summary["loss"].learnt["a"].low is None
+
+
+def test_an_astronomical_loss_is_null_not_a_crash(tmp_path):
+    cells = {(row, "a"): LossCell(np.full(5, 5000.0), np.ones(5, int), 3.0) for row in range(2)}
+    found = build_results(FACTS, ["a"], [], cells, resamples=20)
+    assert found.matrices["perplexity"].values == [[None], [None]]
+    assert found.summary["perplexity"].learnt == {}
+    found.save(tmp_path / "results.json")
+
+
+def test_json_round_trip_and_names(tmp_path):
+    cost = Cost(seconds=1.5, stages=[StageCost(domain="a", seconds=1, tokens=2, steps=3, tokens_per_second=2)])
+    share = Share(stage=1, domain="a", source="replay", asked=0.1, realised=0.0998, tokens=12345)
+    found = build(cost=cost, mixture=[share], notes=["Worth reading."])
+    path = tmp_path / "results.json"
+    found.save(path)
+    assert Results.load(path) == Results.load(tmp_path) == found
+    raw = json.loads(path.read_text())
+    assert list(raw) == [
+        "everlearn", "run", "methods", "status", "objective", "model", "seed", "domains", "general",
+        "matrices", "summary", "study", "cost", "mixture", "notes",
+    ]  # fmt: skip
+    assert set(raw["summary"]["loss"]) == {
+        "learnt", "forgotten", "forgotten_max", "backward_transfer", "forward_transfer", "forgetting_rate",
+        "general_drift", "average",
+    }  # fmt: skip
+    assert set(raw["summary"]["loss"]["learnt"]["a"]) == {"value", "low", "high"}
+
+
+def test_same_cells_same_file(tmp_path):
+    build().save(tmp_path / "a.json")
+    build().save(tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_damaged_results_are_named(tmp_path):
+    path = tmp_path / "results.json"
+    with pytest.raises(RunError, match=r"results\.json is missing"):
+        Results.load(path)
+    build().save(path)
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(RunError, match="damaged"):
+        Results.load(path)
+    path.write_text(json.dumps({"everlearn": "9.9", "future": 1}))
+    with pytest.raises(RunError, match=r"everlearn 9\.9"):
+        Results.load(path)
+    path.write_text("[]")
+    with pytest.raises(RunError, match="cannot be used"):
+        Results.load(path)
+
+
+def test_cells_on_disk(tmp_path):
+    loss, task = loss_cells()[1, "a"], task_cell(7)
+    loss.save(loss_path(tmp_path, 1, "a"))
+    task.save(task_path(tmp_path, 2, "t"))
+    assert (tmp_path / "stage-01" / "a.safetensors").is_file()
+    assert (tmp_path / "stage-02" / "t.json").is_file()
+    again = LossCell.load(loss_path(tmp_path, 1, "a"))
+    np.testing.assert_array_equal(again.nats, loss.nats)
+    np.testing.assert_array_equal(again.items, loss.items)
+    assert again.bytes_per_token == 4.0
+    assert (again.loss, again.perplexity) == (loss.loss, pytest.approx(np.exp(2.0)))
+    other = TaskCell.load(task_path(tmp_path, 2, "t"))
+    np.testing.assert_array_equal(other.predictions, task.predictions)
+    assert other.seeds == (0, 1)
+    task_path(tmp_path, 2, "t").write_text('{"truth": [1], "classes": [1], "seeds": [0], "predictions": [[1, 2]]}')
+    with pytest.raises(RunError, match=r"t\.json is damaged"):
+        TaskCell.load(task_path(tmp_path, 2, "t"))
+
+
+def test_what_cannot_be_compared_is_refused():
+    cells = loss_cells()
+    cells[2, "a"] = LossCell(np.ones(5), np.ones(5, int), 4.0)
+    with pytest.raises(RunError, match="other data after 2 domains"):
+        build_results(FACTS, ["a", "b", "c"], ["general"], cells)
+    with pytest.raises(RunError, match="'x' after 0"):
+        build_results(FACTS, ["a"], [], {(0, "x"): cells[0, "a"]})
+    with pytest.raises(RunError, match="after 2 domains"):
+        build_results(FACTS, ["a"], [], {(2, "a"): cells[0, "a"]})
+    with pytest.raises(RecipeError, match="used twice"):
+        build_results(FACTS, ["a"], ["a"])
+    with pytest.raises(RecipeError, match="column of means"):
+        build_results(FACTS, ["mean"])
+    with pytest.raises(RecipeError, match="not in `domains`"):
+        build_results(FACTS, ["a"], task_domains={"t": "z"})

@@ -1,0 +1,91 @@
+"""Resampling: pairing, coverage, exactness, reproducibility."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from everlearn.evaluation.statistics import (
+    bootstrap_ratio,
+    draws,
+    generator,
+    paired_bootstrap,
+    percentiles,
+    permutation_test,
+)
+
+
+def test_draws_count_with_replacement_over_several_chunks():
+    parts = list(draws(3000, 2000, generator(0)))
+    assert len(parts) > 1
+    assert sum(len(part) for part in parts) == 2000
+    assert all((part.sum(1) == 3000).all() for part in parts)
+
+
+def test_ratio_is_what_explicit_resampling_gives():
+    rng = np.random.default_rng(0)
+    above, below = rng.random((2, 7)), rng.integers(1, 9, (2, 7))
+    got = bootstrap_ratio(above, below, seed="x", resamples=50)
+    weights = np.concatenate(list(draws(7, 50, generator("bootstrap", "x")))).astype(int)
+    for b, row in itertools.product(range(50), range(2)):
+        drawn = np.repeat(np.arange(7), weights[b])
+        assert got[b, row] == pytest.approx(above[row, drawn].sum() / below[row, drawn].sum(), rel=1e-12)
+
+
+def test_rows_are_paired_and_seeds_reproduce():
+    nats = np.random.default_rng(1).normal(5, 2, 40)
+    one = np.ones((2, 40))
+    samples = bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=3)
+    np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 0.25, rtol=1e-9)
+    np.testing.assert_array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=3))
+    assert not np.array_equal(samples, bootstrap_ratio(np.stack([nats, nats + 0.25]), one, seed=4))
+
+
+def test_one_unit_has_no_interval():
+    assert np.isnan(bootstrap_ratio([[3.0]], [[2.0]], seed=0, resamples=5)).all()
+
+
+def test_coverage_of_the_percentile_interval():
+    rng = np.random.default_rng(7)
+    hits, trials = 0, 200
+    for trial in range(trials):
+        data = rng.exponential(2.0, 60)
+        low, high = percentiles(bootstrap_ratio(data, np.ones(60), seed=trial, resamples=400))
+        hits += bool(low[0] <= 2.0 <= high[0])
+    assert 0.88 <= hits / trials <= 0.985
+
+
+def test_paired_bootstrap_sees_a_small_shift_under_large_variation():
+    rng = np.random.default_rng(2)
+    base = rng.normal(0, 10, 100)
+    found = paired_bootstrap(base + rng.normal(0.5, 0.5, 100), base)
+    assert 0.3 < found.low < found.difference < found.high < 0.7
+    assert 0 < found.p_value < 0.01
+    same = paired_bootstrap(base, base)
+    assert same == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_permutation_test_is_exact_for_few_units():
+    a, b = np.array([3.0, 4.1, 5.2, 6.3, 1.0]), np.array([2.0, 3.9, 5.0, 6.4, 0.2])
+    d = a - b
+    slow = np.mean([abs(np.dot(s, d)) >= abs(d.sum()) - 1e-9 for s in itertools.product((1, -1), repeat=5)])
+    assert permutation_test(a, b) == slow == permutation_test(b, a)
+    assert permutation_test([1, 2, 3, 4, 5], [0, 0, 0, 0, 0]) == 2 / 32
+
+
+def test_permutation_test_samples_for_many_units():
+    rng = np.random.default_rng(5)
+    a = rng.normal(0, 1, 80)
+    assert permutation_test(a + 1, a, permutations=999) == 1 / 1000
+    null = [permutation_test(rng.normal(0, 1, 30), rng.normal(0, 1, 30), permutations=199, seed=i) for i in range(100)]
+    assert 0.35 < np.mean(null) < 0.65
+
+
+@pytest.mark.parametrize(("a", "b"), [([1.0], [2.0]), ([1, 2], [1, 2, 3])])
+def test_unpaired_input_is_refused(a, b):
+    with pytest.raises(ValueError, match="paired"):
+        paired_bootstrap(a, b)
+    with pytest.raises(ValueError, match="paired"):
+        permutation_test(a, b)

@@ -1,0 +1,170 @@
+"""MIGU against the paper's rule written out in float64, and the published table of row counts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import stages
+import tiny
+import torch
+from everlearn.methods.das import DAS
+from everlearn.methods.inc_lora import IncLoRA
+from everlearn.methods.migu import MIGU, keep_largest
+from everlearn.methods.protection import Protection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.pytorch_utils import Conv1D
+
+
+@pytest.mark.parametrize(
+    ("threshold", "rows", "kept"),
+    [
+        (0.7, 1024, 308), (0.7, 4096, 1229), (0.7, 768, 231), (0.7, 3072, 922), (0.7, 11008, 3303), (0.7, 8, 3),
+        (0.4, 8, 5), (0.4, 1024, 615), (0.4, 4096, 2458), (0.6, 8, 4), (0.1, 8, 8), (0.1, 1024, 922),
+        (0.05, 8, 8), (0.05, 1024, 973), (0.29, 100, 71),
+    ],
+)  # fmt: skip
+def test_number_of_kept_rows(threshold: float, rows: int, kept: int) -> None:
+    for values in (torch.randperm(rows).float(), torch.ones(rows)):
+        assert int(keep_largest({"a": values}, threshold)["a"].sum()) == kept
+
+
+def test_of_equal_rows_the_lower_index_is_masked_first() -> None:
+    kept = keep_largest({"a": torch.tensor([2.0, 1.0, 1.0, 1.0, 1.0])}, 0.4)["a"]
+    assert kept.tolist() == [1, 0, 0, 1, 1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1e6, width=32), min_size=1, max_size=40), st.floats(0, 0.99), st.floats(0.1, 8))
+def test_kept_rows_are_the_largest_whatever_the_scale(values: list[float], threshold: float, scale: float) -> None:
+    sums = torch.tensor(values)
+    kept = keep_largest({"a": sums, "b": sums}, threshold)
+    assert torch.equal(kept["a"], kept["b"])
+    masked = sums[kept["a"] == 0]
+    assert len(masked) == math.floor(threshold * len(values) + 1e-9)
+    if len(masked):
+        assert masked.max() <= sums[kept["a"] == 1].min()
+    power = 2.0 ** round(scale)
+    assert torch.equal(keep_largest({"a": sums * power}, threshold)["a"], kept["a"])
+
+
+def _reference(model, batch, objective, threshold: float) -> dict[str, torch.Tensor]:
+    """Rows to keep, from outputs recorded in float64 and sorted in Python."""
+    double = type(model)(model.config).double()
+    double.load_state_dict(model.state_dict())
+    seen: dict[str, torch.Tensor] = {}
+    for name, module in double.named_modules():
+        if isinstance(module, (torch.nn.Linear, Conv1D)) and ("layer." in name or ".h." in name or "block." in name):
+            module.register_forward_hook(
+                lambda _, __, out, name=name: seen.__setitem__(
+                    name, out.detach().abs().reshape(-1, out.shape[-1]).sum(0)
+                )
+            )
+    with torch.no_grad():
+        double.train()
+        objective.forward(double, batch)
+    keep = {}
+    for name, sums in seen.items():
+        order = sorted(range(len(sums)), key=lambda i: (float(sums[i]), i))
+        keep[name] = torch.ones(len(sums))
+        keep[name][order[: math.floor(threshold * len(sums))]] = 0
+    return keep
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective"), [("roberta", "masked"), ("gpt2", "causal"), ("t5", "text-to-text")]
+)
+def test_mask_is_the_papers_on_every_kind_of_model(architecture: str, objective: str) -> None:
+    model = tiny.model(architecture)
+    stage = stages.stage(model, 2, objective)
+    method = MIGU(threshold=0.6, apply_to="gradient")
+    stages.begin([method], stage)
+    protection = Protection([method], stage)
+    batch = next(stage.batches(4))
+    loss, _ = protection.loss(model.train(), batch)
+    loss.backward()
+    before = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    protection.mask_gradients()
+    expected = _reference(model, batch, stage.objective, 0.6)
+    assert {f"{name}.weight" for name in expected} == set(method_mask_names(protection))
+    for name, gradient in before.items():
+        layer, kind = name.rsplit(".", 1)
+        now = model.get_parameter(name).grad
+        if layer in expected and kind == "weight":
+            rows = expected[layer] if isinstance(model.get_submodule(layer), Conv1D) else expected[layer][:, None]
+            assert torch.equal(now, gradient * rows)
+        else:
+            assert torch.equal(now, gradient), f"{name} (a bias, an embedding, the head) is not masked"
+    stages.end([method], stage)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def method_mask_names(protection: Protection) -> list[str]:
+    return [name for _, mask in protection._masks for name in mask.factors]
+
+
+def test_masked_rows_of_an_update_stay_bit_for_bit_and_kept_ones_move_as_without_a_mask() -> None:
+    plain, masked = tiny.model(), tiny.model()
+    start = stages.weights(plain)
+    first, second = stages.stage(plain, 2, steps=1), stages.stage(masked, 2, steps=1)
+    stages.learn([], first, weight_decay=0.1)
+    factors: dict[str, torch.Tensor] = {}
+    method = MIGU(mask_bias=True)
+    stages.learn(
+        [method], second, weight_decay=0.1,
+        each=lambda protection, _: factors.update(protection._masks[0][1].factors),
+    )  # fmt: skip
+    assert any(name.endswith("bias") for name in factors)
+    for name, free in plain.named_parameters():
+        keep = factors.get(name, torch.ones(())).expand_as(free).bool()
+        assert torch.equal(masked.get_parameter(name), torch.where(keep, free, start[name]))
+
+
+def test_mask_does_not_depend_on_micro_batches_or_on_other_methods_views() -> None:
+    masks = []
+    for methods, parts in (([MIGU()], 1), ([MIGU()], 4), ([DAS(general="none"), MIGU()], 1)):
+        model = tiny.model()
+        stage = stages.stage(model, 2)
+        stages.begin(methods, stage)
+        protection = Protection(methods, stage)
+        batch = next(stage.batches(4))
+        for rows in torch.arange(4).chunk(parts):
+            protection.loss(model.train(), {name: value[rows] for name, value in batch.items()})[0].backward()
+        masks.append(methods[-1].mask(stage).factors)
+    for other in masks[1:]:
+        assert all(torch.equal(other[name], factor) for name, factor in masks[0].items())
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_lora_a_by_its_own_outputs_and_b_by_the_layers(order: tuple[int, int]) -> None:
+    both = [IncLoRA(lora_dropout=0.0), MIGU(apply_to="gradient")]
+    methods = [both[i] for i in order]
+    stage = stages.stage(tiny.model(), 2)
+    stages.begin(methods, stage)
+    seen: dict[str, torch.Tensor] = {}
+    query = "base_model.model.roberta.encoder.layer.0.attention.self.query"
+    for path in (query, f"{query}.lora_A.default"):
+        module = stage.model.get_submodule(path)
+        module.register_forward_hook(
+            lambda _, __, out, path=path: seen.__setitem__(path, out.detach().abs().sum((0, 1)))
+        )
+    protection = Protection(methods, stage)
+    protection.loss(stage.model.train(), next(stage.batches(4)))[0].backward()
+    factors = both[1].mask(stage).factors
+    assert set(factors) == {name for name, p in stage.model.named_parameters() if p.requires_grad}
+    for path, name in (
+        (query, f"{query}.lora_B.default.weight"),
+        (f"{query}.lora_A.default", f"{query}.lora_A.default.weight"),
+    ):
+        sums = seen[path]
+        masked = sums.argsort(stable=True)[: math.floor(0.7 * len(sums) + 1e-9)]
+        assert sorted((factors[name].flatten() == 0).nonzero().flatten().tolist()) == sorted(masked.tolist())
+
+
+def test_first_domain_is_masked_only_on_request() -> None:
+    for skip, index, masked in ((True, 1, False), (False, 1, True), (True, 2, True)):
+        stage = stages.stage(tiny.model(), index, steps=1)
+        seen: list[int] = []
+        stages.learn([MIGU(skip_first_domain=skip)], stage, each=lambda p, _, seen=seen: seen.append(len(p._masks)))
+        assert seen == [int(masked)]

@@ -1,0 +1,107 @@
+"""Replay: the share of the tokens, where they come from, and a reservoir that is fair to every earlier domain."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import stages
+import tiny
+from everlearn.data import Mixture
+from everlearn.errors import MethodError
+from everlearn.methods.protection import check_methods
+from everlearn.methods.replay import Replay
+
+
+def _learnt(method: Replay, domains: int, **options: object) -> Replay:
+    for index in range(1, domains + 1):
+        stages.end([method], stages.stage(tiny.model(), index, **options))
+    return method
+
+
+def test_first_domain_has_nothing_to_replay() -> None:
+    stage = stages.stage(tiny.model(), 1)
+    assert stages.begin([Replay()], stage) is stage.source
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+def test_share_of_earlier_tokens_is_exact_to_a_block(share: float) -> None:
+    method = _learnt(Replay(share=share), 2)
+    mixture = stages.begin([method], stages.stage(tiny.model(), 3))
+    assert isinstance(mixture, Mixture)
+    assert mixture.asked == pytest.approx({"d3": 1 - share, "earlier domains": share})
+    for count in range(1, 200):
+        next(mixture)
+        assert abs(mixture.tokens["earlier domains"] - share * count * stages.S) < stages.S + 1e-6
+    assert mixture.realised["earlier domains"] == pytest.approx(share, abs=0.01)
+
+
+def test_general_text_and_both() -> None:
+    general = stages.begin([Replay(source="general")], stages.stage(tiny.model(), 1, general=True))
+    assert general.asked == pytest.approx({"d1": 0.9, "general": 0.1})
+    alone = stages.begin([Replay(source="both")], stages.stage(tiny.model(), 1, general=True))
+    assert alone.asked == pytest.approx({"d1": 0.9, "general": 0.1}), "in the first domain the general text is alone"
+    method = _learnt(Replay(source="both"), 1)
+    both = stages.begin([method], stages.stage(tiny.model(), 2, general=True))
+    assert both.asked == pytest.approx({"d2": 0.9, "earlier domains": 0.05, "general": 0.05})
+    assert not _learnt(Replay(source="general"), 2).memory(), (
+        "nothing of the domains is kept when only general text is mixed in"
+    )
+
+
+def test_replayed_blocks_are_blocks_of_earlier_domains() -> None:
+    method = _learnt(Replay(share=0.5), 2)
+    mixture = stages.begin([method], stages.stage(tiny.model(), 3))
+    earlier = {tuple(row) for seed in (1, 2) for row in stages.source(count=12, seed=seed).arrays["input_ids"].tolist()}
+    own = {tuple(row) for row in stages.source(count=12, seed=3).arrays["input_ids"].tolist()}
+    rows = [tuple(next(mixture)["input_ids"].tolist()) for _ in range(48)]
+    assert sum(row in earlier for row in rows) == 24
+    assert sum(row in own for row in rows) == 24
+
+
+def test_reservoir_is_full_and_fair() -> None:
+    kept: Counter[str] = Counter()
+    for seed in range(60):
+        method = Replay(capacity=10)
+        for index in (1, 2, 3):
+            stages.end([method], stages.stage(tiny.model(), index, count=10 * index, seed=seed))
+        facts = method.memory().facts
+        assert len(facts["domains"]) == 10
+        assert facts["seen"] == 60
+        kept.update(facts["domains"])
+    # 600 draws; a domain's expectation is its share of all blocks (1, 2, 3 of 6), five standard deviations are 61.
+    for name, expected in (("d1", 100), ("d2", 200), ("d3", 300)):
+        assert abs(kept[name] - expected) < 61
+
+
+@pytest.mark.parametrize(("objective", "architecture"), [("masked", "roberta"), ("text-to-text", "t5")])
+def test_memory_is_the_whole_state(objective: str, architecture: str) -> None:
+    method = _learnt(Replay(capacity=7), 0)
+    for index in (1, 2):
+        stages.end([method], stages.stage(tiny.model(architecture), index, objective))
+    copy = Replay(capacity=7)
+    copy.load_memory(method.memory())
+    third = stages.stage(tiny.model(architecture), 3, objective)
+    one, other = (stages.begin([m], third) for m in (method, copy))
+    for _ in range(20):
+        assert next(one)["input_ids"].tolist() == next(other)["input_ids"].tolist()
+        third.source.load_state_dict({"position": 0})  # the domain itself is shared by the two mixtures
+    for m in (method, copy):
+        stages.end([m], third)
+    assert method.memory().facts == copy.memory().facts
+
+
+def test_general_corpus_that_is_not_there_is_refused() -> None:
+    model = tiny.model()
+    with pytest.raises(MethodError, match="`general`"):
+        check_methods([Replay(source="both")], stages.setting(model, [Replay()]))
+    check_methods([Replay(source="both")], stages.setting(model, [Replay()], general=True))
+    check_methods([Replay(source="both", share=0)], stages.setting(model, [Replay()]))
+
+
+def test_without_a_share_nothing_is_kept() -> None:
+    method = _learnt(Replay(share=0), 2)
+    stage = stages.stage(tiny.model(), 3)
+    assert not method.memory()
+    assert stages.begin([method], stage) is stage.source
+    assert method.cost(stage.model).memory_bytes == 0
