@@ -3,7 +3,8 @@
     python benchmarks/importance_speed.py --output docs/results/importance_speed.json
 
 The model is a RoBERTa of 5 M parameters (hidden size 256, 4 layers, 4 heads, feed-forward 1024, vocabulary 8192) on
-batches of 64 sequences of 128 tokens, 15 % of them masked, vocabulary head at the masked positions only. Compared are
+batches of 64 sequences of 128 tokens (`--length`), 15 % of them masked, vocabulary head at the masked positions only.
+Compared are
 
     one pass          `unit_importance` on the whole batch
     sample by sample  `unit_importance` on 64 batches of one sample: the same code, so the gain is batching alone
@@ -30,10 +31,10 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 from everlearn.files import write_json
 from everlearn.importance import Gates, unit_importance
 
-LENGTH, VOCABULARY, MASKED = 128, 8192, 19
+VOCABULARY = 8192
 
 
-def make_model() -> RobertaForMaskedLM:
+def make_model(length: int) -> RobertaForMaskedLM:
     torch.manual_seed(0)
     config = RobertaConfig(
         vocab_size=VOCABULARY,
@@ -41,16 +42,16 @@ def make_model() -> RobertaForMaskedLM:
         num_hidden_layers=4,
         num_attention_heads=4,
         intermediate_size=1024,
-        max_position_embeddings=LENGTH + 2,
+        max_position_embeddings=length + 2,
         type_vocab_size=1,
     )
     return RobertaForMaskedLM(config).eval()
 
 
-def make_batch(rows: int, seed: int) -> dict[str, Tensor]:
+def make_batch(rows: int, length: int, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(5, VOCABULARY, (rows, LENGTH), generator=generator)
-    positions = torch.rand(rows, LENGTH, generator=generator).argsort(1)[:, :MASKED]
+    ids = torch.randint(5, VOCABULARY, (rows, length), generator=generator)
+    positions = torch.rand(rows, length, generator=generator).argsort(1)[:, : max(1, round(0.15 * length))]
     return {"input_ids": ids.scatter(1, positions, 4), "positions": positions, "labels": ids.gather(1, positions)}
 
 
@@ -72,7 +73,7 @@ def sample_by_sample(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Te
 
 def plain_loop(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     rows = len(batch["labels"])
-    labels = torch.full((rows, LENGTH), -100).scatter(1, batch["positions"], batch["labels"])
+    labels = torch.full_like(batch["input_ids"], -100).scatter(1, batch["positions"], batch["labels"])
     with Gates(model) as gates:
         leaves = {site.name: torch.ones(site.units, requires_grad=True) for site in gates.sites}
         totals = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
@@ -93,18 +94,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write the result here as JSON")
     parser.add_argument("--batch", type=int, default=64, help="samples per batch")
-    parser.add_argument("--repeats", type=int, default=5, help="timed turns")
+    parser.add_argument("--length", type=int, default=128, help="tokens per sample")
+    parser.add_argument("--repeats", type=int, default=3, help="timed turns")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="threads on the CPU; default as torch chooses")
     arguments = parser.parse_args()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
-    model = make_model().to(device)
+    model = make_model(arguments.length).to(device)
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     results: dict[str, dict[str, Tensor]] = {}
     for turn in range(arguments.repeats + 1):
-        batch = {name: tensor.to(device) for name, tensor in make_batch(arguments.batch, seed=turn).items()}
+        batch = {
+            name: tensor.to(device) for name, tensor in make_batch(arguments.batch, arguments.length, seed=turn).items()
+        }
         for name, way in WAYS.items():
             start = time.perf_counter()
             results[name] = way(model, batch)
@@ -123,7 +127,7 @@ def main() -> None:
     if arguments.output:
         report = {
             "batch": arguments.batch,
-            "length": LENGTH,
+            "length": arguments.length,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
             "threads": torch.get_num_threads(),

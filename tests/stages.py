@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tiny
 import torch
+from torch import Tensor, nn
+
+import tiny
 from everlearn.data import Block, BlockLoader, PackedBlocks
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.protection import Protection, check_methods
 from everlearn.objectives import make_objective
 from everlearn.seeding import seeded, set_all
-from torch import Tensor, nn
 
 S = 24
 ARCHITECTURE = {"masked": "roberta", "causal": "gpt2", "text-to-text": "t5"}

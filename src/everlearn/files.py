@@ -83,11 +83,23 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with full_disk_is_an_error(path):
         try:
-            contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            save_file(contiguous, temporary, metadata=dict(metadata or {}))
+            save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors on the CPU, each with memory of its own: safetensors refuses two names for one memory."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        if own.untyped_storage().data_ptr() in seen:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        result[name] = own
+    return result
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:

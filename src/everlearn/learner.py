@@ -18,12 +18,13 @@ from torch import nn
 
 from everlearn import files
 from everlearn import recipe as recipes
-from everlearn.anatomy import kind_of
+from everlearn.anatomy import Kind, kind_of
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource
 from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
 from everlearn.data.loader import BlockLoader
+from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
@@ -100,7 +101,7 @@ class ContinualLearner:
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.interruption = Interruption()
         self._prepared: dict[str, Prepared] = {}
-        self._setting: tuple[Any, Objective, str, int] | None = None
+        self._setting: tuple[Any, Objective, Kind, int] | None = None
 
     @classmethod
     def open(cls, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
@@ -204,7 +205,7 @@ class ContinualLearner:
                 callbacks=[self.interruption.callback()],
             )
             set_all(stage.seed, index, "train", self.processes.process_index)
-            output = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            output = trainer.fit(checkpoint)
         self.interruption.stop_here(self.folder.path)
         trainer.check_finite()
         stage.model = self.trained_model(trainer, training)
@@ -221,10 +222,7 @@ class ContinualLearner:
             "peak_memory_bytes": peak_memory(),
             "tokens": trainer.tokens,
             "final_loss": output.training_loss,
-            "mixture": [
-                {"source": name, "asked": asked, "realised": source.realised[name]}
-                for name, asked in getattr(source, "asked", {}).items()
-            ],
+            "mixture": _shares(source),
             "fingerprint": stage.source.fingerprint,
         }
         if self.processes.is_main_process:
@@ -241,7 +239,7 @@ class ContinualLearner:
     def trained_model(self, trainer: StageTrainer, folder: Path) -> nn.Module:
         """The trained model without any wrapper; under FSDP every process reads the gathered weights back."""
         if not trainer.is_fsdp_enabled:
-            return unwrap(trainer.model)
+            return unwrap(trainer.stage.model)
         trainer.save_model(str(folder / "whole"))
         self.processes.wait_for_everyone()
         return self.load(folder / "whole")
@@ -318,7 +316,7 @@ class ContinualLearner:
             ),
         )
 
-    def setting(self, model: nn.Module | None = None) -> tuple[Any, Objective, str, int]:
+    def setting(self, model: nn.Module | None = None) -> tuple[Any, Objective, Kind, int]:
         """Tokenizer, objective, kind of model and block size: the same for the whole run."""
         if self._setting is None:
             if model is None:
@@ -349,7 +347,9 @@ class ContinualLearner:
             corpus = next(domain for domain in (*self.recipe.domains, *general) if domain.name == name)
             with self.processes.main_process_first():
                 self.reporter.say(f"Reading {name}")
-                self._prepared[name] = prepare(corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.cache())
+                self._prepared[name] = prepare(
+                    corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.cache()
+                )
         return self._prepared[name]
 
     def steps(self, source: BlockSource) -> int:
@@ -396,6 +396,13 @@ class ContinualLearner:
     def scorer(self) -> Scorer:
         """What measures this run."""
         return Scorer(self)
+
+
+def _shares(source: BlockSource) -> list[dict[str, Any]]:
+    if not isinstance(source, Mixture):
+        return []
+    realised = source.realised
+    return [{"source": name, "asked": asked, "realised": realised[name]} for name, asked in source.asked.items()]
 
 
 def _spec(method: Method | str | dict[str, Any]) -> dict[str, Any] | str:

@@ -1,4 +1,4 @@
-"""Models and tokenizers from the hub or a folder, with errors that say what to do. Master weights are float32, always."""
+"""Models and tokenizers from the hub or a folder, with errors that say what to do; weights are always float32."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_config(recipe: Model) -> Any:
             return AutoConfig.for_model(model_type, **options)
     with _explained("model", str(recipe.path), "model.path"):
         return AutoConfig.from_pretrained(
-            recipe.path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+            str(recipe.path), revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
 
 

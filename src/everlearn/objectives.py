@@ -88,7 +88,7 @@ class Objective:
                 f"Objective '{self.name}' needs a model of kind {' or '.join(sorted(self.kinds))}, but "
                 f"'{type(model).__name__}' is of kind {kind}. Change `objective` or `model.path`."
             )
-        if model.get_output_embeddings() is None:
+        if output_head(model) is None:
             raise ModelError(
                 f"'{type(model).__name__}' has no vocabulary head, which objective '{self.name}' needs. Choose a "
                 "checkpoint with a language-model head (`model.path`)."
@@ -152,7 +152,8 @@ class Objective:
 
     def longest_input(self, model: nn.Module) -> int | None:
         """Tokens that the model's positions allow in a row; None when there is no limit."""
-        longest = getattr(model.config, "max_position_embeddings", None) or getattr(model.config, "n_positions", None)
+        config = config_of(model)
+        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         return None if longest is None or kind_of(model) == "encoder-decoder" else int(longest) - self.first_position
 
     def options(self) -> dict[str, Any]:
@@ -181,10 +182,10 @@ class Masked(Objective):
                 f"Objective 'masked' needs a tokenizer with a mask token; '{self.tokenizer.name_or_path}' has none. "
                 "Set `objective: causal`, or give a tokenizer with one (`model.tokenizer`)."
             )
-        if self.isolate and getattr(model.config, "_attn_implementation", "sdpa") != "sdpa":
+        if self.isolate and config_of(model)._attn_implementation != "sdpa":
             raise ModelError(
                 "Isolating packed documents in an encoder needs `model.attn_implementation: sdpa` "
-                f"(got '{model.config._attn_implementation}'). Change it, or set `data.isolate_documents: false`."
+                f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false`."
             )
 
     def options(self) -> dict[str, Any]:
@@ -216,7 +217,7 @@ class Masked(Objective):
 
 @dataclass(frozen=True)
 class Causal(Objective):
-    """Next-token prediction on packed blocks; positions restart with each document, which isolates documents exactly."""
+    """Next-token prediction on packed blocks; positions restart with each document, which isolates it exactly."""
 
     name: ClassVar[str] = "causal"
     kinds: ClassVar[frozenset[str]] = frozenset({"decoder"})
@@ -298,10 +299,21 @@ def make_objective(
         padding = getattr(table, "padding_idx", None)
         options |= {"probability": mask_probability, "first_position": 0 if padding is None else padding + 1}
     if name == TextToText.name and kind_of(model) == "encoder-decoder":
-        options["decoder_start"] = model.config.decoder_start_token_id
+        options["decoder_start"] = config_of(model).decoder_start_token_id
     objective = OBJECTIVES[name](tokenizer, **options)
     objective.check(model)
     return objective
+
+
+def config_of(model: nn.Module) -> Any:
+    """A model's configuration (torch types every attribute of a module as a tensor or module)."""
+    return model.config
+
+
+def output_head(model: nn.Module) -> nn.Module | None:
+    """The module whose output are the logits."""
+    get: Any = model.get_output_embeddings
+    return get()
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -317,8 +329,10 @@ def unwrap(model: nn.Module) -> nn.Module:
 def _loss_at_head(model: nn.Module, labels: Tensor, positions: Tensor | None) -> Iterator[list[Tensor]]:
     """Inside, the model's "logits" are nats per label, [B * K]; yields a list that receives the hidden state."""
     caught: list[Tensor] = []
-    first, last = model.get_submodule(head_path(model)), model.get_output_embeddings()
-    config = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else model.config
+    first, last = model.get_submodule(head_path(model)), output_head(model)
+    if last is None:
+        raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
+    config = config_of(model).get_text_config(decoder=True)
     cap = getattr(config, "final_logit_softcapping", None)
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -331,7 +345,7 @@ def _loss_at_head(model: nn.Module, labels: Tensor, positions: Tensor | None) ->
 
     project = last.forward
     handle = first.register_forward_pre_hook(keep_labelled)
-    last.forward = lambda features: _chunked_loss(project, features, labels.flatten(), cap)  # type: ignore[method-assign]
+    last.forward = lambda features: _chunked_loss(project, features, labels.flatten(), cap)
     if cap is not None:
         config.final_logit_softcapping = None
     try:

@@ -147,11 +147,10 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     del model
     if not measure:
         return plan
-    steps, rows = plan.steps, sum(cost.passes_per_domain for cost in costs.values()) * len(domains)
-    plain = _timing(_step_seconds(learner, [build("sequential")]), steps)
-    # A row of an importance pass costs what a row of a plain step costs.
-    once = rows * plain.seconds_per_step / rows_per_step
-    protected = _timing(_step_seconds(learner, methods), steps, once)
+    plain = _timing(_step_seconds(learner, [build("sequential")]), plan.steps)
+    # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
+    rows = [min(cost.passes_per_domain, domain.rows or 10**9) for cost in costs.values() for domain in domains]
+    protected = _timing(_step_seconds(learner, methods), plan.steps, sum(rows) * plain.seconds_per_step / rows_per_step)
     return Plan(**{**vars(plan), "plain": plain, "protected": protected})
 
 
@@ -197,7 +196,8 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
 def _notes(learner: ContinualLearner) -> list[str]:
     recipe = learner.recipe
     notes = [*learner.notes()]
-    if not str(training_arguments(recipe.train, learner.folder.path, 0).optim).startswith("adamw"):
+    optimizer = training_arguments(recipe.train, learner.folder.path, 0).optim
+    if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
         notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")
     if recipe.end_tasks:
         notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")

@@ -1,4 +1,4 @@
-"""Progress for people: one bar for what is being done and one for the whole run; plain lines where there is no terminal."""
+"""Progress for people: a bar with the time left; plain lines where there is no terminal."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ class Model(Group):
 class Data(Group):
     """How text becomes training rows."""
 
-    block_size: int | None = Field(None, ge=8)
+    block_size: int | None = Field(default=None, ge=8)
     """Tokens per row; the smaller of 512 and the model's longest input when left out."""
-    mask_probability: float = Field(0.15, gt=0, lt=1)
+    mask_probability: float = Field(default=0.15, gt=0, lt=1)
     """Masked objective: share of a row's positions that are predicted."""
     isolate_documents: bool | None = None
     """Hide documents that share a row from each other. Exact and free for causal models (the default there); for
@@ -72,14 +72,14 @@ class Data(Group):
 class Evaluation(Group):
     """What is measured between domains."""
 
-    blocks: int = Field(256, ge=1)
+    blocks: int = Field(default=256, ge=1)
     """Held-out rows per domain and for general text."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(default=32, ge=1)
     """Rows per forward pass."""
     end_tasks: Literal["final", "diagonal", "every"] = "diagonal"
     """After which domains the end tasks are fine-tuned: the base model and the last domain always; with `diagonal`
     also right after a task's own domain; with `every` after every domain."""
-    end_task_seeds: int = Field(3, ge=1)
+    end_task_seeds: int = Field(default=3, ge=1)
     """Fine-tunings per end task, each with another seed."""
     alone: bool = False
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
@@ -92,7 +92,7 @@ class Run(Group):
     """Shown in tables and on the report."""
     folder: str | None = None
     """The run folder; `runs/<name>` when left out."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
@@ -66,7 +66,9 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
             raise RecipeError(f"`train.{name}` cannot be set: {REFUSED[name]}.")
         if name not in known:
             raise RecipeError(f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, known - set(REFUSED))}")
-    chosen = {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | options | FORCED
+    chosen: dict[str, Any] = (
+        {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | options | FORCED
+    )
     if not torch.cuda.is_available():
         chosen.setdefault("use_cpu", True)
         chosen.setdefault("dataloader_pin_memory", False)
@@ -152,7 +154,7 @@ class StageTrainer(Trainer):
         """The objective's mean over the whole accumulated batch plus every method's losses, each counted once."""
         outputs, extra = self.protection.forward(model, inputs)
         # DDP averages over processes what each has summed over its own rows.
-        total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)  # type: ignore[operator]
+        total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)
         self._add("objective", total)
         for name, value in extra.items():
             part = value / self.current_gradient_accumulation_steps
@@ -226,20 +228,20 @@ class StageTrainer(Trainer):
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def fit(self, checkpoint: Path | None = None) -> Any:
         """Train to the end of the stage, from a sealed checkpoint when one is given."""
-        if resume_from_checkpoint:
-            saved = files.read_json(Path(str(resume_from_checkpoint)) / DATA_STATE)
+        if checkpoint is not None:
+            saved = files.read_json(checkpoint / DATA_STATE)
             self.loader.load_state_dict(saved["loader"])
             self.seconds_before = float(saved["seconds"])
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        return self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint beside its place and move it there when it is whole."""
         self.check_finite()
-        folder = Path(self.args.output_dir)
+        folder = Path(str(self.args.output_dir))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         writing = folder / f".writing-{name}"
         if self.is_world_process_zero():
@@ -320,8 +322,6 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
 
 def save_model(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     """The model and tokenizer as ``save_pretrained`` writes them."""
-    core = unwrap(model)
-    if not isinstance(core, PreTrainedModel) and not hasattr(core, "save_pretrained"):
-        raise TypeError(f"{type(core).__name__} cannot be saved with save_pretrained.")
+    core: Any = unwrap(model)
     core.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -72,7 +72,7 @@ def results(
     forward = {d: estimate(score[0, i] - score[i, i], 0.01) for i, d in enumerate(domains) if i}
 
     def mean(entries: dict[str, dict[str, float]], half: float = 0.008) -> dict[str, float]:
-        return estimate(float(np.mean([entry["value"] for entry in entries.values()])), half)
+        return estimate(float(np.mean([entry["value"] for entry in entries.values()] or [0.0])), half)
 
     tasks = [f"{domain}-subpackage" for domain in domains]
     task_lost = {t: estimate(accuracy[i + 1, i] - accuracy[-1, i], 0.03) for i, t in enumerate(tasks[:-1])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,6 +80,20 @@ def scaled(model, factors):
     return twin
 
 
+def check_ownership(model, found: Anatomy, before: torch.Tensor) -> None:
+    for site in found.sites:
+        group = max(owned.group for owned in site.owned)
+        keep = torch.ones(site.units)
+        # One head (of grouped-query attention all heads of one group); of neurons and outputs many, to be seen.
+        keep[group : 2 * group if site.kind == "head" else site.units // 2] = 0
+        with Gates(model) as gates:
+            gates.set({site.name: keep})
+            gated = logits(model)
+        assert (gated - before).abs().max() > 1e-4, site.name
+        owned = logits(scaled(model, found.parameter_factors({site.name: keep})))
+        torch.testing.assert_close(owned, gated, rtol=1e-5, atol=2e-6, msg=lambda m: f"{site.name}: {m}")  # noqa: B023
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_sites_cover_every_layer(name):
     model = make(name)
@@ -141,17 +156,7 @@ def test_owned_parameters_are_the_units(name):
     from the untouched model: the parameters are the unit's, all of them and no others."""
     model = make(name)
     before, found = logits(model), anatomy(model)
-    for site in found.sites:
-        group = max(owned.group for owned in site.owned)
-        keep = torch.ones(site.units)
-        # One head (of grouped-query attention all heads of one group); of neurons and outputs many, to be seen.
-        keep[group : 2 * group if site.kind == "head" else site.units // 2] = 0
-        with Gates(model) as gates:
-            gates.set({site.name: keep})
-            gated = logits(model)
-        assert (gated - before).abs().max() > 1e-4, site.name
-        owned = logits(scaled(model, found.parameter_factors({site.name: keep})))
-        torch.testing.assert_close(owned, gated, rtol=1e-5, atol=2e-6, msg=lambda m: f"{site.name}: {m}")  # noqa: B023
+    check_ownership(model, found, before)
 
 
 @pytest.mark.parametrize("name", ["roberta", "gpt2", "gpt_neox", "llama", "modernbert"])
@@ -299,4 +304,28 @@ def test_a_wrong_entry_is_named(monkeypatch):
     model = make("roberta")
     register_architecture("roberta", architectures()["llama"])
     with pytest.raises(ModelError, match="none of the layers"):
+        anatomy(model)
+
+
+def test_the_documented_example_is_right(monkeypatch):
+    monkeypatch.setattr("everlearn.architectures._TABLE", architectures())
+    page = Path(__file__).parents[2] / "docs" / "add-an-architecture.md"
+    exec(re.search(r"```python\n(.*?)```", page.read_text(), re.DOTALL).group(1), {})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("phi", **SMALL), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    check_ownership(model, anatomy(model), logits(model))
+    assert head_path(model) == "lm_head"
+
+
+def test_fused_grouped_query_attention_is_refused():
+    model = make("gpt_neox")
+    attention = model.gpt_neox.layers[0].attention
+    attention.query_key_value = torch.nn.Linear(32, 64)
+    with pytest.raises(ModelError, match=r"query_key_value' gives 64 features.*96: fused grouped-query"):
+        anatomy(model)
+    attention.query_key_value = torch.nn.Identity()
+    with pytest.raises(ModelError, match=r"no linear projection at 'gpt_neox\.layers\.0\.attention\.query_key_value'"):
         anatomy(model)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.pytorch_utils import Conv1D
+
 import stages
 import tiny
-import torch
 from everlearn.methods.das import DAS
 from everlearn.methods.inc_lora import IncLoRA
 from everlearn.methods.migu import MIGU, keep_largest
 from everlearn.methods.protection import Protection
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers.pytorch_utils import Conv1D
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ def macro_f1(truth: ArrayLike, predictions: ArrayLike, classes: ArrayLike) -> fl
     """
     wanted = np.asarray(classes)
     hits, predicted, true = _indicators(np.asarray(truth), np.asarray(predictions)[None], wanted)
-    return float(_f1(hits.sum(0), predicted.sum(0), true.sum(0)).mean())
+    counts = (part.sum(0, dtype=np.float64) for part in (hits, predicted, true))
+    return float(_f1(*counts).mean())
 
 
 def task_scores(
@@ -59,9 +60,10 @@ def task_scores(
         # Seeds are drawn as uniform numbers, so that checkpoints with the same seeds draw the same ones.
         lots = rng.random((resamples, max(len(cell.predictions) for _, cell in measured)))
         start = 0
-        for weights in draws(units, resamples, rng):
-            chunk = slice(start, start + len(weights))
+        for drawn_often in draws(units, resamples, rng):
+            chunk = slice(start, start + len(drawn_often))
             start = chunk.stop
+            weights = drawn_often.astype(np.float32)
             for row, cell in measured:
                 seeds = len(cell.predictions)
                 drawn = (lots[chunk, :seeds] * seeds).astype(np.intp)
@@ -72,11 +74,11 @@ def task_scores(
 
 def _indicators(
     truth: NDArray[np.int64], predictions: NDArray[np.int64], classes: NDArray[np.int64]
-) -> tuple[Floats, Floats, Floats]:
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
     """Per example: hit [n, seeds, classes], predicted [n, seeds, classes], true [n, 1, classes]."""
     predicted = predictions.T[:, :, None] == classes
     true = truth[:, None, None] == classes
-    return (predicted & true).astype(float), predicted.astype(float), true.astype(float)
+    return (predicted & true).astype(np.float32), predicted.astype(np.float32), true.astype(np.float32)
 
 
 def _f1(hits: Floats, predicted: Floats, true: Floats) -> Floats:
@@ -84,12 +86,12 @@ def _f1(hits: Floats, predicted: Floats, true: Floats) -> Floats:
     return np.divide(2 * hits, total, out=np.zeros_like(hits), where=total > 0)
 
 
-def _weighted(cell: TaskCell, weights: Floats) -> dict[str, Floats]:
+def _weighted(cell: TaskCell, weights: Floats | NDArray[np.float32]) -> dict[str, Floats]:
     """Scores per seed when example i counts weights[b, i] times: metric → [b, seeds]."""
-    correct = (cell.predictions == cell.truth).astype(float)
-    hits, predicted, true = _indicators(cell.truth, cell.predictions, cell.classes)
     # Counts are whole numbers far below 2^24: float32 products are exact and twice as fast.
-    parts = (part.astype(np.float32) for part in (hits, predicted, true))
-    counts = [np.tensordot(weights.astype(np.float32), part, axes=1).astype(np.float64) for part in parts]
-    f1 = _f1(counts[0], counts[1], np.broadcast_to(counts[2], counts[1].shape))
-    return {"accuracy": weights @ correct.T / weights.sum(1, keepdims=True), "macro_f1": f1.mean(-1)}
+    weights = weights.astype(np.float32, copy=False)
+    correct = (cell.predictions == cell.truth).T.astype(np.float32)
+    parts = _indicators(cell.truth, cell.predictions, cell.classes)
+    hits, predicted, true = (np.tensordot(weights, part, axes=1).astype(np.float64) for part in parts)
+    right, total = (weights @ correct).astype(np.float64), len(cell.truth)  # a resample is as large as the test set
+    return {"accuracy": right / total, "macro_f1": _f1(hits, predicted, np.broadcast_to(true, hits.shape)).mean(-1)}

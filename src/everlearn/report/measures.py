@@ -124,8 +124,8 @@ class Measure:
 
     @property
     def known(self) -> bool:
-        """Whether any run has it."""
-        return any(estimate.value is not None for estimate in self.estimates)
+        """Whether any run has it, if only for some columns."""
+        return bool(self.columns) or any(estimate.value is not None for estimate in self.estimates)
 
     @property
     def paired(self) -> bool:

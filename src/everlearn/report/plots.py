@@ -113,6 +113,7 @@ def _adopt_tag(tag: str, name: str) -> str:
     tag = re.sub(r"url\(#", f"url(#{name}-", tag)
     tag = re.sub(r'\s(?:xlink:)?href="#', f' href="#{name}-', tag)
     tag = re.sub(r"font: (?:[a-z]+ )?([\d.]+)px [^;\"]*", r"font-size: \1px", tag)
+    tag = re.sub(r"font-family: [^;\"]*;?", "", tag)
     for colour, replacement in _STAND_INS.items():
         tag = tag.replace(colour, replacement)
     return tag

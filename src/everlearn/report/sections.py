@@ -53,7 +53,7 @@ class Figures:
             if measure.kind.key not in ("learnt", "forgotten") or not measure.columns:
                 continue
             # One list of rows for both panels, so that they can be read across; the last domain has nothing forgotten.
-            columns = [c for c in self._rows() if c in measure.columns or len(measure.columns) > 1]
+            columns = self._rows()
             unknown = (Estimate(),) * len(self.comparison.runs)
             estimates = [
                 [measure.columns.get(c, unknown)[run] for c in columns] for run in range(len(self.comparison.runs))

@@ -65,9 +65,13 @@ def headline_table(comparison: Comparison) -> Table:
         rows.append((f"{comparison.labels[position]} − {comparison.labels[0]}", (*cells, Cell(""))))
     caption = "In brackets: 95 % intervals. Arrows point to the better side."
     if len(comparison.runs) > 1:
-        caption += " Bold: the interval of the difference to every other run excludes zero. Differences are "
+        caption += " Bold: the interval of the difference to every other run excludes zero. "
         paired = all(measure.paired for measure in measures)
-        caption += "resampled in pairs, on the same text for all runs." if paired else "of separate intervals."
+        caption += (
+            "Differences are resampled in pairs, on the same text for all runs."
+            if paired
+            else "Differences take the runs' intervals as independent."
+        )
     return Table("Result", ("Run", *header, "Time"), tuple(rows), caption)
 
 
@@ -140,8 +144,8 @@ def _pipe(cells: list[str]) -> str:
 
 
 def _markdown_cell(entry: Cell) -> str:
-    text = f"**{escape_markdown(entry.text)}**" if entry.best else escape_markdown(entry.text)
-    return f"{text} {entry.detail}".strip()
+    # Numbers: nothing in them is live inside a table.
+    return f"{f'**{entry.text}**' if entry.best else entry.text} {entry.detail}".strip()
 
 
 _LATEX = {

@@ -1,5 +1,4 @@
-"""Built-in streams. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made when it is asked
-for."""
+"""Built-in streams. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+from pydantic import ValidationError
+
+from everlearn.data.endtask import EndTask, check_end_task, read_end_task
+from everlearn.errors import DataError
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
+
+
+def write(path: Path, rows: list[dict]) -> str:
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return str(path)
+
+
+def task(folder: Path, train: list[dict], test: list[dict], **options) -> EndTask:
+    parts = {"train": write(folder / "train.jsonl.gz", train), "test": write(folder / "test.jsonl.gz", test)}
+    return EndTask(name="t", **parts, **options)
+
+
+def row(label, text: str = "x") -> dict:
+    return {"text": text, "label": label}
+
+
+def test_texts_pairs_and_words_as_labels(tmp_path):
+    rows = [{"text": f"t{i}", "aspect": f"a{i}", "polarity": label} for i, label in enumerate(["pos", "neg", "pos"])]
+    train, test = read_end_task(task(tmp_path, rows, rows[1:], text_pair_column="aspect", label_column="polarity"))
+    assert train.texts == ["t0", "t1", "t2"]
+    assert train.pairs == ["a0", "a1", "a2"]
+    assert train.label_names == test.label_names == ["neg", "pos"]
+    assert train.labels.tolist() == [1, 0, 1]
+    assert test.labels.tolist() == [0, 1]
+    assert len(test) == 2
+
+
+def test_whole_numbers_are_sorted_by_value_in_every_format(tmp_path):
+    labels = [10, 9, 2, 10]
+    expected = ["2", "9", "10"]
+    train, _ = read_end_task(task(tmp_path, [row(label) for label in labels], [row(2)]))
+    assert train.label_names == expected
+    assert train.pairs is None
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"x,{label}\n" for label in labels))
+    parquet.write_table(pyarrow.table({"text": ["x"] * 4, "label": [float(x) for x in labels]}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.parquet"):
+        path = str(tmp_path / name)
+        train, test = read_end_task(EndTask(name="t", train=path, test=path))
+        assert (train.label_names, test.labels.tolist()) == (expected, [2, 1, 0, 2])
+
+
+def test_max_train_draws_the_same_examples_each_time(tmp_path):
+    rows = [row(i % 2, str(i)) for i in range(100)]
+    few = task(tmp_path, rows, rows, max_train=10)
+    train, test = read_end_task(few)
+    assert len(train) == 10
+    assert len(test) == 100
+    assert train.texts == read_end_task(few)[0].texts
+    assert train.texts != [str(i) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        ([row("a"), row("b")], [row("c"), row("a")], "labels that the training part has not: c"),
+        ([row("a"), row("a")], [row("a")], "every training example has the label 'a'"),
+        ([], [row("a")], r"`train: .*train.jsonl.gz` is empty"),
+        ([row("a"), row("b")], [], "`test: .* is empty"),
+        ([row(0.5)], [row(1)], "line 1: column 'label' must hold a word or a whole number; it holds 0.5"),
+        ([row(None)], [row(1)], "it holds None"),
+        ([row("")], [row(1)], "it holds ''"),
+        ([row(1, 7)], [row(1)], "'text' must hold text; it holds int"),  # type: ignore[arg-type]
+        ([{"text": "x", "labels": 1}], [row(1)], "no column 'label'; its columns are 'text', 'labels'"),
+    ],
+)
+def test_bad_labels_raise_a_sentence(tmp_path, train, test, words):
+    with pytest.raises(DataError, match=words):
+        check_end_task(task(tmp_path, train, test))
+
+
+def test_missing_files_name_their_key(tmp_path):
+    path = write(tmp_path / "train.jsonl.gz", [row(1), row(2)])
+    with pytest.raises(
+        DataError, match=r"`test: .*tran.jsonl.gz`: there is no such file.*Did you mean 'train.jsonl.gz'"
+    ):
+        read_end_task(EndTask(name="t", train=path, test=str(tmp_path / "tran.jsonl.gz")))
+
+
+def test_options_are_strict():
+    for options in ({"name": "a b"}, {"name": "a", "epoch": 3}, {"name": "a", "epochs": 0}):
+        with pytest.raises(ValidationError):
+            EndTask(train="a", test="b", **options)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the benchmark data is not here")
+def test_a_published_task_is_read():
+    folder = SHARED / "scierc_relation"
+    train, test = read_end_task(
+        EndTask(name="scierc", train=str(folder / "train.jsonl.gz"), test=str(folder / "test.jsonl.gz"))
+    )
+    assert len(train.label_names) == 7
+    assert len(test) == 974

@@ -1,0 +1,292 @@
+"""DAS against the paper's equations in float64, and the traps of the released code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import stages
+import tiny
+from everlearn.anatomy import anatomy
+from everlearn.errors import MethodError
+from everlearn.importance import Gates
+from everlearn.methods.base import Memory
+from everlearn.methods.das import DAS, contrast, contrasted
+from everlearn.methods.inc_lora import IncLoRA
+from everlearn.methods.protection import Protection, check_methods
+
+OFF = {"contrast": 0, "general": "none"}
+
+
+def _with_importance(method: DAS, model, make) -> dict[str, Tensor]:
+    """Give the method importance maps as if loaded from a stage folder."""
+    maps = {site.name: make(site) for site in anatomy(model).sites}
+    method.load_memory(Memory({f"accumulated/{name}": value for name, value in maps.items()}, {"domains": ["d0"]}))
+    return maps
+
+
+# -- importance (eq. 3) ---------------------------------------------------------------------------------------
+
+
+def _reference_importance(model, stage, samples: int) -> dict[str, Tensor]:
+    """(1/N) Σ_n |∂L_n/∂g| in float64 without any hook: scaling a unit is scaling its weights, so the chain rule gives
+    ∂L/∂g = Σ w ∂L/∂w over the columns of the attention's output projection, or the rows (and bias) of a feed-forward.
+    """
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    total: dict[str, Tensor] = {}
+    count = 0
+    for batch in stage.batches(samples):
+        for row in range(len(batch["labels"])):
+            double.zero_grad()
+            stage.objective.per_sample_loss(double, {n: v[row : row + 1] for n, v in batch.items()}).sum().backward()
+            count += 1
+            for index, layer in enumerate(double.roberta.encoder.layer):
+                o = layer.attention.output.dense.weight
+                parts = {"attention.heads": (o * o.grad).sum(0).view(4, 8).sum(1)}
+                for site, dense in (("ffn.neurons", layer.intermediate.dense), ("ffn.output", layer.output.dense)):
+                    parts[site] = (dense.weight * dense.weight.grad).sum(1) + dense.bias * dense.bias.grad
+                for site, value in parts.items():
+                    name = f"layers.{index}.{site}"
+                    total[name] = total.get(name, 0) + value.detach().abs()
+    return {name: value / count for name, value in total.items()}
+
+
+def _squashed(raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: torch.tanh((value - value.mean()) / value.std()).abs() for name, value in raw.items()}
+
+
+def test_a_domains_importance_is_the_equation_and_maps_accumulate_by_maximum() -> None:
+    method = DAS(strength=0.5, samples=6, **OFF)
+    model = tiny.model(dropout=0.1)
+    expected: dict[str, Tensor] = {}
+    for index in (1, 2):
+        stage = stages.stage(model, index, steps=2)
+        stages.learn([method], stage)
+        new = _squashed(_reference_importance(model, stage, 6))
+        expected = {name: torch.maximum(value, expected.get(name, value)) for name, value in new.items()}
+    saved = method.memory()
+    assert saved.facts == {"domains": ["d1", "d2"]}
+    assert set(saved.tensors) == {f"accumulated/{name}" for name in expected}
+    for name, value in expected.items():
+        torch.testing.assert_close(saved.tensors[f"accumulated/{name}"].double(), value, rtol=1e-3, atol=1e-4)
+
+
+def test_general_importance_is_measured_once_before_the_first_domain() -> None:
+    method, model = DAS(samples=4, contrast=0), tiny.model(dropout=0.1)
+    stages.begin([method], stages.stage(model, 1))
+    general = method.memory().tensors
+    assert {key.split("/")[0] for key in general} == {"general", "accumulated"}
+    assert all(float(value.min()) >= 0 and float(value.max()) < 1 for value in general.values())
+    assert sum(float(value.sum()) for value in general.values()) > 0
+    stages.begin([method], stages.stage(model, 1))
+    stages.end([method], stages.stage(model, 1))
+    for key, value in method.memory().tensors.items():
+        kind, name = key.split("/")
+        assert (
+            torch.equal(value, general[key]) if kind == "general" else bool((value >= general[f"general/{name}"]).all())
+        )
+
+
+# -- the mask (eq. 4) -----------------------------------------------------------------------------------------
+
+
+def test_mask_factors_are_one_minus_strength_times_importance() -> None:
+    model = tiny.model()
+    method = DAS(strength=0.5, **OFF)
+    maps = _with_importance(method, model, lambda site: torch.rand(site.units))
+    stage = stages.stage(model, 2)
+    stages.begin([method], stage)
+    factors = method.mask(stage).factors
+    assert method.mask(stage) is method.mask(stage), "a constant mask is one object"
+    head = 1 - 0.5 * maps["layers.1.attention.heads"].repeat_interleave(8)
+    at = "roberta.encoder.layer.1."
+    for projection in ("query", "key", "value"):
+        torch.testing.assert_close(factors[f"{at}attention.self.{projection}.weight"], head[:, None])
+        torch.testing.assert_close(factors[f"{at}attention.self.{projection}.bias"], head)
+    torch.testing.assert_close(factors[f"{at}attention.output.dense.weight"], head[None, :])
+    assert f"{at}attention.output.dense.bias" not in factors, "its entries are hidden features, not heads"
+    for module, site in (("intermediate", "neurons"), ("output", "output")):
+        free = 1 - 0.5 * maps[f"layers.1.ffn.{site}"]
+        torch.testing.assert_close(factors[f"{at}{module}.dense.weight"], free[:, None])
+        torch.testing.assert_close(factors[f"{at}{module}.dense.bias"], free)
+
+
+@pytest.mark.parametrize("chosen", ["layers.0.attention.heads", "layers.1.ffn.neurons", "layers.0.ffn.output"])
+def test_a_fully_important_unit_never_changes_and_the_others_learn_as_without_a_mask(chosen: str) -> None:
+    protected, plain = tiny.model(), tiny.model()
+    start = stages.weights(plain)
+    method = DAS(**OFF)
+    _with_importance(method, protected, lambda site: torch.eye(site.units)[2] * (site.name == chosen))
+    owner = next(site for site in anatomy(plain).sites if site.name == chosen)
+    kept = {o.parameter: o.factors(torch.eye(owner.units)[2]).bool() for o in owner.owned}
+
+    stages.learn([method], stages.stage(protected, 2, steps=50), weight_decay=0.1)
+    # The reference: plain training in which the unit's own weights are put back by hand after every step.
+    reference = stages.stage(plain, 2, steps=50)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1)
+    from everlearn.data import BlockLoader
+    from everlearn.seeding import set_all
+
+    set_all(reference.seed, "train", 2)
+    plain.train()
+    for batch in BlockLoader(reference.source, reference.objective, 4, 50):
+        reference.objective.forward(plain, batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for name, mine in kept.items():
+                parameter = plain.get_parameter(name)
+                parameter.copy_(torch.where(mine, start[name], parameter))
+    for name, parameter in protected.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name)), name
+        if name in kept:
+            mine = kept[name].expand_as(parameter)
+            assert torch.equal(parameter[mine], start[name][mine])
+            assert not torch.equal(parameter[~mine], start[name][~mine])
+
+
+def test_a_gradient_mask_is_undone_by_adam_and_an_update_mask_is_not() -> None:
+    moved = {}
+    for apply_to in ("update", "gradient"):
+        model = tiny.model()
+        start = stages.weights(model)
+        method = DAS(apply_to=apply_to, **OFF)
+        _with_importance(method, model, lambda site: torch.full((site.units,), 0.9))
+        stages.learn([method], stages.stage(model, 2, steps=10), lr=1e-4, eps=1e-12, weight_decay=0)
+        name = "roberta.encoder.layer.0.intermediate.dense.weight"
+        moved[apply_to] = float((model.get_parameter(name) - start[name]).detach().abs().mean())
+    assert moved["update"] < 0.15 * moved["gradient"]
+
+
+# -- the contrast (eq. 7) -------------------------------------------------------------------------------------
+
+
+def _reference_contrast(a: Tensor, p: Tensor, v: Tensor | None, temperature: float) -> Tensor:
+    def similarity(x: Tensor, y: Tensor) -> Tensor:
+        return (x @ y) / (x.norm() * y.norm()) / temperature
+
+    total = torch.zeros((), dtype=torch.float64)
+    for n in range(len(a)):
+        bottom = sum(torch.exp(similarity(a[n], p[j])) for j in range(len(p)))
+        if v is not None:
+            bottom = bottom + sum(torch.exp(similarity(a[n], v[j])) for j in range(len(v)))
+        total = total - torch.log(torch.exp(similarity(a[n], p[n])) / bottom)
+    return total / len(a)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_contrast_is_the_equation(gated: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randn(5, 16, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    a, p, v = rows
+    expected = _reference_contrast(a, p, v if gated else None, 0.05)
+    gradients = torch.autograd.grad(expected, rows if gated else rows[:2])
+    value = contrast(a, p, v if gated else None, 0.05)
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(torch.autograd.grad(value, rows if gated else rows[:2]), gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("architecture", "objective"), [("roberta", "masked"), ("gpt2", "causal")])
+def test_views_are_the_unmasked_text_twice_and_once_through_the_gated_network(
+    architecture: str, objective: str
+) -> None:
+    model = tiny.model(architecture)
+    method = DAS(contrast=0.7, general="none")
+    maps = _with_importance(method, model, lambda site: torch.rand(site.units))
+    stage = stages.stage(model, 2, objective)
+    stages.begin([method], stage)
+    batch = next(stage.batches(4))
+    inputs = stage.objective.inputs(batch)
+    inputs["input_ids"] = batch.get("plain_ids", batch["input_ids"])
+    assert len(method.views(stage, batch)) == (3 if objective == "masked" else 2), (
+        "unmasked text is in the pass already"
+    )
+    full = stage.objective.hidden(model, inputs).mean(1)
+    with Gates(model) as gates:
+        gates.set(maps)
+        previous = stage.objective.hidden(model, inputs).mean(1)
+    _, extra = Protection([method], stage).forward(model, batch)
+    # Without dropout the two copies of a text are equal, so a pairing of different texts would show in the value.
+    expected = 0.7 * _reference_contrast(full.double(), full.double(), previous.double(), 0.05)
+    torch.testing.assert_close(extra["das/contrast"].double(), expected, rtol=1e-4, atol=1e-5)
+    shifted = _reference_contrast(full.double(), full.roll(1, 0).double(), previous.double(), 0.05)
+    assert shifted > expected
+
+
+def test_dropout_differs_between_the_copies_and_every_representation_learns() -> None:
+    model = tiny.model(dropout=0.1).train()
+    hidden = {}
+    for stop in (False, True):
+        method = DAS(stop_gradient_prev=stop, general="none")
+        _with_importance(method, model, lambda site: torch.rand(site.units))
+        stage = stages.stage(model, 2)
+        stages.begin([method], stage)
+        batch = next(stage.batches(4))
+        outputs = stage.objective.forward(model, batch, method.views(stage, batch))
+        full, again, _ = outputs.views
+        assert (full - again).abs().max() > 1e-3
+        for view in outputs.views:
+            view.retain_grad()
+        method.extra_losses(stage, batch, outputs)["contrast"].backward()
+        hidden[stop] = [view.grad is not None and bool(view.grad.abs().max() > 0) for view in outputs.views]
+    assert hidden == {False: [True, True, True], True: [True, True, False]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "fraction", "expected"), [(8, 1, 8), (8, 0.25, 2), (8, 0.1, 2), (4, 0.75, 3), (1, 0.5, 1)]
+)
+def test_contrasted_rows(rows: int, fraction: float, expected: int) -> None:
+    assert contrasted(rows, fraction) == expected
+
+
+def test_without_any_importance_the_contrast_has_no_gated_rows() -> None:
+    method = DAS(general="none")
+    stage = stages.stage(tiny.model(dropout=0.1), 1)
+    stages.begin([method], stage)
+    batch = next(stage.batches(4))
+    assert [view.gates for view in method.views(stage, batch)] == [None, None]
+    assert method.mask(stage) is None
+    _, extra = Protection([method], stage).forward(stage.model, batch)
+    assert math.isfinite(float(extra["das/contrast"]))
+
+
+# -- state and refusals ---------------------------------------------------------------------------------------
+
+
+def test_memory_is_the_whole_state() -> None:
+    method, model = DAS(samples=4), tiny.model(dropout=0.1)
+    stages.learn([method], stages.stage(model, 1, steps=2))
+    restored, twin = DAS(samples=4), tiny.model(dropout=0.1)
+    restored.load_memory(method.memory())
+    twin.load_state_dict(model.state_dict())
+    stages.learn([method], stages.stage(model, 2))
+    stages.learn([restored], stages.stage(twin, 2))
+    assert all(torch.equal(p, twin.get_parameter(name)) for name, p in model.named_parameters())
+    assert restored.memory().facts == method.memory().facts
+
+
+def test_memory_of_another_model_is_refused() -> None:
+    method = DAS(**OFF)
+    _with_importance(method, tiny.model(), lambda site: torch.rand(site.units))
+    with pytest.raises(MethodError, match="units"):
+        stages.begin([method], stages.stage(tiny.model(intermediate_size=48), 2))
+
+
+def test_refusals() -> None:
+    t5 = tiny.model("t5", dropout=0.1)
+    with pytest.raises(MethodError, match="contrast: 0"):
+        check_methods([DAS()], stages.setting(t5, [DAS()], "text-to-text"))
+    check_methods([DAS(contrast=0)], stages.setting(t5, [DAS()], "text-to-text"))
+    with pytest.raises(MethodError, match="general: none"):
+        check_methods([DAS()], stages.setting(tiny.model(), [DAS()]))
+    check_methods([DAS(general="none")], stages.setting(tiny.model(), [DAS()]))
+    model = tiny.model(dropout=0.1)
+    with pytest.raises(MethodError, match="PEFT"):
+        check_methods([DAS()], stages.setting(model, [DAS(), IncLoRA()]))
+    with pytest.raises(MethodError, match="'strength'"):
+        DAS(strength=2)

@@ -1,0 +1,75 @@
+import re
+
+import pytest
+import report_fixture
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everlearn.errors import RunError
+from everlearn.evaluation.results import Results
+from everlearn.report import model_card
+from everlearn.report.runs import clean
+
+RECIPE = "model: roberta-base\n"
+
+
+def front(card):
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+@pytest.fixture
+def results():
+    return report_fixture.results("das", "DAS", 0.06)
+
+
+def test_the_front_matter(results):
+    found = front(model_card(results | {"model": "FacebookAI/roberta-base"}, RECIPE))
+    assert found["library_name"] == "transformers"
+    assert found["base_model"] == "FacebookAI/roberta-base"
+    assert found["pipeline_tag"] == "fill-mask"
+    assert found["tags"] == ["everlearn", "continual-learning", "continual-pretraining", "das"]
+
+
+@pytest.mark.parametrize("model", ["/somewhere/model", "../model", "a/b/c", "", "C:\\model"])
+def test_a_local_base_is_not_named_to_the_hub(results, model):
+    assert "base_model" not in front(model_card(results | {"model": model}))
+
+
+def test_the_body(results):
+    card = model_card(results, RECIPE)
+    assert "sympy → networkx" in card
+    assert "<https://arxiv.org/abs/2302.03241>" in card
+    assert "AutoModelForMaskedLM.from_pretrained(folder)" in card
+    assert "folder = 'stage-06-torch'" in card
+    assert "everlearn run runs/das/recipe.yaml" in card
+    assert f"```yaml\n{RECIPE.strip()}\n```" in card
+    assert "| DAS | +0.546 [+0.538, +0.555] |" in card
+    assert "attention leaks" in card
+
+
+def test_objects_and_mappings_give_the_same_card(results):
+    assert model_card(Results.model_validate(results)) == model_card(Results.model_validate(results).model_dump())
+
+
+def test_a_recipe_cannot_leave_its_fence(results):
+    card = model_card(results, "a: |\n  ```\n  # not a heading\n")
+    assert "````yaml\na: |\n  ```\n" in card
+    assert card.count("````") == 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_wild_names_stay_in_their_place(domain, run):
+    found = report_fixture.results("das", run, 0.1, domains=[domain, "b" if domain != "b" else "c"])
+    card = model_card(found | {"run": run, "notes": [domain]}, run)
+    assert front(card)["library_name"] == "transformers"
+    body = card.split("---\n", 2)[2]
+    code = next(block for block in re.findall(r"```python\n(.*?)```", body, re.DOTALL))
+    compile(code, "card", "exec")
+    assert clean(domain).encode("utf-8") is not None
+
+
+def test_what_is_no_result_is_an_error():
+    with pytest.raises(RunError, match="matrices"):
+        model_card({"run": "x"})
