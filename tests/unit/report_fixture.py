@@ -71,23 +71,25 @@ def results(
     lost = {d: estimate(score[-1, i] - own[i], 0.018) for i, d in enumerate(domains[:-1])}
     forward = {d: estimate(score[0, i] - score[i, i], 0.01) for i, d in enumerate(domains) if i}
 
-    def mean(entries: dict[str, dict[str, float]], half: float = 0.008) -> dict[str, float]:
-        return estimate(float(np.mean([entry["value"] for entry in entries.values()] or [0.0])), half)
+    def mean(entries: dict[str, dict[str, float]], half: float = 0.008) -> dict[str, dict[str, float]]:
+        if not entries:
+            return {}
+        return {"mean": estimate(float(np.mean([entry["value"] for entry in entries.values()])), half)}
 
     tasks = [f"{domain}-subpackage" for domain in domains]
     task_lost = {t: estimate(accuracy[i + 1, i] - accuracy[-1, i], 0.03) for i, t in enumerate(tasks[:-1])}
     seconds = 130.0 if name == "plain" else 171.0
     text = {
-        "learnt": {**learnt, "mean": mean(learnt)},
-        "forgotten": {**lost, "mean": mean(lost)},
-        "forgotten_max": {**lost, "mean": mean(lost)},
-        "backward_transfer": {"mean": {key: -mean(lost)[key] for key in ("value", "low", "high")}},
-        "forward_transfer": {**forward, "mean": mean(forward)},
-        "forgetting_rate": {"mean": mean(lost)},
+        "learnt": learnt | mean(learnt),
+        "forgotten": lost | mean(lost),
+        "forgotten_max": lost | mean(lost),
+        "backward_transfer": {d: estimate(-entry["value"], 0.018) for d, entry in lost.items()},
+        "forward_transfer": forward | mean(forward),
+        "forgetting_rate": mean(lost),
         "general_drift": {"general": estimate(score[-1, -1] - score[0, -1], 0.012)},
         "average": {"mean": estimate(float(score[-1, :-1].mean()), 0.01)},
     }
-    text["backward_transfer"]["mean"] = estimate(-mean(lost)["value"], 0.008)
+    text["backward_transfer"] |= mean(text["backward_transfer"])
     return {
         "everlearn": "0.1.0",
         "run": name,
@@ -101,16 +103,16 @@ def results(
         "matrices": {
             "bits_per_byte": matrix(score, 0.03, "bits/byte", False, rows, columns),
             "loss": matrix(score * 1.9, 0.05, "nats/token", False, rows, columns),
-            "perplexity": matrix(np.exp(score * 1.9), 0.9, "", False, rows, columns),
-            "accuracy": matrix(accuracy, 0.03, "", True, rows, tasks)
+            "perplexity": matrix(np.exp(score * 1.9), 0.9, "per token", False, rows, columns),
+            "accuracy": matrix(accuracy, 0.03, "fraction", True, rows, tasks)
             | {"task_domains": dict(zip(tasks, domains, strict=True))},
-            "macro_f1": matrix(accuracy - 0.06, 0.03, "", True, rows, tasks)
+            "macro_f1": matrix(accuracy - 0.06, 0.03, "fraction", True, rows, tasks)
             | {"task_domains": dict(zip(tasks, domains, strict=True))},
         },
         "summary": {
             "bits_per_byte": text,
             "accuracy": {
-                "forgotten": {**task_lost, "mean": mean(task_lost, 0.015)},
+                "forgotten": task_lost | mean(task_lost, 0.015),
                 "average": {"mean": estimate(float(accuracy[-1].mean()), 0.014)},
             },
         },

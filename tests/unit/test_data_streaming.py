@@ -60,7 +60,7 @@ def test_held_out_documents_are_left_out(corpora):
     assert plain(islice(stream(corpora["plain"], held_out_share=0.4), len(expected))) == expected
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     before=st.integers(0, 90),
     again=st.integers(0, 5),

@@ -20,7 +20,7 @@ def front(card):
 
 @pytest.fixture
 def results():
-    return report_fixture.results("das", "DAS", 0.06)
+    return report_fixture.results("das", "DAS", 0.06, learning=0.52)
 
 
 def test_the_front_matter(results):
