@@ -21,7 +21,10 @@ ARCHITECTURE = {"masked": "roberta", "causal": "gpt2", "text-to-text": "t5"}
 
 
 def blocks(count: int, seed: int = 0, objective: str = "masked", kind: str = "decoder") -> list[Block]:
-    """Random rows of two documents each; for text-to-text with answers, apart for an encoder-decoder."""
+    """Random rows of two documents each; for text-to-text with answers, apart for an encoder-decoder.
+
+    There prompts differ in length but are padded to one width, so that cutting a batch differently changes nothing.
+    """
     generator = np.random.default_rng(seed)
     rows: list[Block] = []
     for _ in range(count):
@@ -31,7 +34,9 @@ def blocks(count: int, seed: int = 0, objective: str = "masked", kind: str = "de
             rows.append({"input_ids": ids, "segments": segments})
         elif kind == "encoder-decoder":
             answer = generator.integers(5, tiny.VOCABULARY, generator.integers(2, 6), dtype=np.int32)
-            rows.append({"input_ids": ids[: generator.integers(8, S)], "labels": np.append(answer, np.int32(2))})
+            rows.append(
+                {"input_ids": ids[: generator.integers(S - 7, S + 1)], "labels": np.append(answer, np.int32(2))}
+            )
         else:
             labels = np.where(np.arange(S) % (S // 2) >= S // 2 - 4, ids, -100).astype(np.int32)
             rows.append({"input_ids": ids, "segments": segments, "labels": labels})

@@ -133,7 +133,7 @@ def schema() -> dict[str, Any]:
     for key in ("model", "general"):  # a bare path is short for {path: …}
         properties[key] = {**_described(properties[key]), "anyOf": [{"type": "string"}, *_choices(properties[key])]}
     properties["train"] = _training_schema(properties["train"])
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "everlearn recipe", **whole}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
 
 
 def _described(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _group(key: str, model: type[BaseModel], listed: bool = False, active: bool 
         dash = listed and position == 0
         lines += _comment(field.description, "  " if dash else indent)
         set_here = "" if name in shown else "# "
-        lines.append(f"{'  - ' if dash else indent}{set_here}{name}: {_value(shown.get(name, default))}")
+        lines.append(f"{'  - ' if dash else indent}{set_here}{name}: {value_text(shown.get(name, default))}")
     if not active or not shown:
         lines = [f"# {line}" for line in lines]
     return "\n".join([*_comment(Recipe.model_fields[key].description), *lines]) + "\n"
@@ -217,13 +217,13 @@ def _group(key: str, model: type[BaseModel], listed: bool = False, active: bool 
 
 def _choice(key: str) -> str:
     field = Recipe.model_fields[key]
-    return "\n".join([*_comment(field.description), f"# {key}: {_value(field.default)}"]) + "\n"
+    return "\n".join([*_comment(field.description), f"# {key}: {value_text(field.default)}"]) + "\n"
 
 
 def _methods() -> str:
     lines = [*_comment(f"{Recipe.model_fields['method'].description} `everlearn methods NAME` explains each.")]
     for entry in describe_all():
-        given = ", ".join(f"{option['name']}: {_value(option['default'])}" for option in entry["options"])
+        given = ", ".join(f"{option['name']}: {value_text(option['default'])}" for option in entry["options"])
         text = f"{{name: {entry['name']}{', ' if given else ''}{given}}}"
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
         wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
@@ -234,11 +234,12 @@ def _methods() -> str:
 
 def _training() -> str:
     lines = [*_comment(Recipe.model_fields["train"].description), "train:"]
-    lines += [f"  {name}: {_value(value)}" for name, value in _EXAMPLE["train"].items()]
+    lines += [f"  {name}: {value_text(value)}" for name, value in _EXAMPLE["train"].items()]
     return "\n".join(lines) + "\n"
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as a recipe writes it."""
     if isinstance(value, float):
         return f"{value:g}" if "e" not in f"{value:g}" else f"{value!r}"
     if isinstance(value, str):

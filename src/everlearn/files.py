@@ -20,6 +20,8 @@ from safetensors.torch import load_file, save_file
 from everlearn.errors import RunError
 
 SEAL = "seal.json"
+PARTIAL = ".partial."
+"""Begins the name of whatever is still being written."""
 
 
 @contextlib.contextmanager
@@ -27,24 +29,23 @@ def full_disk_is_an_error(path: Path) -> Iterator[None]:
     """Turn "no space left" into a sentence; everything else passes."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(
-                f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is whole. "
-                "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
-            ) from error
-        raise
-    except SafetensorError as error:
-        if "No space left" in str(error) or "os error 28" in str(error):
-            raise RunError(f"The disk is full: {path} could not be written. Free some space and resume.") from error
-        raise
+    except (OSError, SafetensorError, RuntimeError) as error:
+        # safetensors words the system's error itself; torch.save only notices that its archive came out too short.
+        words = ("No space left", "os error 28", "inline_container", "PytorchStreamWriter")
+        coded = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if not coded and not any(word in str(error) for word in words):
+            raise
+        raise RunError(
+            f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is whole. "
+            "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
+        ) from error
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a text file atomically: a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with full_disk_is_an_error(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -80,7 +81,7 @@ def read_json(path: Path) -> Any:
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Replace a safetensors file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{PARTIAL}{path.name}.{os.getpid()}")
     with full_disk_is_an_error(path):
         try:
             save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
@@ -124,7 +125,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         The folder to write into. If the block raises, nothing appears at `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}."))
     with full_disk_is_an_error(path):
         try:
             yield temporary
@@ -132,7 +133,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             seal(temporary)
             if path.exists():
                 # A folder cannot replace a folder in one step: set the old one aside first.
-                aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+                aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}.old."))
                 os.replace(path, aside / "old")
                 os.replace(temporary, path)
                 shutil.rmtree(aside, ignore_errors=True)
@@ -171,8 +172,8 @@ def damage(folder: Path) -> str | None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed process was still writing (hidden names made by this module)."""
-    for path in folder.glob(".*"):
+    """Delete what a killed process was still writing, in a folder and everything below it."""
+    for path in list(folder.rglob(f"{PARTIAL}*")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

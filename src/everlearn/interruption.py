@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl
 
 from everlearn.errors import EverlearnError
@@ -22,11 +23,18 @@ class Interruption:
     whole or absent, so nothing is lost there."""
 
     def __init__(self) -> None:
+        self.folder = Path()
         self.asked = False
-        self._training = False
+        self.training = False
         self._before: dict[int, Any] = {}
 
+    def of(self, folder: Path) -> Interruption:
+        """The same, for the run in this folder."""
+        self.folder = folder
+        return self
+
     def __enter__(self) -> Interruption:
+        self.asked = self.training = False
         if threading.current_thread() is threading.main_thread() and not self._before:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)
@@ -38,7 +46,7 @@ class Interruption:
         self._before = {}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked or not self._training:
+        if self.asked or not self.training:
             raise KeyboardInterrupt
         self.asked = True
 
@@ -46,10 +54,10 @@ class Interruption:
         """Makes the Trainer save and stop after the step in which the signal came."""
         return _Callback(self)
 
-    def stop_here(self, folder: Path) -> None:
+    def stop_here(self) -> None:
         """Raise ``Interrupted`` when a signal came during training."""
         if self.asked:
-            raise Interrupted(f"Stopped and saved. Continue with `everlearn resume {folder}`.")
+            raise Interrupted(f"Stopped and saved. Continue with `everlearn resume {self.folder}`.")
 
 
 class _Callback(TrainerCallback):
@@ -57,12 +65,21 @@ class _Callback(TrainerCallback):
         self.interruption = interruption
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.interruption._training = True
+        self.interruption.training = True
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self.interruption._training = False
+        self.interruption.training = False
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        if self.interruption.asked and state.global_step < state.max_steps:
+        stop = self.interruption.asked
+        if args.world_size > 1:
+            # A signal reaches processes at different steps, but all must stop after the same one. Asking makes an
+            # accelerator wait, so there it is done with the log, which waits anyway.
+            stop = False
+            if args.device.type == "cpu" or control.should_log:
+                votes = torch.tensor(float(self.interruption.asked), device=args.device)
+                torch.distributed.all_reduce(votes)
+                stop = self.interruption.asked = bool(votes)
+        if stop:
             control.should_save = control.should_training_stop = True
         return control

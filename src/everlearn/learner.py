@@ -7,6 +7,7 @@ Each is made atomically from the ones before it, by functions of the recipe and 
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ from everlearn import files
 from everlearn import recipe as recipes
 from everlearn.anatomy import Kind, kind_of
 from everlearn.data import prepare
-from everlearn.data.blocks import BlockSource
+from everlearn.data.blocks import BlockSource, DeferredBlocks
 from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
 from everlearn.data.loader import BlockLoader
@@ -28,6 +29,7 @@ from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
+from everlearn.gathering import Blueprint
 from everlearn.interruption import Interruption
 from everlearn.loading import load_model, load_tokenizer, load_weights
 from everlearn.methods.base import Method, Setting, Stage
@@ -35,7 +37,7 @@ from everlearn.methods.protection import check_methods
 from everlearn.objectives import Objective, make_objective, unwrap
 from everlearn.progress import Reporter
 from everlearn.recipe import General, Recipe
-from everlearn.run_folder import RunFolder, cache_folder
+from everlearn.run_folder import RunFolder, step_of
 from everlearn.scoring import Scorer, peak_memory
 from everlearn.seeding import seed_for, seeded, set_all
 from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, training_arguments
@@ -97,7 +99,8 @@ class ContinualLearner:
             recipe = recipes.parse(raw)
         self.recipe = recipe
         self.folder = RunFolder(recipe.folder())
-        self.processes = PartialState()
+        # One process evaluates while the others wait: longer than the ten minutes after which they would give up.
+        self.processes = PartialState(cpu=bool(recipe.train.get("use_cpu")), timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.interruption = Interruption()
         self._prepared: dict[str, Prepared] = {}
@@ -126,14 +129,12 @@ class ContinualLearner:
         if self.processes.is_main_process:
             self.folder.clean_up()
         self.processes.wait_for_everyone()
-        with self.interruption:
+        with self.interruption.of(self.folder.path):
             scorer = self.scorer()
             scorer.score(0)
             for index, domain in enumerate(self.recipe.domains, 1):
                 if not self.folder.finished(index, domain.name):
-                    self.train_stage(
-                        index, domain, self.methods_after(index - 1), self.folder.stage(index, domain.name)
-                    )
+                    self.train_stage(index, domain, self.methods_after(index - 1))
                 scorer.score(index)
             if self.recipe.evaluation.alone:
                 self.train_alone(scorer)
@@ -143,11 +144,13 @@ class ContinualLearner:
         """Months later: learn one more domain from the saved model and memory. No old data is read.
 
         Raises:
-            RunError: the run's earlier domains are not all learnt yet.
+            RunError: the run's earlier domains are not all learnt yet, or one of them has this name.
         """
         for index, known in enumerate(self.recipe.domains, 1):
-            if known.name != domain.name and not self.folder.finished(index, known.name):
+            if not self.folder.finished(index, known.name):
                 raise RunError(f"Domain '{known.name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+            if known.name == domain.name:
+                raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
         raw = self.recipe.model_dump(mode="json", exclude_unset=True)
         raw["domains"] = [*raw["domains"], domain.model_dump(mode="json", exclude_unset=True)]
         added = [task.model_dump(mode="json", exclude_unset=True) for task in end_tasks]
@@ -162,16 +165,14 @@ class ContinualLearner:
 
     # -- one stage --------------------------------------------------------------------------------------------
 
-    def train_stage(self, index: int, domain: Domain, methods: list[Method], place: Path) -> None:
+    def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
         """Learn one domain from the model before it, and seal its stage folder."""
         started = time.monotonic()
         stage = self.stage(index, domain, methods)
-        training = place.with_name(place.name + ".training")
-        checkpoint = (
-            self.folder.checkpoint(index, domain.name, self.reporter.say)
-            if training == (self.folder.training(index, domain.name))
-            else None
-        )
+        training = self.folder.training(index, domain.name)
+        checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say)
+        if self.processes.is_main_process:
+            self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
         for method in methods:
@@ -190,8 +191,6 @@ class ContinualLearner:
             self.processes.process_index,
             self.processes.num_processes,
         )
-        if checkpoint is not None and self.processes.is_main_process:
-            self.folder.forget_log_after(index, int(checkpoint.name.rsplit("-", 1)[1]))
         with self.reporter.activity(
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
         ) as done:
@@ -204,11 +203,13 @@ class ContinualLearner:
                 log=self.folder.log,
                 callbacks=[self.interruption.callback()],
             )
+            blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
-            output = trainer.fit(checkpoint)
-        self.interruption.stop_here(self.folder.path)
+            trainer.fit(checkpoint)
+        self.interruption.stop_here()
         trainer.check_finite()
-        stage.model = self.trained_model(trainer, training)
+        trainer.check_weights()
+        stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
         for method in methods:
             with seeded(stage.seed, index, method.name, "end"):
                 method.end_domain(stage)
@@ -221,7 +222,7 @@ class ContinualLearner:
             "training_seconds": round(trainer.seconds, 3),
             "peak_memory_bytes": peak_memory(),
             "tokens": trainer.tokens,
-            "final_loss": output.training_loss,
+            "final_loss": trainer.last_loss,
             "mixture": _shares(source),
             "fingerprint": stage.source.fingerprint,
         }
@@ -229,29 +230,25 @@ class ContinualLearner:
             model = stage.model
             for method in reversed(methods):
                 model = method.export(model)
-            with files.new_folder(place) as folder:
+            with files.new_folder(self.folder.stage(index, domain.name)) as folder:
                 save_model(model, stage.tokenizer, folder)
                 save_memories(folder / MEMORY, methods)
                 files.write_json(folder / "stage.json", facts)
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
 
-    def trained_model(self, trainer: StageTrainer, folder: Path) -> nn.Module:
-        """The trained model without any wrapper; under FSDP every process reads the gathered weights back."""
-        if not trainer.is_fsdp_enabled:
-            return unwrap(trainer.stage.model)
-        trainer.save_model(str(folder / "whole"))
-        self.processes.wait_for_everyone()
-        return self.load(folder / "whole")
-
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
         tokenizer, objective, _, _ = self.setting()
         model: nn.Module = self.model_after(index - 1)
         for method in methods:
-            model = method.prepare_model(model)
+            with seeded(self.recipe.run.seed, index, method.name, "prepare"):
+                model = method.prepare_model(model)
         prepared = self.prepared(domain.name)
-        general = self.prepared(self.recipe.general.name).train if self.recipe.general is not None else None
+        general = None
+        if self.recipe.general is not None:
+            name = self.recipe.general.name
+            general = DeferredBlocks(name, lambda: self.prepared(name).train)
         device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
         return Stage(
             index=index,
@@ -270,20 +267,15 @@ class ContinualLearner:
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            place = self.folder.path / "alone" / domain.name
-            if not place.is_dir():
-                stage_of_one = ContinualLearner(
-                    self.recipe.changed(
-                        domains=[domain.model_dump(mode="json", exclude_unset=True)],
-                        method=["sequential"],
-                        end_tasks=[],
-                    ),
-                    reporter=self.reporter,
-                )
-                stage_of_one.folder = self.folder
-                stage_of_one.interruption = self.interruption
-                stage_of_one.train_stage(1, domain, stage_of_one.recipe.methods(), place)
-            scorer.score_alone(domain.name, place)
+            recipe = self.recipe.changed(
+                domains=[domain.model_dump(mode="json", exclude_unset=True)], method=["sequential"], end_tasks=[]
+            )
+            alone = ContinualLearner(recipe, reporter=self.reporter)
+            alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
+            alone.interruption = self.interruption
+            if not alone.folder.finished(1, domain.name):
+                alone.train_stage(1, domain, recipe.methods())
+            scorer.score_alone(domain.name, alone.folder.stage(1, domain.name))
 
     # -- what a stage is made of ------------------------------------------------------------------------------
 
@@ -348,7 +340,7 @@ class ContinualLearner:
             with self.processes.main_process_first():
                 self.reporter.say(f"Reading {name}")
                 self._prepared[name] = prepare(
-                    corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.cache()
+                    corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.recipe.data.cache
                 )
         return self._prepared[name]
 
@@ -378,10 +370,6 @@ class ContinualLearner:
         if index > 0:
             load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
         return methods
-
-    def cache(self) -> Path:
-        """Where tokenised corpora are kept."""
-        return Path(self.recipe.data.cache).expanduser() if self.recipe.data.cache else cache_folder() / "data"
 
     def notes(self) -> list[str]:
         """What a reader of the results should know."""

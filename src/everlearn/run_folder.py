@@ -24,13 +24,6 @@ from everlearn.trainer import checkpoints
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
 
-def cache_folder() -> Path:
-    """Where everlearn keeps what it can make again: ``EVERLEARN_CACHE``, or ``everlearn`` in the user's cache."""
-    if "EVERLEARN_CACHE" in os.environ:
-        return Path(os.environ["EVERLEARN_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "everlearn"
-
-
 class RunFolder:
     """The folder of one run.
 
@@ -120,11 +113,9 @@ class RunFolder:
 
     def clean_up(self) -> None:
         """Remove what a killed process was still writing, and checkpoints of finished stages."""
-        for folder in (self.path, *self.path.glob("stage-*.training"), self.path / "evaluation"):
-            if folder.is_dir():
-                files.remove_leftovers(folder)
-        for training in self.path.glob("stage-*.training"):
-            if (self.path / training.name.removesuffix(".training")).is_dir():
+        files.remove_leftovers(self.path)
+        for training in self.path.rglob("stage-*.training"):
+            if training.with_name(training.name.removesuffix(".training")).is_dir():
                 shutil.rmtree(training, ignore_errors=True)
 
     def row(self, index: int) -> Path:
@@ -136,6 +127,7 @@ class RunFolder:
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
         stamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.path.mkdir(parents=True, exist_ok=True)
         with files.full_disk_is_an_error(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": stamp} | line) + "\n")
 
@@ -149,9 +141,15 @@ class RunFolder:
         return lines
 
     def forget_log_after(self, stage: int, step: int) -> None:
-        """Drop the lines that a resumed stage will write again."""
+        """Drop the lines that a resumed stage will write again, and a line that a kill cut short."""
         kept = [line for line in self.metrics() if line.get("stage") != stage or line.get("step", 0) <= step]
-        files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+        if self.metrics_file.is_file():
+            files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def step_of(checkpoint: Path) -> int:
+    """Optimizer steps behind a checkpoint."""
+    return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def environment() -> dict[str, Any]:

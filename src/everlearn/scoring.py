@@ -231,7 +231,7 @@ class Scorer:
                 ],
                 status="finished" if len(facts) == len(self.domains) else "running",
                 objective=self.learner.setting()[1].name,
-                model=str(self.recipe.model.path or self.recipe.model.config),
+                model=self.recipe.model.path or f"random {(self.recipe.model.config or {})['model_type']}",
                 seed=self.recipe.run.seed,
             ),
             self.domains,

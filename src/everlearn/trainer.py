@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
 from everlearn.data.loader import BlockLoader
-from everlearn.errors import RecipeError, TrainingDiverged, did_you_mean
+from everlearn.errors import MethodError, RecipeError, RunError, TrainingDiverged, did_you_mean
 from everlearn.methods.base import Memory, Method, Stage
-from everlearn.methods.protection import Protection
+from everlearn.methods.protection import Protection, local
 from everlearn.objectives import IGNORE, unwrap
 
 DATA_STATE = "data_state.json"
@@ -45,10 +45,15 @@ REFUSED = {
     "load_best_model_at_end": "a stage ends with its last step; see `evaluation`",
     "dataloader_num_workers": "blocks are packed beforehand and their position is exact only in the main process",
     "group_by_length": "blocks have one length",
+    "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
+    "torch_compile": "the loss is computed inside the forward pass, which would be compiled anew at every step",
     "auto_find_batch_size": "another batch size would change what is compared",
     "hub_model_id": "push a finished stage folder with `huggingface-cli upload`",
     "push_to_hub": "push a finished stage folder with `huggingface-cli upload`",
     "resume_from_checkpoint": "use `everlearn resume RUN`",
+    "save_only_model": "a run must be able to go on from a checkpoint",
+    "deepspeed": "methods act on gradients and weights that PyTorch holds; use `fsdp`",
+    "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
     **dict.fromkeys(FORCED, "everlearn sets it"),
 }
 Progress = Callable[[int], None]
@@ -75,9 +80,14 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
     if steps > 0:
         chosen["max_steps"] = steps
     try:
-        return TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
+        args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
     except (ValueError, TypeError) as error:
         raise RecipeError(f"`train` is not accepted by TrainingArguments: {error}") from None
+    if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
+        raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # DataParallel would cut our batches into parts; several devices are used by several processes
+    return args
 
 
 class StageTrainer(Trainer):
@@ -104,6 +114,7 @@ class StageTrainer(Trainer):
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
         self.stage, self.methods, self.loader = stage, list(methods), loader
+        self._fingerprint = loader.source.fingerprint
         self.protection = Protection(methods, stage)
         super().__init__(
             model=stage.model,
@@ -112,6 +123,12 @@ class StageTrainer(Trainer):
             processing_class=stage.tokenizer,
             callbacks=[_Updates(self), *callbacks],
         )
+        masking = [method.name for method in self.methods if type(method).mask is not Method.mask]
+        if self.is_deepspeed_enabled and masking:
+            raise MethodError(
+                f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
+                "or FSDP (`train.fsdp`)."
+            )
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
         self._progress, self._write = progress, log
@@ -126,6 +143,11 @@ class StageTrainer(Trainer):
         return self.seconds_before + time.monotonic() - self._started
 
     @property
+    def last_loss(self) -> float | None:
+        """The last logged loss."""
+        return next((line["loss"] for line in reversed(self.state.log_history) if "loss" in line), None)
+
+    @property
     def tokens(self) -> int:
         """Tokens of the rows that this stage trains on, padding and all processes included."""
         rows = self.loader.batches * self.loader.batch_size * self.args.world_size
@@ -135,7 +157,8 @@ class StageTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Whole batches, already of this process: nothing for accelerate to shard or to read ahead."""
-        return DataLoader(self.loader, batch_size=None)
+        # A generator of its own: opening an iterator draws from it, which would shift the dropout after a resume.
+        return DataLoader(self.loader, batch_size=None, generator=torch.Generator())
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
         """Labels in the accumulated batch, over all processes."""
@@ -184,6 +207,9 @@ class StageTrainer(Trainer):
         optimizer.param_groups = groups
         return optimizer
 
+    def _mean(self, value: Tensor) -> float:
+        return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)
+
     def _add(self, name: str, value: Tensor) -> None:
         value = value.detach()
         self._parts[name] = value if name not in self._parts else self._parts[name] + value
@@ -195,9 +221,9 @@ class StageTrainer(Trainer):
         if "loss" in logs:
             now, step = time.monotonic(), self.state.global_step
             steps = step - self._mark[1]
-            logs |= {name: float(value) / steps for name, value in self._parts.items() if name != "objective"}
-            if len(self._parts) > 1:
-                logs["objective"] = float(self._parts["objective"]) / steps
+            parts = {name: self._mean(value) / steps for name, value in self._parts.items()}
+            if len(parts) > 1:
+                logs |= parts
             seconds = now - self._mark[0]
             if seconds > 0 and self.loader.source.block_tokens:
                 tokens = steps * self.get_total_train_batch_size(self.args) * self.loader.source.block_tokens
@@ -214,12 +240,31 @@ class StageTrainer(Trainer):
         Raises:
             TrainingDiverged: with the step at which it began; nothing was saved after it.
         """
-        bad = int(self._bad) if self._bad is not None else 0
-        if bad:
-            raise TrainingDiverged(
-                f"The loss of domain '{self.stage.domain}' is not finite from step {bad} on. The last good state is "
-                "kept. Start a new run with a lower `train.learning_rate` (or a smaller strength of the method)."
-            )
+        bad = self._bad
+        if bad is not None and self.args.world_size > 1:
+            bad = self.accelerator.gather(bad.reshape(1)).max()
+        if bad is not None and bad > 0:
+            self._diverged("loss", int(bad))
+
+    def check_weights(self) -> None:
+        """Stop before weights are saved that the last update broke, which no loss has seen yet.
+
+        Raises:
+            TrainingDiverged: a weight is not finite.
+        """
+        with torch.no_grad():
+            trained = [parameter for parameter in self.stage.model.parameters() if parameter.requires_grad]
+            bad = torch.stack([(~torch.isfinite(local(p)).all()).float() for p in trained]).max()
+        if self.args.world_size > 1:
+            bad = self.accelerator.gather(bad.reshape(1)).max()
+        if bad > 0:
+            self._diverged("updated model", self.state.global_step)
+
+    def _diverged(self, what: str, step: int) -> NoReturn:
+        raise TrainingDiverged(
+            f"The {what} of domain '{self.stage.domain}' is not finite from step {step} on. The last good state is "
+            "kept. Start a new run with a lower `train.learning_rate` (or a smaller strength of the method)."
+        )
 
     def on_step_end(self) -> None:
         """Tell the progress bar."""
@@ -232,6 +277,17 @@ class StageTrainer(Trainer):
         """Train to the end of the stage, from a sealed checkpoint when one is given."""
         if checkpoint is not None:
             saved = files.read_json(checkpoint / DATA_STATE)
+            if saved["processes"] != self.args.world_size:
+                raise RunError(
+                    f"{checkpoint} was written by {saved['processes']} process(es) and this run has "
+                    f"{self.args.world_size}. Resume with as many, or delete the folder above it to start the domain "
+                    "again."
+                )
+            if saved["fingerprint"] != self._fingerprint:
+                raise RunError(
+                    f"The text of domain '{self.stage.domain}' is not what it was when {checkpoint} was written. "
+                    "Restore it, or delete the folder above the checkpoint to start the domain again."
+                )
             self.loader.load_state_dict(saved["loader"])
             self.seconds_before = float(saved["seconds"])
         self._started = time.monotonic()
@@ -241,9 +297,10 @@ class StageTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint beside its place and move it there when it is whole."""
         self.check_finite()
+        self.check_weights()
         folder = Path(str(self.args.output_dir))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        writing = folder / f".writing-{name}"
+        writing = folder / f"{files.PARTIAL}{name}"
         if self.is_world_process_zero():
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
@@ -253,7 +310,9 @@ class StageTrainer(Trainer):
             if self.is_world_process_zero():
                 inside = writing / name
                 (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml says
-                files.write_json(inside / DATA_STATE, {"loader": self.loader.state_dict(), "seconds": self.seconds})
+                state = {"loader": self.loader.state_dict(), "processes": self.args.world_size}
+                state["fingerprint"] = self._fingerprint
+                files.write_json(inside / DATA_STATE, state | {"seconds": self.seconds})
                 save_memories(inside / MEMORY, self.methods)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
@@ -264,6 +323,14 @@ class StageTrainer(Trainer):
             limit = self.args.save_total_limit
             for old in checkpoints(folder)[: -limit if limit else 0]:
                 shutil.rmtree(old, ignore_errors=True)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """A checkpoint that does not fill the model must not pass with a warning."""
+        parameters = dict(self.stage.model.named_parameters(remove_duplicate=False))
+        filled = {id(p) for name, p in parameters.items() if name not in load_result.missing_keys}
+        empty = [name for name in load_result.missing_keys if name in parameters and id(parameters[name]) not in filled]
+        if empty:
+            raise RunError(f"The checkpoint has no weights for {', '.join(empty[:3])}: it is of another model.")
 
 
 class _output_dir:  # noqa: N801

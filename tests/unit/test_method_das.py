@@ -160,7 +160,7 @@ def test_a_gradient_mask_is_undone_by_adam_and_an_update_mask_is_not() -> None:
     assert moved["update"] < 0.15 * moved["gradient"]
 
 
-# -- the contrast (eq. 7) -------------------------------------------------------------------------------------
+# -- the contrast ---------------------------------------------------------------------------------------------
 
 
 def _reference_contrast(a: Tensor, p: Tensor, v: Tensor | None, temperature: float) -> Tensor:

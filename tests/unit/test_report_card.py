@@ -42,7 +42,7 @@ def test_the_body(results):
     assert "<https://arxiv.org/abs/2302.03241>" in card
     assert "AutoModelForMaskedLM.from_pretrained(folder)" in card
     assert "folder = 'stage-06-torch'" in card
-    assert "everlearn run runs/das/recipe.yaml" in card
+    assert "everlearn run runs/das/recipe.yaml run.name=das-again run.folder=runs/das-again" in card
     assert f"```yaml\n{RECIPE.strip()}\n```" in card
     assert "| DAS | +0.546 [+0.538, +0.555] |" in card
     assert "attention leaks" in card

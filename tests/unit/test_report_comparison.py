@@ -13,6 +13,7 @@ from everlearn.files import save_tensors
 from everlearn.report import compare, verdict
 from everlearn.report.comparison import compare_runs
 from everlearn.report.runs import from_results
+from everlearn.report.tables import headline_table
 
 
 def of(*found, **changes):
@@ -49,6 +50,12 @@ def test_a_method_that_wins_nothing_is_told_so():
     assert verdict(worse)[0].startswith(
         "DAS did not win: it is clearly better than Sequential at nothing, and it forgot"
     )
+
+
+def test_runs_that_gained_are_not_said_to_have_forgotten():
+    comparison = of(results("plain", "Sequential", -0.12), results("das", "DAS", -0.06))
+    assert verdict(comparison)[0].endswith("gained less from later domains and gained less on general text.")
+    assert "forgot" not in verdict(comparison)[0]
 
 
 def test_without_intervals_nothing_is_claimed():
@@ -179,6 +186,7 @@ def test_differences_are_paired_where_the_cells_are_kept(tmp_path):
     assert forgotten.column("a").difference(1).interval == pytest.approx((expected, expected), rel=1e-9)
     average = comparison.measure("accuracy", "average")
     assert average.paired
+    assert "resampled in pairs" in headline_table(comparison).caption
     assert average.difference(1).interval == (0.0, 0.0)
 
 

@@ -8,7 +8,7 @@ from report_fixture import results, write_run
 
 from everlearn.errors import RunError
 from everlearn.report import compare, page, write_report
-from everlearn.report.html import flatten
+from everlearn.report.formatting import flatten
 from everlearn.report.runs import read_run
 from everlearn.report.sections import curve, starts
 
@@ -94,7 +94,8 @@ def test_the_page_has_everything(text):
     for words in (
         "DAS trades", "What each domain gained and lost", "Along the stream", "Score matrices", "End tasks", "Training",
         "das/contrast", "Time, tokens and memory", "1.35 GiB", "9.98 %", "Notes", "What the words mean",
-        "everlearn report runs/plain runs/das", "per_device_train_batch_size", "versions.torch", "2.13.0+cpu",
+        "everlearn report runs/plain-again runs/das-again", "per_device_train_batch_size", "versions.torch",
+        "2.13.0+cpu",
     ):  # fmt: skip
         assert words in text, words
     assert "causal study" not in text
@@ -119,7 +120,7 @@ def test_wild_names_are_text(tmp_path):
     found = results("a b", NASTY, 0.1, domains=[NASTY, "]]>--><x y='"], seed=3)
     found["methods"][0]["paper"] = "javascript:alert(1)"
     found["notes"] = [NASTY]
-    run = write_run(tmp_path / "run", found, steps=3)
+    run = write_run(tmp_path / "a b", found, steps=3)
     (run / "environment.json").write_text(json.dumps({NASTY: [NASTY, 1]}))
     text = page(compare([run]))
     reader = read(text)
@@ -127,7 +128,7 @@ def test_wild_names_are_text(tmp_path):
     assert "x" not in reader.tags
     assert "javascript" not in " ".join(reader.links)
     assert NASTY.replace("\u202e", "\ufffd") in "".join(reader.text)
-    assert "runs/a b" in "".join(reader.text)
+    assert "everlearn run 'runs/a b/recipe.yaml'" in "".join(reader.text)
 
 
 def test_the_causal_study(tmp_path):

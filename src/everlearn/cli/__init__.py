@@ -108,8 +108,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(sentence: str, as_json: bool, code: int = USER_ERROR) -> int:
-    print(f"{'Stopped' if code == INTERRUPTED else 'Error'}: {sentence}" if code != INTERRUPTED else sentence,
-          file=sys.stderr)  # fmt: skip
+    print(sentence if code == INTERRUPTED else f"Error: {sentence}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": sentence}, ensure_ascii=False))
     return code

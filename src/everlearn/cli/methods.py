@@ -33,8 +33,9 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
     from everlearn.describing import CAPABILITIES
 
     table = Table(show_lines=False)
-    for column in ("Name", "Method", *CAPABILITIES.values(), "Objectives", "Paper"):
+    for column in ("Name", "Method", *CAPABILITIES.values(), "Objectives"):
         table.add_column(column, overflow="fold")
+    table.add_column("Paper", no_wrap=True)
     for entry in described:
         needs = entry["needs"]
         table.add_row(
@@ -42,7 +43,7 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
             entry["title"],
             *("yes" if needs[key] else "–" for key in CAPABILITIES),
             "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
-            entry["paper"] or "–",
+            entry["paper"].replace("https://arxiv.org/abs/", "arXiv:") or "–",
         )
     return table
 
@@ -52,14 +53,14 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.describing import CAPABILITIES
+    from everlearn.describing import CAPABILITIES, value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
     table = Table(title="Options", title_justify="left")
     for column in ("Option", "Type", "Default", "Meaning"):
         table.add_column(column, overflow="fold")
     for option in entry["options"]:
-        default = "required" if option["required"] else repr(option["default"])
+        default = "required" if option["required"] else value_text(option["default"])
         table.add_row(option["name"], Text(option["type"]), Text(default), Text(option["description"]))
     parts: list[RenderableType] = [
         Text(f"{entry['name']}: {entry['title']}", style="bold"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,49 @@ class BlockSource(ABC, Iterator[Block]):
     @abstractmethod
     def fresh(self, seed: int) -> BlockSource:
         """An independent source of the same blocks, from the start, in an order of its own."""
+
+
+class DeferredBlocks(BlockSource):
+    """A source that is opened when it is first asked for: a corpus that nobody needs any more may be gone by then."""
+
+    def __init__(self, name: str, opened: Callable[[], BlockSource]) -> None:
+        """Remember how to open the source."""
+        self.name = name
+        self._open = opened
+
+    @cached_property
+    def _source(self) -> BlockSource:
+        return self._open()
+
+    @property
+    def size(self) -> int | None:  # type: ignore[override]
+        """Of the source."""
+        return self._source.size
+
+    @property
+    def block_tokens(self) -> int | None:  # type: ignore[override]
+        """Of the source."""
+        return self._source.block_tokens
+
+    @property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Of the source."""
+        return self._source.fingerprint
+
+    def __next__(self) -> Block:
+        return next(self._source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the source."""
+        return self._source.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Of the source."""
+        self._source.load_state_dict(state)
+
+    def fresh(self, seed: int) -> BlockSource:
+        """An independent pass over the source."""
+        return self._source.fresh(seed)
 
 
 class PackedBlocks(BlockSource):

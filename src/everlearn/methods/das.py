@@ -45,7 +45,7 @@ class DAS(Method):
     with its own loss. Each map is squashed to [0, 1) layer by layer, and the largest over general knowledge and all
     earlier domains counts. While a domain is learnt the parameters of a unit change by (1 − I) of what they would
     (eq. 4), and a contrast pulls a text's representation towards itself under another dropout and away from all other
-    texts and from what the gated network (g = I) makes of any text (eq. 7).
+    texts and from what the gated network (g = I) makes of any text.
     """
 
     name = "das"
@@ -217,7 +217,7 @@ def contrasted(rows: int, fraction: float) -> int:
 
 
 def contrast(full: Tensor, again: Tensor, previous: Tensor | None, temperature: float) -> Tensor:
-    """InfoNCE between texts (arXiv 2302.03241, eq. 7).
+    """InfoNCE between texts (the contrastive loss of arXiv 2302.03241).
 
     −(1/N) Σ_n log( e^{s(a_n, p_n)/τ} / Σ_j (e^{s(a_n, p_j)/τ} + e^{s(a_n, v_j)/τ}) ), s the cosine, in float32, with
     N the rows of all processes together.

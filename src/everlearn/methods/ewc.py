@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @register
 class EWC(Method):
-    """Elastic weight consolidation (arXiv 1612.00796, eq. 3), in its online form (arXiv 1805.06370, §4).
+    """Elastic weight consolidation (arXiv 1612.00796, eq. 3), in its online form (arXiv 1805.06370).
 
     L = L_t + λ/2 · Σ_i F_i (θ_i − θ*_i)², with θ* the weights after the last domain and F the diagonal Fisher
     information of the earlier domains. _Quadratic penalties of several domains add up to one, so a single F and a
@@ -178,10 +178,15 @@ def _over_shards(terms: Tensor, placed: list[tuple[nn.Parameter, Tensor, Tensor]
 
     Each process differentiates its own shard only, so nothing may flow back through the sum over processes.
     """
-    whole = terms.detach().clone()
+    groups: dict[torch.distributed.ProcessGroup, list[int]] = {}
     for index, (parameter, _, _) in enumerate(placed):
         if isinstance(parameter, DTensor):
             for dim, placement in enumerate(parameter.placements):
                 if placement.is_shard():
-                    torch.distributed.all_reduce(whole[index], group=parameter.device_mesh.get_group(dim))
+                    groups.setdefault(parameter.device_mesh.get_group(dim), []).append(index)
+    whole = terms.detach().clone()
+    for group, indices in groups.items():
+        shared = whole[indices]
+        torch.distributed.all_reduce(shared, group=group)
+        whole[indices] = shared
     return terms + (whole - terms.detach())

@@ -93,7 +93,7 @@ class Protection:
         self._masks = [(m, mask) for m in self.methods if (mask := m.mask(self.stage)) is not None]
         for parameter, factor in self._factors("gradient"):
             if parameter.grad is not None:
-                _local(parameter.grad).mul_(factor)
+                local(parameter.grad).mul_(factor)
 
     def before_update(self) -> None:
         """Before ``optimizer.step()``: keep what the masks will partly restore."""
@@ -101,14 +101,14 @@ class Protection:
         for parameter, factor in self._factors("update"):
             previous = held.get(id(parameter))
             held[id(parameter)] = (parameter, factor if previous is None else previous[1] * factor)
-        self._before = [(p, factor, _local(p).detach().clone()) for p, factor in held.values() if p.requires_grad]
+        self._before = [(p, factor, local(p).detach().clone()) for p, factor in held.values() if p.requires_grad]
 
     def after_update(self) -> None:
         """After ``optimizer.step()``: take back the masked part of the update, whatever the optimizer made of it."""
         with torch.no_grad():
             for parameter, factor, old in self._before:
                 # lerp is exact at both ends: a factor of 1 gives the new value and 0 the old one, bit for bit.
-                torch.lerp(old, _local(parameter), factor.expand_as(old), out=_local(parameter))
+                torch.lerp(old, local(parameter), factor.expand_as(old), out=local(parameter))
         self._before = []
         for method in self.methods:
             method.after_step(self.stage)
@@ -146,12 +146,12 @@ def shard_like(values: Tensor, parameter: Tensor) -> Tensor:
     """`values`, which broadcast to a whole parameter, as this process holds the parameter: its device and its shard."""
     if isinstance(parameter, DTensor):
         whole = values.to(parameter.device).expand(parameter.shape).contiguous()
-        local = distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
-        return local.to(parameter.dtype)
+        shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
+        return shard.to(parameter.dtype)
     return values.to(device=parameter.device, dtype=parameter.dtype)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 

@@ -21,7 +21,7 @@ USUAL_BLOCK = 512
 
 @register
 class Replay(Method):
-    """Experience replay (arXiv 1811.11682), as continued pre-training uses it (arXiv 2403.08763, §4.2).
+    """Experience replay (arXiv 1811.11682), as continued pre-training uses it (arXiv 2403.08763).
 
     Of the tokens of each domain's training, a share r comes from a reservoir of earlier domains, from the general
     corpus, or from both; the share is exact to one block at every moment. The reservoir is a uniform sample of all
@@ -65,12 +65,13 @@ class Replay(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """The reservoir: two 4-byte numbers a token, for blocks of the usual size (the recipe's may be shorter)."""
+        """The reservoir, and once more as the source that is mixed in: two 4-byte numbers a token, for blocks of the
+        usual size (the recipe's may be shorter)."""
         if not self._keeps:
             return Cost()
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         held = self.config.capacity * min(USUAL_BLOCK, longest) * 8
-        return Cost(memory_bytes=held, disk_bytes=held)
+        return Cost(memory_bytes=2 * held, disk_bytes=held)
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
         """The domain with old text mixed in; the mixture's ``asked`` and ``realised`` shares go to the log."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -62,7 +62,7 @@ def model_card(
         "Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, without everlearn installed.",
         *_methods(run),
         "## Reproduce",
-        _fenced("bash", f"everlearn run {shlex.quote(f'runs/{run.name}')}/recipe.yaml"),
+        _fenced("bash", fmt.again(f"runs/{run.name}")),
     ]
     if recipe:
         parts += ["The resolved recipe:", _fenced("yaml", run.recipe or "")]
@@ -73,7 +73,9 @@ def model_card(
 def _introduction(run: Run, base: str) -> str:
     stream = " → ".join(escape_markdown(domain) for domain in run.domains) or fmt.MISSING
     version = escape_markdown(str(run.results.get("everlearn") or "")).strip()
-    start = f"Training started from {escape_markdown(base)}. " if base else ""
+    # A local folder's place says something about the machine and nothing about the model.
+    known = base if _HUB_ID.fullmatch(base) else PurePath(base).name
+    start = f"Training started from {escape_markdown(known)}. " if known else ""
     return (
         f"A language model that learnt these domains one after another: {stream}. {start}Objective: "
         f"{escape_markdown(str(run.results.get('objective') or fmt.MISSING))}; protection against forgetting: "

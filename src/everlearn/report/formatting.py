@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from everlearn.report.runs import Estimate
 
@@ -77,6 +79,25 @@ def listing(words: list[str], conjunction: str = "and") -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """One line of at most `length` characters."""
+    """One line of at most `length` characters; what is left out is the middle, since names often differ at the end."""
     text = " ".join(text.split())
-    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+    head = length // 2
+    return text if len(text) <= length else f"{text[:head].rstrip()}…{text[head + 1 - length :].lstrip()}"
+
+
+def again(folder: str) -> str:
+    """The command that makes a run once more, beside the first."""
+    name = f"{folder}-again"
+    parts = [f"{folder}/recipe.yaml", f"run.name={name.rpartition('/')[2]}", f"run.folder={name}"]
+    return "everlearn run " + " ".join(map(shlex.quote, parts))
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """A nested mapping as dotted names and texts."""
+    found: list[tuple[str, str]] = []
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found += flatten(item, f"{prefix}{key}.")
+        else:
+            found.append((f"{prefix}{key}", ", ".join(map(str, item)) if isinstance(item, list) else str(item)))
+    return found

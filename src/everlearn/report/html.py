@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -20,7 +19,7 @@ from everlearn.report.measures import KINDS
 from everlearn.report.plots import GLYPHS, SERIES
 from everlearn.report.runs import Run, number
 from everlearn.report.tables import Cell, Table, column_table, headline_table
-from everlearn.report.verdict import verdict
+from everlearn.report.verdict import paragraphs
 
 _WORDS = (
     ("Domain, stage, stream", "A domain is a named corpus, learnt in one go: its stage. The stream is their order."),
@@ -65,7 +64,7 @@ def page(comparison: Comparison) -> str:
         title=_title(comparison),
         facts=_facts(comparison),
         legend=[(label, GLYPHS[i % SERIES], i % SERIES) for i, label in enumerate(comparison.labels)],
-        verdict=verdict(comparison),
+        verdict=paragraphs(comparison),
         headline=headline_table(comparison),
         domains=figures.domains(),
         domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
@@ -83,7 +82,7 @@ def page(comparison: Comparison) -> str:
         notes=comparison.notes,
         methods=_methods(comparison),
         recipes=[(label, run.recipe) for label, run in _each(comparison) if run.recipe],
-        environments=[(label, flatten(run.environment)) for label, run in _each(comparison) if run.environment],
+        environments=[(label, fmt.flatten(run.environment)) for label, run in _each(comparison) if run.environment],
         words=[*_WORDS[:1], *((k.title, k.meaning) for k in KINDS if _shown(comparison, k.key)), *_WORDS[1:]],
         commands=_commands(comparison),
         version=comparison.runs[0].results.get("everlearn") or "",
@@ -101,6 +100,8 @@ def _shown(comparison: Comparison, key: str) -> bool:
 def _title(comparison: Comparison) -> str:
     if len(comparison.runs) == 1:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
+    if len(comparison.runs) > 3:
+        return f"{len(comparison.runs)} runs: what each learnt, what each forgot"
     return f"{fmt.listing(list(comparison.labels))}: what each learnt, what each forgot"
 
 
@@ -158,7 +159,8 @@ def _heat_map(title: str, run: Run, metric: str, shown: bool) -> HeatMap:
             side = "gain" if change is not None and change < 0 else "loss"
             own = matrix.own_stage(column) == i
             words = f"{fmt.estimate(estimate, places)}, {'better' if side == 'gain' else 'worse'} than base by "
-            words += fmt.fixed(None if change is None else abs(change), places) if i else "0: this is the base model"
+            words += fmt.fixed(None if change is None else abs(change), places)
+            words = "not measured" if estimate.value is None else words if i else fmt.estimate(estimate, places)
             cells.append(HeatCell(fmt.fixed(estimate.value, places), side, abs(change or 0) / scale, own, words))
         rows.append((matrix.rows[i] if i else "base model", cells))
     unit = f" ({matrix.unit})" if matrix.unit else ""
@@ -183,8 +185,13 @@ def _task_table(comparison: Comparison, metric: str) -> Table:
         cells += [Cell(fmt.fixed(e.value, places), fmt.interval(e, places)) for e in found]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
-        known = [[value for value in base if value is not None] for _, base in shown]
-        cells = [Cell(fmt.fixed(sum(base) / len(base) if base else None, places)) for base in known]
+        # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
+        own = [task in average.columns for task in tasks]
+        cells = []
+        for _, base in shown:
+            known = [value for value, counts in zip(base, own, strict=True) if counts]
+            whole = known and None not in known
+            cells.append(Cell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
         for run, e in enumerate(average.estimates):
             cells.append(Cell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == run))
         rows.append(("mean", tuple(cells)))
@@ -268,17 +275,6 @@ def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def _commands(comparison: Comparison) -> str:
-    names = [shlex.quote(f"runs/{run.name}") for run in comparison.runs]
-    lines = [f"everlearn run {name}/recipe.yaml" for name in names]
-    return "\n".join([*lines, f"everlearn report {' '.join(names)}"])
-
-
-def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """A nested mapping as dotted names and texts."""
-    found: list[tuple[str, str]] = []
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            found += flatten(item, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", ", ".join(map(str, item)) if isinstance(item, list) else str(item)))
-    return found
+    folders = [f"runs/{run.folder.resolve().name if run.folder else run.name}" for run in comparison.runs]
+    lines = [fmt.again(folder) for folder in folders]
+    return "\n".join([*lines, f"everlearn report {' '.join(shlex.quote(f'{folder}-again') for folder in folders)}"])

@@ -25,6 +25,8 @@ class Kind:
     meaning: str
     averaged: bool = True
     """Whether its mean over columns means something; if not, each column is a measure of its own."""
+    gain: str = ""
+    """What a negative loss is called: where two runs both gained, neither "forgot more"."""
 
 
 KINDS = (
@@ -44,6 +46,7 @@ KINDS = (
         "forgot more",
         "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
         "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
+        gain="from later domains",
     ),
     Kind(
         "forgotten_max",
@@ -62,6 +65,7 @@ KINDS = (
         "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
         "base model was. Less is better.",
         averaged=False,
+        gain="on general text",
     ),
     Kind(
         "average",
@@ -152,6 +156,14 @@ class Measure:
         """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said."""
         sign = self.difference(run, reference).sign
         return None if sign is None else sign if self.higher_is_better else -sign
+
+    def words(self, run: int, reference: int = 0) -> str:
+        """What the run did against the reference: "forgot less"; for a judgement that is clear."""
+        good = self.judge(run, reference) == 1
+        pair = [self.estimates[position].value for position in (run, reference)]
+        if self.kind.gain and all(value is not None and value < 0 for value in pair):
+            return f"gained {'more' if good else 'less'} {self.kind.gain}"
+        return self.kind.better if good else self.kind.worse
 
     @property
     def best(self) -> int | None:

@@ -121,9 +121,11 @@ class Matrix:
     @classmethod
     def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
         """From one entry of ``matrices`` in results.json."""
+        unit = str(raw.get("unit") or "")
         return cls(
             metric,
-            str(raw.get("unit") or ""),
+            # A fraction is a plain number: nobody writes "0.71 fraction".
+            "" if unit == "fraction" else unit,
             bool(raw.get("higher_is_better")),
             [str(row) for row in raw.get("rows") or []],
             [str(column) for column in raw.get("columns") or []],

@@ -9,24 +9,26 @@ from everlearn.report.runs import Estimate, number
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Sentences, the conclusion first.
+    """All sentences of :func:`paragraphs`."""
+    return [sentence for paragraph in paragraphs(comparison) for sentence in paragraph]
+
+
+def paragraphs(comparison: Comparison) -> list[list[str]]:
+    """For each run but the first its sentences against the first, the conclusion in front; or one run alone.
 
     A difference counts as clear when its confidence interval excludes zero. Where that cannot be said the sentence
     says so; a method that wins nothing is told so.
     """
     if len(comparison.runs) == 1:
-        return _alone(comparison)
-    sentences = []
-    for run in range(1, len(comparison.runs)):
-        sentences += _against(comparison, run)
-    return sentences
+        return [_alone(comparison)]
+    return [_against(comparison, run) for run in range(1, len(comparison.runs))]
 
 
 def _against(comparison: Comparison, run: int) -> list[str]:
     label, reference = comparison.labels[run], comparison.labels[0]
     judged = [(measure, measure.judge(run)) for measure in comparison.headline]
-    better = [measure.kind.better for measure, judgement in judged if judgement == 1]
-    worse = [measure.kind.worse for measure, judgement in judged if judgement == -1]
+    better = [measure.words(run) for measure, judgement in judged if judgement == 1]
+    worse = [measure.words(run) for measure, judgement in judged if judgement == -1]
     unclear = [measure.title.lower() for measure, judgement in judged if judgement == 0]
     unknown = [measure.title.lower() for measure, judgement in judged if judgement is None]
     if better and worse:

@@ -1,0 +1,215 @@
+"""What the speed benchmarks share: small models, packed rows, trainers, and timing in turns.
+
+A machine's speed wanders (other processes, heat, memory), so two ways of training are never timed one after the other:
+they run in short segments in turns, A B A B …, each segment a fresh call of ``train()`` on the same model of which the
+first steps are not counted. Reported are medians over segments, in wall time and in processor time of this process;
+the latter hardly feels other processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.loader import BlockLoader
+from everlearn.files import write_json
+from everlearn.methods.base import Method, Stage
+from everlearn.objectives import make_objective
+from everlearn.suites.docs import base_path
+from everlearn.trainer import StageTrainer, training_arguments
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, Trainer
+from transformers import PreTrainedTokenizerBase, TrainerCallback
+
+VOCABULARY = 8192
+LENGTH = 128
+SMALL: dict[str, dict[str, Any]] = {
+    "roberta": {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 258,
+        "type_vocab_size": 1,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.0,
+    },
+    "gpt2": {
+        "vocab_size": VOCABULARY,
+        "n_embd": 256,
+        "n_layer": 4,
+        "n_head": 4,
+        "n_positions": 256,
+        "resid_pdrop": 0.1,
+        "embd_pdrop": 0.1,
+        "attn_pdrop": 0.0,
+    },
+}
+SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+
+
+@dataclass
+class Timing:
+    """Seconds per step of the counted steps of each segment."""
+
+    wall: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    def summary(self, tokens: int) -> dict[str, Any]:
+        """Medians, and tokens per second from them; `tokens` are those of a step."""
+        wall, processor = statistics.median(self.wall), statistics.median(self.processor)
+        return {
+            "seconds_per_step": wall,
+            "processor_seconds_per_step": processor,
+            "tokens_per_second": tokens / wall,
+            "tokens_per_processor_second": tokens / processor,
+            "segments": {"wall": self.wall, "processor": self.processor},
+        }
+
+
+class Clock(TrainerCallback):
+    """Takes the time between the end of step `warmup` and the end of the last step."""
+
+    def __init__(self, timing: Timing, warmup: int) -> None:
+        self.timing, self.warmup = timing, warmup
+        self.start = (0.0, 0.0)
+
+    @staticmethod
+    def now() -> tuple[float, float]:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter(), time.process_time()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.warmup:
+            self.start = self.now()
+        elif state.global_step == state.max_steps:
+            wall, processor = self.now()
+            steps = state.max_steps - self.warmup
+            self.timing.wall.append((wall - self.start[0]) / steps)
+            self.timing.processor.append((processor - self.start[1]) / steps)
+
+
+Contender = Callable[[Clock, int], Trainer]
+"""Makes a trainer of that many steps with this clock in it."""
+
+
+def tokenizer() -> PreTrainedTokenizerBase:
+    """The demo's tokenizer, which the package carries."""
+    return AutoTokenizer.from_pretrained(base_path())
+
+
+def small_model(kind: str, device: str) -> nn.Module:
+    """The demo's encoder ("roberta"), or a decoder of its size ("gpt2"): 5 M parameters, random."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **SMALL[kind], **SPECIAL)
+    auto = AutoModelForMaskedLM if kind == "roberta" else AutoModelForCausalLM
+    return auto.from_config(config, dtype=torch.float32).to(device)
+
+
+def packed_rows(rows: int, length: int = LENGTH, documents: int = 3) -> dict[str, np.ndarray]:
+    """Full rows of random tokens in a few documents each; what the tokens are does not change the speed."""
+    generator = np.random.default_rng(0)
+    cuts = np.sort(generator.integers(8, length - 8, (rows, documents - 1)), axis=1)
+    segments = (np.arange(length)[None, :, None] >= cuts[:, None, :]).sum(2)
+    ids = generator.integers(5, VOCABULARY, (rows, length))
+    return {"input_ids": ids.astype(np.int32), "segments": segments.astype(np.int32)}
+
+
+def options(batch: int, precision: str) -> dict[str, Any]:
+    """``TrainingArguments`` that every contender gets: optimizer and precision."""
+    return {
+        "per_device_train_batch_size": batch,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.01,
+        "bf16": precision == "bf16",
+        "save_strategy": "no",
+        "report_to": "none",
+    }
+
+
+def stage_trainer(
+    model: nn.Module, rows: dict[str, np.ndarray], methods: Sequence[Method], train: dict[str, Any], isolate: bool | None
+) -> Contender:
+    """Our trainer, set up as the learner does it for each stage."""
+    words = tokenizer()
+    objective = make_objective(None, model, words, isolate=isolate)
+
+    def make(clock: Clock, steps: int) -> Trainer:
+        args = training_arguments(train, Path(tempfile.gettempdir()) / "everlearn-benchmark", seed=0, steps=steps)
+        source = PackedBlocks(rows, seed=0, fingerprint="benchmark")
+        stage = Stage(
+            index=1,
+            domain="benchmark",
+            earlier=(),
+            model=model,
+            tokenizer=words,
+            objective=objective,
+            source=source,
+            general=source.fresh(1),
+            batch_size=args.per_device_train_batch_size,
+            seed=0,
+            steps=steps,
+        )
+        for method in methods:
+            method.begin_domain(stage)
+        loader = BlockLoader(source, objective, args.per_device_train_batch_size, steps)
+        return StageTrainer(stage=stage, methods=methods, loader=loader, args=args, callbacks=[clock])
+
+    return make
+
+
+def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, warmup: int) -> dict[str, Timing]:
+    """Train every contender in turns; the first turn warms up and is not counted."""
+    timings = {name: Timing() for name in contenders}
+    for turn in range(segments + 1):
+        for name, make in contenders.items():
+            timing = timings[name] if turn else Timing()
+            make(Clock(timing, warmup), warmup + steps).train()
+    return timings
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and machine, for the JSON."""
+    names = ("everlearn", "torch", "transformers", "accelerate", "datasets", "numpy")
+    machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return {
+        "versions": {name: metadata.version(name) for name in names} | {"python": platform.python_version()},
+        "device": torch.cuda.get_device_name() if device == "cuda" else machine,
+        "threads": torch.get_num_threads(),
+        "bf16_in_hardware": device == "cuda" or bf16,
+    }
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every speed benchmark has."""
+    out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--output", type=Path, help="write the result here as JSON")
+    out.add_argument("--batch", type=int, default=32, help="rows per step")
+    out.add_argument("--segments", type=int, default=6, help="timed segments of each contender")
+    out.add_argument("--steps", type=int, default=3, help="timed steps of a segment")
+    out.add_argument("--warmup", type=int, default=1, help="steps of a segment before the clock starts")
+    out.add_argument("--precision", nargs="+", choices=["float32", "bf16"], default=["float32", "bf16"])
+    out.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    out.add_argument("--threads", type=int, help="threads on the CPU; default as torch chooses")
+    return out
+
+
+def save(path: Path | None, result: dict[str, Any]) -> None:
+    """Write the JSON where it was asked for."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, result)

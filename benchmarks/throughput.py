@@ -1,0 +1,105 @@
+"""Tokens per second of plain sequential training against transformers' own Trainer.
+
+    python benchmarks/throughput.py --output docs/results/throughput.json
+
+Same model, rows, length, batch, optimizer and precision for both, in turns (see ``harness.py``):
+
+    everlearn      ``StageTrainer`` with method `sequential`: the vocabulary head and the loss only where there is a
+                   label, a fixed number of masked positions
+    transformers   ``Trainer`` on a ``datasets.Dataset`` with the stock ``DataCollatorForLanguageModeling``: logits of
+                   every position
+
+for a masked encoder (5 M parameters: hidden size 256, 4 layers, 4 heads, feed-forward 1024, vocabulary 8192) and for a
+causal decoder of the same size. A causal model has a label everywhere, so nothing is saved there; everlearn's rows are
+also isolated document by document, for which attention needs a mask that the stock Trainer does without.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import datasets
+import harness
+import numpy as np
+import torch
+from everlearn.methods import build
+from torch import nn
+from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
+
+COMPARISONS = {"masked": "roberta", "causal": "gpt2"}
+
+
+def stock_trainer(model: nn.Module, rows: dict[str, np.ndarray], train: dict[str, Any], device: str) -> harness.Contender:
+    """transformers' Trainer as its documentation sets it up."""
+    words = harness.tokenizer()
+    masked = model.config.model_type == "roberta"
+    data = datasets.Dataset.from_dict({"input_ids": rows["input_ids"]})
+
+    def make(clock: harness.Clock, steps: int) -> Trainer:
+        args = TrainingArguments(
+            output_dir=str(Path(tempfile.gettempdir()) / "everlearn-benchmark"),
+            max_steps=steps,
+            disable_tqdm=True,
+            use_cpu=device == "cpu",
+            **train,
+        )
+        collator = DataCollatorForLanguageModeling(words, mlm=masked, mlm_probability=0.15)
+        trainer = Trainer(model=model, args=args, train_dataset=data, data_collator=collator, callbacks=[clock])
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    return make
+
+
+def compare(objective: str, precision: str, arguments: Any) -> dict[str, Any]:
+    rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
+    train = harness.options(arguments.batch, precision)
+    kind = COMPARISONS[objective]
+    contenders = {
+        "everlearn": harness.stage_trainer(
+            harness.small_model(kind, arguments.device), rows, [build("sequential")], train, isolate=None
+        ),
+        "transformers": stock_trainer(harness.small_model(kind, arguments.device), rows, train, arguments.device),
+    }
+    timings = harness.interleave(
+        contenders, segments=arguments.segments, steps=arguments.steps, warmup=arguments.warmup
+    )
+    tokens = arguments.batch * harness.LENGTH
+    result: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
+    ours, stock = result["everlearn"], result["transformers"]
+    for clock in ("tokens_per_second", "tokens_per_processor_second"):
+        result[f"ratio_{clock}"] = ours[clock] / stock[clock]
+    return result
+
+
+def main() -> None:
+    parser = harness.parser(__doc__)
+    parser.add_argument("--objective", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    report: dict[str, Any] = {
+        **harness.environment(arguments.device),
+        "batch": arguments.batch,
+        "length": harness.LENGTH,
+        "segments": arguments.segments,
+        "steps_per_segment": arguments.steps,
+        "comparisons": {},
+    }
+    print(f"{'':18}{'everlearn':>12}{'transformers':>14}   tokens/s            ratio   processor-time ratio")
+    for objective in arguments.objective:
+        for precision in arguments.precision:
+            result = compare(objective, precision, arguments)
+            report["comparisons"][f"{objective} {precision}"] = result
+            ours, stock = (result[name]["tokens_per_second"] for name in ("everlearn", "transformers"))
+            ratio, processor = result["ratio_tokens_per_second"], result["ratio_tokens_per_processor_second"]
+            print(f"{objective + ' ' + precision:18}{ours:12,.0f}{stock:14,.0f}{ratio:25.2f}{processor:23.2f}", flush=True)
+    if not report["bf16_in_hardware"]:
+        print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
+    harness.save(arguments.output, report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The whole model again, from one that FSDP2 has sharded in place."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+class Blueprint:
+    """A model's structure without its weights, taken before the model is sharded and filled after the training.
+
+    Sharding changes a model's modules for good, but methods measure importance on a plain model, and a stage folder
+    holds one.
+
+    Args:
+        model: any model, with adapters or tied weights or without; it is not changed.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        blank = {
+            id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
+            for weight in model.parameters()
+        }
+        # What deepcopy finds in its memo it does not copy, so that no second model is ever in memory.
+        self.model: nn.Module = copy.deepcopy(model, dict(blank))
+
+    def filled(self, sharded: nn.Module) -> nn.Module:
+        """The plain model with the gathered weights, on every process; to be called by all of them together."""
+        weights = dict(sharded.named_parameters(remove_duplicate=False))
+        whole: dict[int, nn.Parameter] = {}
+        for name, blank in list(self.model.named_parameters(remove_duplicate=False)):
+            if id(blank) not in whole:
+                weight = weights[name].detach()
+                gathered = weight.full_tensor() if isinstance(weight, DTensor) else weight
+                whole[id(blank)] = nn.Parameter(gathered.contiguous(), blank.requires_grad)
+            path, _, leaf = name.rpartition(".")
+            self.model.get_submodule(path)._parameters[leaf] = whole[id(blank)]
+        return self.model

@@ -1,0 +1,243 @@
+"""The conformance matrix: every registered method under every objective, whatever the method does.
+
+Registering a method is enough to be tested here. A method whose defaults are slow, or refuse the tiny models, says so
+in one of the tables below; everything else is read from what it declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+import stages
+import tiny
+from everlearn.data import BlockLoader
+from everlearn.errors import MethodError
+from everlearn.methods import REGISTRY, Method, Stage, build
+from everlearn.methods.protection import Protection, check_methods
+from everlearn.seeding import set_all
+from everlearn.trainer import StageTrainer, load_memories, save_memories, training_arguments
+
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("das", "text-to-text"): {"contrast": 0},
+}
+"""(method, objective): options instead of the defaults, where the defaults are refused there."""
+
+EXACT: dict[str, dict[str, Any]] = {
+    "das": {"general": "none", "contrast": 0},
+    "inc_lora": {"lora_dropout": 0.0},
+}
+"""Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
+
+METHODS = sorted(REGISTRY)
+OBJECTIVES = sorted(stages.ARCHITECTURE)
+matrix = pytest.mark.parametrize("objective", OBJECTIVES)
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def make(name: str, objective: str, **options: Any) -> Method:
+    """A method with options that this objective accepts."""
+    return build({"name": name, **OPTIONS.get((name, objective), {}), **options})
+
+
+def model_for(objective: str, dropout: float = 0.1) -> PreTrainedModel:
+    """A tiny model of the kind that belongs to the objective."""
+    return tiny.model(stages.ARCHITECTURE[objective], dropout=dropout)
+
+
+def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Method], **options: Any) -> Stage:
+    """A stage, after the check; skips the test where a method is refused, which must be a sentence that names it."""
+    stage = stages.stage(model, index, objective, general=True, **options)
+    refusal = ""
+    try:
+        check_methods(methods, stages.setting(model, methods, objective, general=True))
+    except MethodError as error:
+        refusal = str(error)
+    if refusal:
+        assert any(f"'{method.name}'" in refusal for method in methods)
+        assert refusal.endswith(".")
+        pytest.skip(f"refused: {refusal}")
+    return stage
+
+
+def train(
+    methods: Sequence[Method], stage: Stage, folder: Path, batch_size: int = 4, accumulation: int = 1, **options: Any
+) -> list[dict[str, Any]]:
+    """One stage through our Trainer; returns its log."""
+    source = stages.begin(methods, stage)
+    arguments = {
+        "per_device_train_batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "weight_decay": 0.01,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
+    lines: list[dict[str, Any]] = []
+    trainer = StageTrainer(
+        stage=stage,
+        methods=methods,
+        loader=BlockLoader(source, stage.objective, batch_size, stage.steps * accumulation),
+        args=training_arguments(arguments | options, folder, stage.seed, stage.steps),
+        log=lines.append,
+    )
+    set_all(stage.seed, "train", stage.index)
+    trainer.train()
+    stages.end(methods, stage)
+    return [line for line in lines if "loss" in line]
+
+
+@matrix
+@every_method
+def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path: Path) -> None:
+    """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
+    method, model = make(name, objective), model_for(objective)
+    tokens = next(stages.stage(model, 9, objective).batches(2))
+    start = stages.weights(model)
+    for index in (1, 2):
+        stage = stage_for(model, index, objective, [method])
+        log = train([method], stage, tmp_path / str(index))
+        assert len(log) == stage.steps
+        assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
+        model = stage.model
+        assert isinstance(model, PreTrainedModel)
+    assert model.state_dict().keys() == model_for(objective).state_dict().keys()
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert any(not torch.equal(parameter, start[key]) for key, parameter in model.named_parameters())
+    model.save_pretrained(tmp_path / "saved")
+    plain = type(model).from_pretrained(tmp_path / "saved").eval()
+    losses = [stage.objective.per_sample_loss(m, tokens) for m in (model.eval(), plain)]
+    assert torch.equal(*losses)
+
+
+@matrix
+@pytest.mark.parametrize("name", [name for name in METHODS if REGISTRY[name].identity is not None])
+def test_identity_options_are_plain_training_bit_for_bit(name: str, objective: str, tmp_path: Path) -> None:
+    results = []
+    for methods in ([REGISTRY[name](**REGISTRY[name].identity)], []):
+        model = model_for(objective)
+        for index in (1, 2):
+            stage = stage_for(model, index, objective, methods)
+            log = train(methods, stage, tmp_path / str(index))
+            model = stage.model
+            assert not any("/" in key for line in log for key in line), "no extra loss is left in the log"
+        results.append(stages.weights(model))
+        assert not any(method.memory() for method in methods)
+    assert all(torch.equal(value, results[1][key]) for key, value in results[0].items())
+
+
+@matrix
+@every_method
+def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path) -> None:
+    """8 × 1 and 1 × 8: the same weights, and the same value of every loss of the method in the log."""
+    results = []
+    for batch_size, accumulation in ((8, 1), (1, 8)):
+        method, model = make(name, objective, **EXACT.get(name, {})), model_for(objective, dropout=0.0)
+        first = stage_for(model, 1, objective, [method], steps=2)
+        train([method], first, tmp_path / "first", optim="sgd")
+        second = stage_for(first.model, 2, objective, [method], steps=2)
+        log = train([method], second, tmp_path / "second", batch_size, accumulation, optim="sgd")
+        results.append((stages.weights(second.model), log))
+    (whole, lines), (parts, other) = results
+    for key, value in whole.items():
+        torch.testing.assert_close(parts[key], value, rtol=1e-5, atol=1e-6)
+    for line, again in zip(lines, other, strict=True):
+        extra = {key: value for key, value in line.items() if key == "loss" or key.startswith(f"{name}/")}
+        assert {key: again[key] for key in extra} == pytest.approx(extra, rel=1e-3, abs=1e-6)
+
+
+@matrix
+@every_method
+def test_memory_round_trip_continues_exactly(name: str, objective: str, tmp_path: Path) -> None:
+    """What a stage folder keeps is all that the next domain needs."""
+    method, model = make(name, objective), model_for(objective)
+    stage = stage_for(model, 1, objective, [method])
+    train([method], stage, tmp_path / "1")
+    save_memories(tmp_path / "memory", [method])
+    stage.model.save_pretrained(tmp_path / "model")
+
+    results = []
+    for again in (False, True):
+        if again:
+            model = type(stage.model).from_pretrained(tmp_path / "model")
+            method = make(name, objective)
+            load_memories(tmp_path / "memory", [method])
+        else:
+            model = stage.model
+        second = stage_for(model, 2, objective, [method])
+        train([method], second, tmp_path / f"2{again}")
+        results.append((stages.weights(second.model), method.memory()))
+    (ours, memory), (theirs, restored) = results
+    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+    assert memory.facts == restored.facts
+    assert memory.tensors.keys() == restored.tensors.keys()
+    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
+
+
+@matrix
+@every_method
+def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> None:
+    """Memory, disk, parameters and old text: no more than the capability table says."""
+    method, model = make(name, objective), model_for(objective)
+    declared = method.cost(model)
+    for index in (1, 2):
+        stage = stage_for(model, index, objective, [method], steps=2)
+        known = {id(parameter) for parameter in model.parameters()}
+        seen: list[int] = []
+
+        def measure(protection: Protection, _: dict[str, Tensor], stage=stage, known=known, seen=seen) -> None:
+            protection.before_update()
+            own = {p.untyped_storage().data_ptr() for p in stage.model.parameters()}
+            state = (vars(method), protection._before, protection._masks, protection._local)
+            seen.append(sum(size for place, size in dict(_storages(state)).items() if place not in own))
+            new = [p for p in stage.model.parameters() if p.requires_grad and id(p) not in known]
+            assert sum(p.numel() for p in new) == declared.parameters
+
+        stages.learn([method], stage, each=measure)
+        assert max(seen) <= declared.memory_bytes
+        model = stage.model
+        saved = sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
+        assert saved <= declared.disk_bytes * (index if declared.parameters else 1)
+    assert (declared.parameters > 0) == method.needs.extra_parameters
+    assert (declared.passes_per_domain > 0) == method.needs.importance_pass
+    if not method.needs.old_data:
+        integers = [key for key, value in method.memory().tensors.items() if not value.is_floating_point()]
+        assert not integers, "a method that needs no old data keeps no tokens"
+
+
+@every_method
+def test_a_method_is_described(name: str) -> None:
+    cls = REGISTRY[name]
+    assert cls.title
+    assert cls.paper == "" or cls.paper.startswith("https://")
+    assert cls.needs.objectives <= set(OBJECTIVES)
+    for option, field in cls.Config.model_fields.items():
+        assert field.description, f"option '{option}' of '{name}' has no docstring"
+    with pytest.raises(MethodError, match=f"'{name}' has no option 'no_such_option'"):
+        cls(no_such_option=1)
+
+
+def _storages(value: Any) -> Iterator[tuple[int, int]]:
+    """Address and bytes of every array that can be reached, each storage by one address."""
+    if isinstance(value, Tensor):
+        storage = value.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(value, np.ndarray):
+        yield value.__array_interface__["data"][0], value.nbytes
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _storages(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _storages(item)
+    elif not isinstance(value, nn.Module | Method | Stage) and type(value).__module__.startswith("everlearn."):
+        yield from _storages(vars(value))

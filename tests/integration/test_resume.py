@@ -1,0 +1,34 @@
+"""A run that was killed, at any moment and as often as one likes, ends in the weights of the run that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everlearn.learner import ContinualLearner
+from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
+
+MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "step 2.1", "seal 2", "scored 2"]
+DAS = {"name": "das", "samples": 8}
+REPLAY = {"name": "replay", "share": 0.3, "capacity": 16}
+STREAMED = {"streaming": True, "shuffle_buffer": 3}
+CASES = {
+    "sequential": ("roberta", "sequential", {}),
+    "das": ("roberta", DAS, {}),
+    "migu": ("gpt2", {"name": "migu"}, {}),
+    "ewc": ("roberta", {"name": "ewc", "samples": 4}, {}),
+    "replay": ("llama", REPLAY, {"each": STREAMED}),
+    "inc_lora": ("t5", {"name": "inc_lora", "lora_dropout": 0.1}, {}),
+    "das and replay": ("roberta", [DAS, REPLAY], {"each": STREAMED}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    architecture, method, groups = CASES[case]
+    broken = recipe(tmp_path, architecture, method, **groups)
+    whole = elsewhere(broken, tmp_path / "whole")
+    ContinualLearner(whole).run()
+    kill_and_resume(Killer(monkeypatch), broken, MOMENTS)
+    assert_same(broken.folder(), whole.folder())
