@@ -21,6 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+)
+
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.files import write_json
@@ -28,9 +39,6 @@ from everlearn.methods.base import Method, Stage
 from everlearn.objectives import make_objective
 from everlearn.suites.docs import base_path
 from everlearn.trainer import StageTrainer, training_arguments
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, Trainer
-from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 VOCABULARY = 8192
 LENGTH = 128
@@ -141,7 +149,11 @@ def options(batch: int, precision: str) -> dict[str, Any]:
 
 
 def stage_trainer(
-    model: nn.Module, rows: dict[str, np.ndarray], methods: Sequence[Method], train: dict[str, Any], isolate: bool | None
+    model: nn.Module,
+    rows: dict[str, np.ndarray],
+    methods: Sequence[Method],
+    train: dict[str, Any],
+    isolate: bool | None,
 ) -> Contender:
     """Our trainer, set up as the learner does it for each stage."""
     words = tokenizer()

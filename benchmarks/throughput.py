@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import harness
 import numpy as np
 import torch
-from everlearn.methods import build
 from torch import nn
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
+
+import harness
+from everlearn.methods import build
 
 COMPARISONS = {"masked": "roberta", "causal": "gpt2"}
 
 
-def stock_trainer(model: nn.Module, rows: dict[str, np.ndarray], train: dict[str, Any], device: str) -> harness.Contender:
+def stock_trainer(
+    model: nn.Module, rows: dict[str, np.ndarray], train: dict[str, Any], device: str
+) -> harness.Contender:
     """transformers' Trainer as its documentation sets it up."""
     words = harness.tokenizer()
     masked = model.config.model_type == "roberta"
@@ -95,7 +98,9 @@ def main() -> None:
             report["comparisons"][f"{objective} {precision}"] = result
             ours, stock = (result[name]["tokens_per_second"] for name in ("everlearn", "transformers"))
             ratio, processor = result["ratio_tokens_per_second"], result["ratio_tokens_per_processor_second"]
-            print(f"{objective + ' ' + precision:18}{ours:12,.0f}{stock:14,.0f}{ratio:25.2f}{processor:23.2f}", flush=True)
+            print(
+                f"{objective + ' ' + precision:18}{ours:12,.0f}{stock:14,.0f}{ratio:25.2f}{processor:23.2f}", flush=True
+            )
     if not report["bf16_in_hardware"]:
         print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
     harness.save(arguments.output, report)

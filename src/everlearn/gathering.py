@@ -9,6 +9,21 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 
+def shared_parameters(model: nn.Module) -> list[str]:
+    """Parameters that several modules hold, apart from the embedding that is also the output projection.
+
+    FSDP2 shards a parameter within one group of modules, and accelerate puts only that pair into one group.
+    """
+    pair = [getattr(model, get)() for get in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, get)]
+    weights = {id(getattr(module, "weight", None)) for module in pair}
+    first: dict[int, str] = {}
+    shared = []
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(weight), name) != name and id(weight) not in weights:
+            shared.append(first[id(weight)])
+    return shared
+
+
 class Blueprint:
     """A model's structure without its weights, taken before the model is sharded and filled after the training.
 

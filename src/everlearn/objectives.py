@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from everlearn.anatomy import head_path, kind_of
+from everlearn.cross_entropy import cross_entropy
 from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.importance import row_gates
 from everlearn.seeding import seed_for
@@ -364,7 +364,7 @@ def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels:
         logits = project(part).float()
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
-        return F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="none")
+        return cross_entropy(logits, wanted, IGNORE)
 
     width = getattr(project.__self__, "out_features", None) or project.__self__.weight.shape[0]  # type: ignore[attr-defined]
     rows = max(1, LOGITS_PER_CHUNK // int(width))

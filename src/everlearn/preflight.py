@@ -83,7 +83,8 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
 
     def arguments() -> str:
         args = training_arguments(recipe.train, learner.folder.path, recipe.run.seed)
-        return f"accepted; {getattr(args.optim, 'value', args.optim)}, learning rate {args.learning_rate:g}, on {args.device}"
+        optimizer = getattr(args.optim, "value", args.optim)
+        return f"accepted; {optimizer}, learning rate {args.learning_rate:g}, on {args.device}"
 
     def model() -> str:
         loaded.append(load_model(recipe.model, recipe.run.seed))

@@ -7,6 +7,7 @@ is the ecosystem's.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import shutil
@@ -24,6 +25,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from everlearn import files
 from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError, RecipeError, RunError, TrainingDiverged, did_you_mean
+from everlearn.gathering import shared_parameters
 from everlearn.methods.base import Memory, Method, Stage
 from everlearn.methods.protection import Protection, local
 from everlearn.objectives import IGNORE, unwrap
@@ -72,7 +74,7 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
         if name not in known:
             raise RecipeError(f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, known - set(REFUSED))}")
     chosen: dict[str, Any] = (
-        {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | options | FORCED
+        {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | copy.deepcopy(options) | FORCED
     )
     if not torch.cuda.is_available():
         chosen.setdefault("use_cpu", True)
@@ -128,6 +130,13 @@ class StageTrainer(Trainer):
             raise MethodError(
                 f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
                 "or FSDP (`train.fsdp`)."
+            )
+        if args.fsdp and not self.is_fsdp_enabled:
+            raise RecipeError("`train.fsdp` needs several processes with an accelerator each; this would be plain DDP.")
+        if args.fsdp and (shared := shared_parameters(stage.model)):
+            raise ModelError(
+                f"`train.fsdp` cannot shard {type(unwrap(stage.model)).__name__}: '{shared[0]}' belongs to two of its "
+                "modules. Leave `train.fsdp` out: such models are small enough for plain data parallelism."
             )
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True

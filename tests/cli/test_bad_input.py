@@ -171,7 +171,7 @@ def test_run_folder_that_exists(everlearn: Project) -> None:
     everlearn.fails("run", "recipe.yaml", says=("already", "everlearn resume", "run.name"))
     everlearn.fails("run", "recipe.yaml", "run.seed=1", says=("another recipe", "run.name"))
     assert files.digest(everlearn.run_folder / "results.json") == before
-    everlearn.fails("learn", "runs/first", "--domain", "a=c.jsonl", says=("'a'", "domains"))
+    everlearn.fails("learn", "runs/first", "--domain", "a=c.jsonl", says=("'a'", "already", "another name"))
     everlearn.fails("learn", "runs/first", "--domain", "c=d.jsonl", says=("d.jsonl",))
     (everlearn.folder / "runs" / "other").mkdir()
     (everlearn.folder / "runs" / "other" / "precious.txt").write_text("mine")

@@ -9,6 +9,7 @@ import pytest
 from everlearn.learner import ContinualLearner
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
+pytestmark = pytest.mark.usefixtures("no_report")
 MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "step 2.1", "seal 2", "scored 2"]
 DAS = {"name": "das", "samples": 8}
 REPLAY = {"name": "replay", "share": 0.3, "capacity": 16}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,14 +45,18 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
 
 def take_to_its_end(learner: ContinualLearner, work: Callable[[], object]) -> None:
     """Do a run's work, then show its table and where its report is."""
-    from everlearn.report.comparison import compare
-    from everlearn.report.tables import terminal
-
     work()
     if learner.processes.is_main_process:
-        output = console()
-        output.print(terminal(compare([learner.folder.path])))
-        output.print(f"Report: {learner.folder.report_file}", markup=False, soft_wrap=True)
+        conclude([learner.folder.path], learner.folder.report_file)
+
+
+def conclude(runs: Sequence[Path], page: Path) -> None:
+    """Show what runs learnt and forgot, and where the page is."""
+    from everlearn.report import compare, terminal
+
+    output = console()
+    output.print(terminal(compare(runs)))
+    output.print(f"Report: {page}", markup=False, soft_wrap=True)
 
 
 def learner_of(run: Path) -> ContinualLearner:

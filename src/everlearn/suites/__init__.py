@@ -20,6 +20,10 @@ def locate(address: str) -> Path:
         raise RecipeError(f"There is no suite '{suite}' ('suite:{address}').{did_you_mean(suite, ['docs'])}")
     if inside == "base":
         return docs.base_path()
+    if inside == "start":
+        from everlearn.suites.docs.start import start_folder
+
+        return start_folder()
     docs.build()
     path = docs.cache_folder() / inside
     if not path.exists():

@@ -1,0 +1,201 @@
+"""The verbs that only read: methods, inspect, schema, init, env, report; and validate and plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_project import Project
+
+from everlearn.methods import REGISTRY
+from everlearn.recipe import Recipe, parse
+
+
+def test_methods_lists_every_method_with_what_it_needs(everlearn: Project) -> None:
+    outcome = everlearn("methods")
+    assert outcome.code == 0
+    for name, method in REGISTRY.items():
+        assert name in outcome.out
+        assert method.title in outcome.out
+    described = {entry["name"]: entry for entry in json.loads(everlearn("methods", "--json").out)}
+    assert described.keys() == REGISTRY.keys()
+    assert described["replay"]["needs"]["old_data"] is True
+    assert described["ewc"]["needs"]["importance_pass"] is True
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_a_method_shows_every_option_with_its_default_and_meaning(everlearn: Project, name: str) -> None:
+    text = " ".join(everlearn("methods", name).out.split())
+    entry = json.loads(everlearn("methods", name, "--json").out)
+    assert [option["name"] for option in entry["options"]] == list(REGISTRY[name].Config.model_fields)
+    for option in entry["options"]:
+        assert option["description"]
+        assert option["name"] in text
+
+
+def test_inspect_reads_the_configuration_alone(everlearn: Project) -> None:
+    folder = everlearn.folder / "weightless"
+    folder.mkdir()
+    config = json.loads((everlearn.models / "llama" / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config))
+    found = json.loads(everlearn("inspect", "weightless", "--method", "das", "--method", "migu", "--json").out)
+    layers, hidden, wide, heads = 2, 32, 64, 4
+    assert found["units"] == layers * (heads + wide + hidden)
+    assert found["kind"] == "decoder"
+    assert sum(group["parameters"] for group in found["groups"]) == found["parameters"]
+    assert set(found["methods"]) == {"das", "migu"}
+    # Every projection of attention and feed-forward is reached: q and o are 32 x 32, k and v 16 x 32, three of 64 x 32.
+    projections = layers * (2 * hidden * hidden + 2 * 16 * hidden + 3 * hidden * wide)
+    assert found["reached_by_row_masks"] == pytest.approx(projections / found["parameters"])
+    shown = everlearn("inspect", "weightless")
+    assert shown.code == 0
+    assert "layers.0–1.attention.heads" in shown.out
+
+
+def test_env_names_the_versions(everlearn: Project) -> None:
+    facts = json.loads(everlearn("env", "--json").out)
+    assert {"torch", "transformers", "peft"} <= facts["packages"].keys()
+    assert facts["packages"]["torch"] in everlearn("env").out
+
+
+def test_version(everlearn: Project) -> None:
+    import everlearn as package
+
+    outcome = everlearn("--version")
+    assert (outcome.code, outcome.out) == (0, f"everlearn {package.__version__}\n")
+
+
+def test_schema_knows_every_key_and_every_method(everlearn: Project) -> None:
+    schema = json.loads(everlearn("schema").out)
+    assert set(schema["properties"]) == set(Recipe.model_fields)
+    for name, method in REGISTRY.items():
+        own = schema["$defs"][f"method_{name}"]
+        assert set(own["properties"]) == {"name", *method.Config.model_fields}
+        assert own["properties"]["name"]["const"] == name
+        assert own["additionalProperties"] is False
+    assert "max_steps" in schema["properties"]["train"]["properties"]
+    assert "output_dir" not in schema["properties"]["train"]["properties"]
+    _references_resolve(schema, schema)
+
+
+def _references_resolve(value: object, schema: dict) -> None:
+    if isinstance(value, dict):
+        if isinstance(reference := value.get("$ref"), str):
+            assert reference.removeprefix("#/$defs/") in schema["$defs"]
+        for item in value.values():
+            _references_resolve(item, schema)
+    elif isinstance(value, list):
+        for item in value:
+            _references_resolve(item, schema)
+
+
+def test_init_writes_a_recipe_with_every_key_and_overwrites_nothing(everlearn: Project) -> None:
+    assert everlearn("init", "mine.yaml").code == 0
+    text = Path("mine.yaml").read_text()
+    recipe = parse(yaml.safe_load(text))
+    assert [domain.name for domain in recipe.domains] == ["reviews"]
+    for group in Recipe.model_fields:
+        assert f"{group}:" in text
+    for name in REGISTRY:
+        assert f"{{name: {name}" in text
+    everlearn.fails("init", "mine.yaml", says=("mine.yaml", "not overwritten"))
+    assert Path("mine.yaml").read_text() == text
+
+
+@pytest.mark.parametrize("group", ["general", "end_tasks", "data", "evaluation"])
+def test_a_commented_group_is_set_by_taking_away_the_signs(everlearn: Project, group: str) -> None:
+    everlearn("init", "mine.yaml")
+    before, _, after = Path("mine.yaml").read_text().partition(f"# {group}:\n")
+    block, _, rest = after.partition("\n\n")
+    block = "\n".join(line.removeprefix("# ") for line in block.splitlines())
+    raw = yaml.safe_load(f"{before}{group}:\n{block}\n\n{rest}")
+    assert group in raw
+    raw[group] = raw[group] or {}
+    assert getattr(parse(raw), group) is not None
+
+
+def test_validate_runs_every_check(everlearn: Project) -> None:
+    everlearn.recipe["end_tasks"] = [{"name": "topics", "train": "train.jsonl", "test": "test.jsonl"}]
+    everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
+    outcome = everlearn("validate", "recipe.yaml")
+    assert outcome.code == 0, outcome.out
+    assert "Every check passed" in outcome.out
+    result = json.loads(everlearn("validate", "recipe.yaml", "--json").out)
+    assert result["ok"] is True
+    names = [check["name"] for check in result["checks"]]
+    for expected in ("tokenizer round trip", "methods fit", "'a': rows and steps", "disk space", "run folder"):
+        assert expected in names
+    assert not Path("runs").exists()
+
+
+def test_validate_finds_several_mistakes_at_once(everlearn: Project) -> None:
+    (everlearn.folder / "a.jsonl").write_text("")
+    everlearn.recipe["domains"][1]["text_column"] = "body"
+    everlearn.recipe["train"]["max_step"] = 5
+    everlearn.recipe["method"] = {"name": "replay", "source": "general"}
+    outcome = everlearn("validate", "recipe.yaml", "--json")
+    assert outcome.code == 2
+    failed = {check["name"]: check["detail"] for check in json.loads(outcome.out)["checks"] if check["ok"] is False}
+    assert failed.keys() == {
+        "training arguments",
+        "methods fit",
+        "'a': files and columns",
+        "'b': files and columns",
+    }
+    assert "max_steps" in failed["training arguments"]
+    assert "'body'" in failed["'b': files and columns"]
+    unreached = [check["name"] for check in json.loads(outcome.out)["checks"] if check["ok"] is None]
+    assert "disk space" in unreached
+
+
+def test_validate_says_what_a_wrong_recipe_lacks(everlearn: Project) -> None:
+    outcome = everlearn("validate", "recipe.yaml", "data.block_sze=3")
+    assert outcome.code == 2
+    assert "block_size" in outcome.out
+    assert "Traceback" not in outcome.err
+
+
+def test_plan_counts_exactly(everlearn: Project) -> None:
+    everlearn.recipe["method"] = {"name": "ewc", "samples": 8}
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
+    assert plan["steps"] == 8
+    assert plan["rows_per_step"] == 4
+    first = plan["domains"][0]
+    assert first["rows"] == first["tokens"] // 32
+    assert first["passes"] == pytest.approx(16 / first["rows"])
+    assert plan["memory"]["weights"] == 4 * plan["parameters"]
+    assert plan["methods"]["ewc"]["memory_bytes"] == 8 * plan["parameters"]
+    assert plan["plain"] is None
+    assert not Path("runs").exists()
+
+
+def test_plan_measures_without_leaving_anything(everlearn: Project) -> None:
+    everlearn.recipe["method"] = {"name": "das", "samples": 8}
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--json").out)
+    for timing in (plan["plain"], plan["protected"]):
+        assert 0 < timing["low"] <= timing["high"]
+    assert "Training time" in everlearn("plan", "recipe.yaml").out
+    assert not Path("runs").exists()
+
+
+def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
+    ran = everlearn("run", "recipe.yaml")
+    assert ran.code == 0, ran.err
+    assert "report.html" in ran.out
+    assert "Learnt" in ran.out
+    assert (everlearn.run_folder / "report.html").is_file()
+    assert everlearn("report", "runs/first").code == 0
+    for name in ("page.html", "page.md", "page.tex", "page.csv", "page.json"):
+        assert everlearn("report", "runs/first", "--output", name).code == 0
+        assert Path(name).stat().st_size > 0
+    assert "<html" in Path("page.html").read_text()
+    assert json.loads(everlearn("report", "runs/first", "--json").out)["domains"] == ["a", "b"]
+    for path in ("a.jsonl", "b.jsonl"):  # the old data are gone
+        (everlearn.folder / path).unlink()
+    (everlearn.folder / "cache").rename(everlearn.folder / "old-cache")
+    learnt = everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "--end-task", "topics=train.jsonl,test.jsonl")
+    assert learnt.code == 0, learnt.err
+    assert (everlearn.run_folder / "stage-03-c" / "model.safetensors").is_file()
+    assert "c" in json.loads(everlearn("report", "runs/first", "--json").out)["domains"]

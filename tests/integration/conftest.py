@@ -1,0 +1,15 @@
+"""Fixtures of the whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def no_report() -> Iterator[None]:
+    """Runs without their HTML page, which takes as long as all the rest of a tiny run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("everlearn.report.write_report", lambda *_: None)
+        yield

@@ -1,0 +1,162 @@
+"""Two processes give what one process gives: every method under DDP and FSDP2, resumed ones too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import run_recipes
+import torch
+from small_runs import leftovers, recipe, tensors
+
+from everlearn import trainer
+from everlearn.errors import ModelError, RecipeError, RunError
+from everlearn.files import read_json
+from everlearn.learner import ContinualLearner
+from everlearn.methods.base import REGISTRY
+from everlearn.recipe import Recipe
+
+pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
+
+QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
+"""Options that make a method fast, and free of randomness that differs between processes, where it has them."""
+# Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
+TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}
+ONE = {"per_device_train_batch_size": 4}
+TWO = {"per_device_train_batch_size": 2}
+SHARDED = {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
+TOLERANCE = 1e-5
+
+
+def quick(name: str) -> dict[str, Any]:
+    known = REGISTRY[name].Config.model_fields
+    return {"name": name} | {key: value for key, value in QUICK.items() if key in known}
+
+
+def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+    """Name to architecture, methods and training arguments of the distributed run; on one process these are ONE."""
+    found: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {}
+    for name in REGISTRY:
+        found[f"ddp {name}"] = ("llama", [quick(name)], TWO)
+        found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
+    both = [quick("das"), quick("replay")]
+    found["resumed ddp masked"] = ("roberta", both, TWO)
+    sharded_files = {"fsdp_config": {**SHARDED["fsdp_config"], "state_dict_type": "SHARDED_STATE_DICT"}}
+    found["resumed fsdp das"] = ("llama", [quick("das")], TWO | SHARDED)
+    found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
+    return found
+
+
+CASES = cases()
+
+
+def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
+    architecture, method, _ = CASES[case]
+    where = {"name": case, "folder": str(folder / run / case)}
+    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where)
+
+
+def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
+    """Run the recipes one after another in one process group; its output."""
+    paths = []
+    for one in recipes:
+        paths.append(folder / f"{one.run.name}.yaml")
+        paths[-1].write_text(one.to_yaml(), encoding="utf-8")
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    done = subprocess.run(
+        [*command, str(here / "run_recipes.py"), *map(str, paths)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with every case's run on two processes (``two``) and on one (``one``)."""
+    folder = tmp_path_factory.mktemp("distributed")
+    launch([made(folder, case, CASES[case][2], "two") for case in CASES], folder)
+    return folder
+
+
+def reference(folder: Path, case: str) -> Path:
+    """The same run on one process; cases that differ in distribution only share it."""
+    architecture, method, _ = CASES[case]
+    first = next(name for name, (a, m, _) in CASES.items() if (a, m) == (architecture, method))
+    of = made(folder, first, ONE, "one")
+    if not of.folder().exists():
+        ContinualLearner(of).run()
+    return of.folder()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_give_what_one_gives(runs: Path, case: str) -> None:
+    two, one = runs / "two" / case, reference(runs, case)
+    mine, theirs = tensors(two), tensors(one)
+    assert mine.keys() == theirs.keys()
+    for name in theirs:
+        torch.testing.assert_close(mine[name], theirs[name], atol=TOLERANCE, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    logged = [[line["loss"] for line in run_lines(place)] for place in (two, one)]
+    assert logged[0] == pytest.approx(logged[1], abs=1e-4)
+    assert leftovers(two) == []
+    assert read_json(two / "environment.json")["processes"] == 2
+
+
+def run_lines(place: Path) -> list[dict[str, Any]]:
+    from everlearn.run_folder import RunFolder
+
+    return RunFolder(place).metrics()
+
+
+def test_the_processes_really_shard(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FSDP must not have become DDP in silence, as it does on processes without an accelerator."""
+    of = made(runs, "fsdp sequential", SHARDED | ONE, "alone")
+    with pytest.raises(RecipeError, match=r"train.fsdp.*several processes"):
+        ContinualLearner(of).run()
+
+
+def test_a_model_that_fsdp_cannot_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = recipe(tmp_path, "roberta", train=SHARDED)
+    monkeypatch.setattr(trainer.Trainer, "is_fsdp_enabled", True, raising=False)
+    monkeypatch.setattr(trainer.Trainer, "create_accelerator_and_postprocess", pretend(run_recipes.__name__))
+    with pytest.raises(ModelError, match=r"train.fsdp.*RobertaForMaskedLM.*lm_head.bias"):
+        ContinualLearner(of).run()
+
+
+def pretend(_: str) -> Any:
+    original = trainer.Trainer.create_accelerator_and_postprocess
+
+    def create(self: trainer.Trainer) -> None:
+        original(self)
+        self.is_fsdp_enabled = True
+
+    return create
+
+
+def test_a_checkpoint_of_two_processes_on_one(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = made(runs, "ddp sequential", ONE, "resumed elsewhere")
+
+    def two(self: trainer.StageTrainer) -> None:
+        if self.state.global_step == 3:
+            place = Path(str(self.args.output_dir)) / "checkpoint-2"
+            state = read_json(place / trainer.DATA_STATE)
+            trainer.files.write_json(place / trainer.DATA_STATE, state | {"processes": 2})
+            trainer.files.seal(place)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.StageTrainer, "on_step_end", two)
+        with pytest.raises(KeyboardInterrupt):
+            ContinualLearner(of).run()
+    with pytest.raises(RunError, match=r"written by 2 process.*this run has 1"):
+        ContinualLearner.open(of.folder()).resume()

@@ -1,0 +1,247 @@
+"""The main job on tiny models: a stream is learnt, measured, saved, continued months later without old data."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import STEPS, assert_same, corpus, elsewhere, labelled, leftovers, recipe, tensors
+
+from everlearn import files
+from everlearn.data.corpus import Domain
+from everlearn.data.endtask import EndTask
+from everlearn.errors import EverlearnError, RecipeError, RunError
+from everlearn.evaluation.results import Results
+from everlearn.learner import ContinualLearner
+from everlearn.recipe import Recipe
+from everlearn.trainer import training_arguments
+
+LOADS = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "everlearn":
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+import transformers, torch
+for kind, folder in zip(sys.argv[1::2], sys.argv[2::2]):
+    model, info = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    transformers.AutoTokenizer.from_pretrained(folder)("the model learns")
+    assert model.dtype == torch.float32 and all(p.isfinite().all() for p in model.parameters())
+assert "everlearn" not in sys.modules
+"""
+
+
+def check_folder(run: Path, of: Recipe) -> None:
+    """Everything that a finished run holds, and nothing else."""
+    names = [domain.name for domain in of.domains]
+    stages = [f"stage-{i:02d}-{name}" for i, name in enumerate(names, 1)]
+    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "report.html", "README.md"}
+    extra = {"alone"} if of.evaluation.alone else set()
+    assert {path.name for path in run.iterdir()} == expected | set(stages) | {"evaluation"} | extra
+    assert leftovers(run) == []
+    for stage, name in zip(stages, names, strict=True):
+        assert files.damage(run / stage) is None
+        facts = files.read_json(run / stage / "stage.json")
+        assert (facts["domain"], facts["steps"]) == (name, STEPS)
+        assert math.isfinite(facts["final_loss"])
+        assert facts["training_seconds"] <= facts["seconds"]
+    assert "<html" in (run / "report.html").read_text(encoding="utf-8")
+    assert names[0] in (run / "README.md").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["step"]) for line in lines] == [
+        (stage, step) for stage in range(1, len(names) + 1) for step in range(1, STEPS + 1)
+    ]
+    for line in lines:
+        assert math.isfinite(line["loss"])
+        assert line["loss"] > 0
+        assert line["time"]
+        assert line["learning_rate"] >= 0
+
+
+def check_results(results: Results, rows: list[str], columns: list[str], tasks: list[str]) -> None:
+    """Every wanted cell is measured; row 0 is the base model."""
+    assert results.status == "finished"
+    for metric in ("loss", "bits_per_byte", "perplexity"):
+        matrix = results.matrices[metric]
+        assert matrix.rows == ["base", *rows]
+        assert matrix.columns == columns
+        assert all(value is not None and math.isfinite(value) for row in matrix.values for value in row)
+    if tasks:
+        matrix = results.matrices["accuracy"]
+        assert matrix.columns == tasks
+        assert None not in matrix.values[0] + matrix.values[-1]
+    assert results.cost.seconds > 0
+    assert [stage.domain for stage in results.cost.stages] == rows
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """An encoder's run with everything in it: two methods, general text, end tasks, each domain alone."""
+    folder = tmp_path_factory.mktemp("finished")
+    task = {"train": str(labelled(folder, "train", 16)), "test": str(labelled(folder, "test", 8))}
+    brief = {"epochs": 1, "batch_size": 8, "max_length": 16}
+    made = recipe(
+        folder,
+        "roberta",
+        [{"name": "das", "samples": 8}, {"name": "replay", "source": "both", "share": 0.4}],
+        general={"path": str(corpus(folder / "data", "general"))},
+        end_tasks=[{"name": "words", "domain": "first", **task, **brief}, {"name": "any", **task, **brief}],
+        evaluation={"alone": True, "end_task_seeds": 2},
+    )
+    ContinualLearner(made).run()
+    return made
+
+
+def test_masked_with_everything(finished: Recipe) -> None:
+    run = finished.folder()
+    check_folder(run, finished)
+    results = Results.load(run)
+    check_results(results, ["first", "second"], ["first", "second", "general"], ["words", "any"])
+    assert results.general == ["general"]
+    assert set(results.summary["loss"].general_drift) >= {"general"}
+    assert set(results.study.fine_tuned_alone) == {"first", "second"}
+    assert None not in results.study.fine_tuned_alone.values()
+    # Task "words" is measured right after its domain; "any" has no domain, so only at both ends.
+    accuracy = results.matrices["accuracy"].values
+    assert accuracy[1][0] is not None
+    assert accuracy[1][1] is None
+    shares = {(share.stage, share.source): share for share in results.mixture}
+    assert {source for stage, source in shares if stage == 2} == {"second", "general", "earlier domains"}
+    for (stage, _), share in shares.items():
+        rows = STEPS * 4
+        assert abs(share.realised - share.asked) <= 1.0 / rows, stage
+    assert (run / "stage-02-second" / "memory" / "das.safetensors").is_file()
+
+
+def test_a_finished_run_is_left_alone(finished: Recipe) -> None:
+    run = finished.folder()
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
+    ContinualLearner.open(run).resume()
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
+    with pytest.raises(RunError, match="holds a run of this recipe already"):
+        ContinualLearner(finished).run()
+    with pytest.raises(RunError, match="another recipe"):
+        ContinualLearner(finished.changed(method=["sequential"])).run()
+
+
+def test_months_later_without_any_old_data(finished: Recipe, tmp_path: Path) -> None:
+    moved = tmp_path / "copied run"
+    shutil.copytree(finished.folder(), moved)
+    before = {path: files.digest(path) for path in moved.rglob("*.safetensors")}
+    old = finished.folder().parent / "data"
+    hidden = [*old.glob("*.jsonl"), finished.folder().parent / "train.jsonl"]
+    shutil.rmtree(finished.folder().parent / "cache")
+    for path in hidden:
+        path.rename(path.with_name(path.name + ".gone"))
+    try:
+        learner = ContinualLearner.open(moved)
+        # Replay asked for general text too, which is gone: that must not pass in silence.
+        with pytest.raises(EverlearnError, match="general"):
+            learner.learn(third(tmp_path))
+        only_old = {"name": "replay", "share": 0.3}
+        raw = learner.recipe.changed(method=[{"name": "das", "samples": 8}, only_old], domains=[
+            domain.model_dump(mode="json", exclude_unset=True) for domain in finished.domains
+        ])  # fmt: skip
+        files.write_text(moved / "recipe.yaml", raw.to_yaml())
+        results = ContinualLearner.open(moved).learn(third(tmp_path))
+    finally:
+        for path in hidden:
+            path.with_name(path.name + ".gone").rename(path)
+    check_results(results, ["first", "second", "third"], ["first", "second", "third", "general"], [])
+    assert {path: files.digest(path) for path in before} == before
+    assert [share.source for share in results.mixture if share.stage == 3] == ["third", "earlier domains"]
+    with pytest.raises(RunError, match="learnt a domain 'third' already"):
+        ContinualLearner.open(moved).learn(third(tmp_path))
+
+
+def third(folder: Path) -> Domain:
+    """A domain that comes later."""
+    return Domain(name="third", path=str(corpus(folder, "third")), validation=0.15)
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "t5"])
+def test_causal_and_text_to_text(tmp_path: Path, architecture: str) -> None:
+    made = recipe(tmp_path, architecture, "replay")
+    results = ContinualLearner(made).run()
+    check_folder(made.folder(), made)
+    check_results(results, ["first", "second"], ["first", "second"], [])
+    assert results.objective == tiny_objective(architecture)
+
+
+def tiny_objective(architecture: str) -> str:
+    """What this architecture learns."""
+    return "text-to-text" if architecture == "t5" else "causal"
+
+
+def test_a_causal_model_learns_answers(tmp_path: Path) -> None:
+    made = recipe(tmp_path, "llama", "inc_lora", answers=True, objective="text-to-text", domains=("only",))
+    check_results(ContinualLearner(made).run(), ["only"], ["only"], [])
+
+
+def test_stage_folders_load_without_everlearn(finished: Recipe, tmp_path: Path) -> None:
+    pairs = ["AutoModelForMaskedLM", str(finished.folder() / "stage-02-second")]
+    for architecture, kind in (("llama", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")):
+        made = recipe(tmp_path / architecture, architecture, "inc_lora", domains=("only",), train={"max_steps": 1})
+        ContinualLearner(made).run()
+        pairs += [kind, str(made.folder() / "stage-01-only")]
+    done = subprocess.run([sys.executable, "-c", LOADS, *pairs], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_recipe_gives_the_same_run(tmp_path: Path) -> None:
+    made = recipe(tmp_path, "roberta", "das", domains=("only",))
+    other = elsewhere(made, tmp_path / "again")
+    torch.rand(7)  # what ran before does not matter
+    ContinualLearner(made).run()
+    ContinualLearner(other).run()
+    assert_same(other.folder(), made.folder())
+    seeded = made.changed(run={"folder": str(tmp_path / "seed 1"), "seed": 1})
+    ContinualLearner(seeded).run()
+    mine, theirs = tensors(made.folder()), tensors(seeded.folder())
+    assert any(not torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_the_python_interface(tmp_path: Path) -> None:
+    small = recipe(tmp_path)
+    results = ContinualLearner(
+        model=small.model.path,
+        domains=list(small.domains)[:1],
+        methods=["sequential"],
+        end_tasks=[
+            EndTask(
+                name="words",
+                train=str(labelled(tmp_path, "train", 8)),
+                test=str(labelled(tmp_path, "test", 4)),
+                epochs=1,
+                max_length=16,
+            )
+        ],
+        train=small.train,
+        data=small.data.model_dump(),
+        evaluation={"blocks": 4, "end_task_seeds": 1},
+        folder=tmp_path / "mine",
+    ).run()
+    assert results.run == "mine"
+    assert results.matrices["accuracy"].values[1][0] is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("save_only_model", True),
+        ("deepspeed", {"zero_optimization": {"stage": 2}}),
+        ("dataloader_num_workers", 2),
+        ("seed", 3),
+    ],
+)
+def test_training_arguments_that_would_break_a_run(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(RecipeError, match=f"train.{key}"):
+        training_arguments({key: value}, tmp_path, 0)

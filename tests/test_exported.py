@@ -1,0 +1,35 @@
+"""The public names of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import everlearn
+
+
+def test_names_are_sorted_and_complete() -> None:
+    names = everlearn.__all__
+    assert sorted(set(names)) == sorted(names)
+    assert set(names) == {*everlearn._MODULE_OF, "__version__"}
+    constants = [name for name in names if name.isupper()]
+    classes = [name for name in names if name[0].isupper() and not name.isupper()]
+    assert names == [*sorted(constants), *sorted(classes), *sorted(set(names) - {*constants, *classes})]
+    assert dir(everlearn) == sorted(names)
+
+
+@pytest.mark.parametrize("name", sorted(everlearn.__all__))
+def test_every_name_can_be_imported(name: str) -> None:
+    assert getattr(everlearn, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Dsa"):
+        everlearn.Dsa  # noqa: B018
+
+
+def test_import_is_light() -> None:
+    code = "import sys, everlearn; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
