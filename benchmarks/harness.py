@@ -32,13 +32,14 @@ from transformers import (
     TrainerCallback,
 )
 
+from everlearn.arguments import training_arguments
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.files import write_json
 from everlearn.methods.base import Method, Stage
 from everlearn.objectives import make_objective
 from everlearn.suites.docs import base_path
-from everlearn.trainer import StageTrainer, training_arguments
+from everlearn.trainer import StageTrainer
 
 VOCABULARY = 8192
 LENGTH = 128
@@ -65,6 +66,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "attn_pdrop": 0.0,
     },
 }
+PRECISIONS = ["float32", "bf16"]
 SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 
 
@@ -153,11 +155,10 @@ def stage_trainer(
     rows: dict[str, np.ndarray],
     methods: Sequence[Method],
     train: dict[str, Any],
-    isolate: bool | None,
 ) -> Contender:
-    """Our trainer, set up as the learner does it for each stage."""
+    """Our trainer, set up as the learner does it for each stage; the methods begin the domain each time."""
     words = tokenizer()
-    objective = make_objective(None, model, words, isolate=isolate)
+    objective = make_objective(None, model, words)
 
     def make(clock: Clock, steps: int) -> Trainer:
         args = training_arguments(train, Path(tempfile.gettempdir()) / "everlearn-benchmark", seed=0, steps=steps)
@@ -206,6 +207,21 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
+def header(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What every result says about itself; sets the number of threads first."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    report = environment(arguments.device)
+    if "bf16" in arguments.precision and not report["bf16_in_hardware"]:
+        print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
+    return report | {
+        "batch": arguments.batch,
+        "length": LENGTH,
+        "segments": arguments.segments,
+        "steps_per_segment": arguments.steps,
+    }
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that every speed benchmark has."""
     out = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -214,7 +230,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     out.add_argument("--segments", type=int, default=6, help="timed segments of each contender")
     out.add_argument("--steps", type=int, default=3, help="timed steps of a segment")
     out.add_argument("--warmup", type=int, default=1, help="steps of a segment before the clock starts")
-    out.add_argument("--precision", nargs="+", choices=["float32", "bf16"], default=["float32", "bf16"])
+    out.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     out.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     out.add_argument("--threads", type=int, help="threads on the CPU; default as torch chooses")
     return out

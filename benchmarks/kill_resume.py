@@ -220,7 +220,7 @@ def main() -> None:
                 "environment": environment(),
             },
         )
-        print(f"{total:.0f} s in all; written to {RESULT.relative_to(Path.cwd())}")
+        print(f"{total:.0f} s in all; written to {RESULT}")
         raise SystemExit(1 if different else 0)
 
 

@@ -16,15 +16,21 @@ also isolated document by document, for which attention needs a mask that the st
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import torch
 from torch import nn
-from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
+from transformers import (
+    DataCollatorForLanguageModeling,
+    PrinterCallback,
+    RobertaForMaskedLM,
+    Trainer,
+    TrainingArguments,
+)
 
 import harness
 from everlearn.methods import build
@@ -37,7 +43,7 @@ def stock_trainer(
 ) -> harness.Contender:
     """transformers' Trainer as its documentation sets it up."""
     words = harness.tokenizer()
-    masked = model.config.model_type == "roberta"
+    masked = isinstance(model, RobertaForMaskedLM)
     data = datasets.Dataset.from_dict({"input_ids": rows["input_ids"]})
 
     def make(clock: harness.Clock, steps: int) -> Trainer:
@@ -56,15 +62,13 @@ def stock_trainer(
     return make
 
 
-def compare(objective: str, precision: str, arguments: Any) -> dict[str, Any]:
+def compare(objective: str, precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    kind = COMPARISONS[objective]
+    models = [harness.small_model(COMPARISONS[objective], arguments.device) for _ in range(2)]
     contenders = {
-        "everlearn": harness.stage_trainer(
-            harness.small_model(kind, arguments.device), rows, [build("sequential")], train, isolate=None
-        ),
-        "transformers": stock_trainer(harness.small_model(kind, arguments.device), rows, train, arguments.device),
+        "everlearn": harness.stage_trainer(models[0], rows, [build("sequential")], train),
+        "transformers": stock_trainer(models[1], rows, train, arguments.device),
     }
     timings = harness.interleave(
         contenders, segments=arguments.segments, steps=arguments.steps, warmup=arguments.warmup
@@ -81,28 +85,15 @@ def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--objective", nargs="+", choices=list(COMPARISONS), default=list(COMPARISONS))
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    report: dict[str, Any] = {
-        **harness.environment(arguments.device),
-        "batch": arguments.batch,
-        "length": harness.LENGTH,
-        "segments": arguments.segments,
-        "steps_per_segment": arguments.steps,
-        "comparisons": {},
-    }
-    print(f"{'':18}{'everlearn':>12}{'transformers':>14}   tokens/s            ratio   processor-time ratio")
+    report = harness.header(arguments) | {"comparisons": {}}
+    print(f"{'tokens per second':18}{'everlearn':>12}{'transformers':>14}{'ratio':>9}{'ratio in processor time':>26}")
     for objective in arguments.objective:
         for precision in arguments.precision:
-            result = compare(objective, precision, arguments)
-            report["comparisons"][f"{objective} {precision}"] = result
-            ours, stock = (result[name]["tokens_per_second"] for name in ("everlearn", "transformers"))
-            ratio, processor = result["ratio_tokens_per_second"], result["ratio_tokens_per_processor_second"]
-            print(
-                f"{objective + ' ' + precision:18}{ours:12,.0f}{stock:14,.0f}{ratio:25.2f}{processor:23.2f}", flush=True
-            )
-    if not report["bf16_in_hardware"]:
-        print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
+            name = f"{objective} {precision}"
+            result = report["comparisons"][name] = compare(objective, precision, arguments)
+            ours, stock = (result[contender]["tokens_per_second"] for contender in ("everlearn", "transformers"))
+            ratios = result["ratio_tokens_per_second"], result["ratio_tokens_per_processor_second"]
+            print(f"{name:18}{ours:12,.0f}{stock:14,.0f}{ratios[0]:9.2f}{ratios[1]:26.2f}", flush=True)
     harness.save(arguments.output, report)
 
 

@@ -7,14 +7,52 @@ import random
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedTokenizerFast,
+)
 
 VOCABULARY = 384
-WORDS = (
-    "the model learns a domain and keeps what it knew before while tensors flow graphs nodes edges integrals plots "
-    "figures axes frames series index rows columns solve equation matrix vector random sample mean variance test"
-).split()
+WORDS = [
+    "the",
+    "model",
+    "learns",
+    "a",
+    "domain",
+    "and",
+    "keeps",
+    "what",
+    "it",
+    "knew",
+    "before",
+    "while",
+    "tensors",
+    "flow",
+    "graphs",
+    "nodes",
+    "edges",
+    "integrals",
+    "plots",
+    "figures",
+    "axes",
+    "frames",
+    "series",
+    "index",
+    "rows",
+    "columns",
+    "solve",
+    "equation",
+    "matrix",
+    "vector",
+    "random",
+    "sample",
+    "mean",
+    "variance",
+    "test",
+]
 
 
 def texts(count: int, seed: int = 0, words: int = 60) -> list[str]:
@@ -59,7 +97,10 @@ _GQA = {**_SMALL, "num_key_value_heads": 2, "max_position_embeddings": 128, "hea
 ARCHITECTURES: dict[str, tuple[str, dict]] = {
     "roberta": ("masked", {**_SMALL, "max_position_embeddings": 130, "type_vocab_size": 1}),
     "bert": ("masked", {**_SMALL, "max_position_embeddings": 128}),
-    "distilbert": ("masked", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 128}),
+    "distilbert": (
+        "masked",
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 128},
+    ),
     "gpt2": ("causal", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}),
     "gpt_neox": ("causal", {**_SMALL, "max_position_embeddings": 128}),
     "llama": ("causal", _GQA),
@@ -67,7 +108,10 @@ ARCHITECTURES: dict[str, tuple[str, dict]] = {
     "qwen2": ("causal", _GQA),
     "qwen3": ("causal", _GQA),
     "gemma2": ("causal", _GQA),
-    "t5": ("text-to-text", {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1}),
+    "t5": (
+        "text-to-text",
+        {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1},
+    ),
 }
 _CLASSES = {"masked": AutoModelForMaskedLM, "causal": AutoModelForCausalLM, "text-to-text": AutoModelForSeq2SeqLM}
 
@@ -82,8 +126,16 @@ def model(architecture: str = "roberta", dropout: float = 0.0, seed: int = 0, **
     objective, options = ARCHITECTURES[architecture]
     config = AutoConfig.for_model(architecture, **{**_TOKENS, **options, **changes})
     for name in (
-        "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "resid_pdrop",
-        "embd_pdrop", "attn_pdrop", "dropout_rate", "hidden_dropout", "classifier_dropout_prob",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "dropout",
+        "attention_dropout",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "dropout_rate",
+        "hidden_dropout",
+        "classifier_dropout_prob",
     ):
         if hasattr(config, name):
             setattr(config, name, dropout)

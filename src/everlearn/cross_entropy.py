@@ -2,7 +2,7 @@
 
 Logits are the largest tensors of a step. PyTorch's cross-entropy holds three of that size (logits, their logarithmic
 softmax, its gradient) and zeroes one; on a CPU every large tensor is mapped and touched page by page at every step,
-which costs as much as the arithmetic. One tensor and a pass in cache-sized parts gives the same numbers.
+which takes longer than the arithmetic on it. One tensor, worked on in cache-sized parts, gives the same numbers.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
 def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
     from transformers import TrainingArguments
 
-    from everlearn.trainer import REFUSED
+    from everlearn.arguments import REFUSED
 
     properties = {}
     for field in sorted(dataclasses.fields(TrainingArguments), key=lambda field: field.name):

@@ -8,6 +8,7 @@ Each is made atomically from the ones before it, by functions of the recipe and 
 from __future__ import annotations
 
 import datetime
+import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -16,10 +17,12 @@ from typing import Any
 
 from accelerate import PartialState
 from torch import nn
+from transformers import TrainingArguments
 
 from everlearn import files
 from everlearn import recipe as recipes
 from everlearn.anatomy import Kind, kind_of
+from everlearn.arguments import training_arguments
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource, DeferredBlocks
 from everlearn.data.corpus import Domain
@@ -36,11 +39,11 @@ from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.protection import check_methods
 from everlearn.objectives import Objective, make_objective, unwrap
 from everlearn.progress import Reporter
-from everlearn.recipe import General, Recipe
+from everlearn.recipe import General, Model, Recipe
 from everlearn.run_folder import RunFolder, step_of
 from everlearn.scoring import Scorer, peak_memory
 from everlearn.seeding import seed_for, seeded, set_all
-from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, training_arguments
+from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
 
 
 class ContinualLearner:
@@ -125,11 +128,19 @@ class ContinualLearner:
         return self.resume()
 
     def resume(self) -> Results:
-        """Make everything that is missing, in order."""
-        if self.processes.is_main_process:
-            self.folder.clean_up()
-        self.processes.wait_for_everyone()
-        with self.interruption.of(self.folder.path):
+        """Make everything that is missing, in order.
+
+        Raises:
+            RunError: the folder holds a run of another recipe, or another process works on it.
+        """
+        if self.folder.recipe().model_dump() != self.recipe.model_dump():
+            raise RunError(f"{self.folder.path} holds a run of another recipe. Set another `run.name` or `run.folder`.")
+        with self.folder.lock(self.processes.is_main_process), self.interruption.of(self.folder.path):
+            if self.processes.is_main_process:
+                self.folder.clean_up()
+            self.processes.wait_for_everyone()
+            for note in self.notes():
+                self.reporter.say(note)
             scorer = self.scorer()
             scorer.score(0)
             for index, domain in enumerate(self.recipe.domains, 1):
@@ -151,10 +162,9 @@ class ContinualLearner:
                 raise RunError(f"Domain '{known.name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
             if known.name == domain.name:
                 raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
-        raw = self.recipe.model_dump(mode="json", exclude_unset=True)
-        raw["domains"] = [*raw["domains"], domain.model_dump(mode="json", exclude_unset=True)]
-        added = [task.model_dump(mode="json", exclude_unset=True) for task in end_tasks]
-        raw["end_tasks"] = [*raw.get("end_tasks", []), *added]
+        raw = self.recipe.model_dump(mode="json")
+        raw["domains"].append(domain.model_dump(mode="json"))
+        raw["end_tasks"] += [task.model_dump(mode="json") for task in end_tasks]
         self.recipe = recipes.parse(raw)
         self._setting = None
         self.check(only=domain.name)
@@ -191,6 +201,8 @@ class ContinualLearner:
             self.processes.process_index,
             self.processes.num_processes,
         )
+        # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
+        os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
         ) as done:
@@ -249,17 +261,18 @@ class ContinualLearner:
         if self.recipe.general is not None:
             name = self.recipe.general.name
             general = DeferredBlocks(name, lambda: self.prepared(name).train)
-        device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
+        args = training_arguments(self.recipe.train, self.folder.path, 0, 1)
         return Stage(
             index=index,
             domain=domain.name,
             earlier=tuple(d.name for d in self.recipe.domains[: index - 1]),
-            model=model.to(device),
+            model=model.to(args.device),
             tokenizer=tokenizer,
             objective=objective.reseeded(self.recipe.run.seed, index, "mask"),
             source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
             general=general,
-            batch_size=self.recipe.evaluation.batch_size,
+            batch_size=args.per_device_train_batch_size,
+            rows_per_step=self.rows_per_step(args),
             seed=self.recipe.run.seed,
             steps=self.steps(prepared.train),
         )
@@ -267,9 +280,7 @@ class ContinualLearner:
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            recipe = self.recipe.changed(
-                domains=[domain.model_dump(mode="json", exclude_unset=True)], method=["sequential"], end_tasks=[]
-            )
+            recipe = self.recipe.changed(domains=[domain.model_dump(mode="json")], method=["sequential"], end_tasks=[])
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
             alone.interruption = self.interruption
@@ -285,7 +296,7 @@ class ContinualLearner:
         Args:
             only: check the data of this domain alone (the others are learnt and need not be there any more).
         """
-        self.check_methods(load_model(self.recipe.model, self.recipe.run.seed))
+        self.check_methods(self.some_model())
         training_arguments(self.recipe.train, self.folder.path, self.recipe.run.seed)
         for domain in self.recipe.domains:
             if only in (None, domain.name):
@@ -312,8 +323,14 @@ class ContinualLearner:
         """Tokenizer, objective, kind of model and block size: the same for the whole run."""
         if self._setting is None:
             if model is None:
-                model = load_model(self.recipe.model, self.recipe.run.seed)
-            tokenizer = load_tokenizer(self.recipe.model)
+                model = self.some_model()
+            tokenizer = self.some_tokenizer()
+            vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+            if len(tokenizer) > vocabulary:
+                raise ModelError(
+                    f"The tokenizer '{tokenizer.name_or_path}' has {len(tokenizer)} tokens and the model embeddings "
+                    f"for {vocabulary}: they do not belong together (`model.tokenizer`)."
+                )
             data = self.recipe.data
             objective = make_objective(
                 self.recipe.objective,
@@ -351,8 +368,37 @@ class ContinualLearner:
             return args.max_steps
         if source.size is None:
             raise RecipeError("A streaming corpus has no length: set `train.max_steps`.")
-        rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
-        return max(1, int(args.num_train_epochs * source.size / rows))
+        return max(1, int(args.num_train_epochs * source.size / self.rows_per_step(args)))
+
+    def rows_per_step(self, args: TrainingArguments) -> int:
+        """Rows of all processes and micro-batches in one optimizer step."""
+        return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
+
+    def some_model(self) -> nn.Module:
+        """The base model; years later, when it is not to be had any more, the first stage, which is shaped like it."""
+        try:
+            return load_model(self.recipe.model, self.recipe.run.seed)
+        except ModelError:
+            if (model := self._first_stage()) is None:
+                raise
+            return load_model(model)
+
+    def some_tokenizer(self) -> Any:
+        """The base model's tokenizer, or the copy in the first stage."""
+        try:
+            return load_tokenizer(self.recipe.model)
+        except ModelError:
+            if (model := self._first_stage()) is None:
+                raise
+            return load_tokenizer(model)
+
+    def _first_stage(self) -> Model | None:
+        first = self.folder.stage(1, self.recipe.domains[0].name)
+        return (
+            Model(path=str(first), attn_implementation=self.recipe.model.attn_implementation)
+            if first.is_dir()
+            else None
+        )
 
     def model_after(self, index: int) -> nn.Module:
         """The model after a stage in float32; 0 is the base model."""
@@ -373,13 +419,16 @@ class ContinualLearner:
 
     def notes(self) -> list[str]:
         """What a reader of the results should know."""
-        objective = self.setting()[1]
-        if objective.leaks:
-            return [
+        precision = next((name for name in ("bf16", "fp16") if self.recipe.train.get(name)), "float32")
+        notes = [f"Weights and optimizer are float32; the computation is {precision}."]
+        if self.setting()[1].leaks:
+            notes.append(
                 "Documents that share a row see each other (as in most published work on encoders); "
                 "`data.isolate_documents: true` hides them from each other."
-            ]
-        return []
+            )
+        cut = {name: prepared.truncated for name, prepared in self._prepared.items() if prepared.truncated}
+        notes += [f"{count} examples of '{name}' were longer than a row and cut." for name, count in cut.items()]
+        return notes
 
     def scorer(self) -> Scorer:
         """What measures this run."""

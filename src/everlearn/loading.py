@@ -39,7 +39,7 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
     """Turn what transformers and the hub raise into a sentence."""
     try:
         yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error

@@ -44,20 +44,20 @@ class Outputs:
 
     Attributes:
         losses: nats per label, [B, K]; 0 where there is no label.
-        items: number of labels in the batch.
+        items: number of labels in the batch, a scalar on the batch's device.
         hidden: last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H].
         views: the same for each view, in order, [b, S, H].
     """
 
     losses: Tensor
-    items: int
+    items: Tensor
     hidden: Tensor
     views: list[Tensor] = field(default_factory=list)
 
     @property
     def loss(self) -> Tensor:
         """Mean nats per label."""
-        return self.losses.sum() / max(self.items, 1)
+        return self.losses.sum() / self.items.clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,7 @@ class Objective:
         with gated, _loss_at_head(core, labels, batch.get("positions")) as caught:
             losses = model(**inputs, **self.options()).logits
         hidden = caught[0].split(rows)
-        items = int((labels != IGNORE).sum()) if labels.device.type == "cpu" else labels.numel()
-        return Outputs(losses.view(labels.shape), items, hidden[0], list(hidden[1:]))
+        return Outputs(losses.view(labels.shape), (labels != IGNORE).sum(), hidden[0], list(hidden[1:]))
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean nats per label of each row, [B]."""
@@ -243,6 +242,11 @@ class TextToText(Objective):
     decoder_start: int | None = None
     """First decoder token of an encoder-decoder model; None for a causal model."""
 
+    @property
+    def leaks(self) -> bool:
+        """Examples never see each other: they are rows of their own, or isolated as in causal packing."""
+        return False
+
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
         if self.decoder_start is None:
             return self._packed(blocks)
@@ -292,6 +296,11 @@ def make_objective(
     if name not in OBJECTIVES:
         raise RecipeError(f"There is no objective '{name}' (`objective`).{did_you_mean(name, OBJECTIVES)}")
     options: dict[str, Any] = {"seed": seed}
+    if isolate is not None and name == TextToText.name:
+        raise RecipeError(
+            "`data.isolate_documents` has no effect on objective 'text-to-text', whose examples never see each other. "
+            "Remove it."
+        )
     if isolate is not None:
         options["isolate"] = isolate
     if name == Masked.name:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from everlearn.arguments import training_arguments
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.learner import ContinualLearner
@@ -22,7 +23,7 @@ from everlearn.objectives import LOGITS_PER_CHUNK
 from everlearn.progress import Reporter
 from everlearn.recipe import Recipe
 from everlearn.seeding import set_all
-from everlearn.trainer import StageTrainer, training_arguments
+from everlearn.trainer import StageTrainer
 
 WARM_UP, MEASURED = 1, 3
 """Steps that are timed for the estimate: the first ones are left out."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from everlearn.arguments import training_arguments
 from everlearn.data.corpus import check_corpus
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, ModelError, RunError
@@ -17,7 +18,6 @@ from everlearn.loading import load_model, load_tokenizer
 from everlearn.planning import disk_bytes, size
 from everlearn.progress import Reporter
 from everlearn.recipe import Recipe, load
-from everlearn.trainer import training_arguments
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text of the tokenizer's round trip."""

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from everlearn import files
+from everlearn.arguments import DEFAULTS
 from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
 from everlearn.errors import RecipeError, did_you_mean
@@ -125,7 +126,7 @@ class Recipe(Group):
     """Labelled sets that checkpoints are fine-tuned on, to measure what they know."""
     data: Data = Data()
     """How text becomes training rows."""
-    train: dict[str, Any] = {}
+    train: dict[str, Any] = Field(default={}, validate_default=True)
     """`transformers.TrainingArguments` by their own names, for each domain."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
@@ -135,13 +136,19 @@ class Recipe(Group):
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        for spec in value:
-            build(spec)  # raises MethodError with its own sentence
-        return value
+        methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
+        return tuple({"name": method.name, **method.config.model_dump(mode="json")} for method in methods)
+
+    @field_validator("train")
+    @classmethod
+    def _our_defaults(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return DEFAULTS | value
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         names = [domain.name for domain in self.domains]
+        for reserved in sorted({"base", "mean"} & {*names, *(task.name for task in self.end_tasks)}):
+            raise ValueError(f"the name '{reserved}' is taken by a row or column of every table; choose another")
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.end_tasks])):
             if twice := sorted({name for name in listed if listed.count(name) > 1}):
                 raise ValueError(f"`{kind}` has the name '{twice[0]}' more than once; names must differ")
@@ -165,11 +172,11 @@ class Recipe(Group):
 
     def changed(self, **groups: Any) -> Recipe:
         """A copy with whole top-level groups replaced, checked again."""
-        return parse({**self.model_dump(mode="json", exclude_unset=True), **groups})
+        return parse({**self.model_dump(mode="json"), **groups})
 
     def to_yaml(self) -> str:
-        """The recipe as YAML with what was set; runs again as it is."""
-        return yaml.safe_dump(self.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
+        """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
@@ -229,9 +236,7 @@ def _override(raw: dict[str, Any], text: str) -> None:
             if not isinstance(at.get(part), dict | list):
                 at[part] = {} if part != "method" or at.get(part) is None else _methods(at[part])[0]
             at = at[part]
-    parsed = yaml.safe_load(value) if value else None
-    if isinstance(parsed, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", parsed):
-        parsed = float(parsed)  # YAML 1.1 reads 1e-4 as a word
+    parsed = _number(yaml.safe_load(value)) if value else None
     if isinstance(at, list):
         at[_index(at, last, key)] = parsed
     else:

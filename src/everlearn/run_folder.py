@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from everlearn import recipe as recipes
 from everlearn.errors import RunError
 from everlearn.recipe import Recipe
 from everlearn.trainer import checkpoints
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; nothing else here needs it
+    fcntl = None  # type: ignore[assignment]
 
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
@@ -74,6 +80,23 @@ class RunFolder:
         if not self.recipe_file.is_file():
             raise RunError(f"{self.path} is no run folder: it has no recipe.yaml.")
         return recipes.load(self.recipe_file)
+
+    @contextlib.contextmanager
+    def lock(self, first_process: bool = True) -> Iterator[None]:
+        """Keep other commands from working on the run at the same time; a killed process leaves no lock behind.
+
+        Raises:
+            RunError: another process works on it.
+        """
+        if fcntl is None or not first_process:
+            yield
+            return
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(f"Another process works on {self.path} just now. Wait for it, or stop it.") from None
+            yield
 
     # -- stages -----------------------------------------------------------------------------------------------
 

@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from everlearn import files
+from everlearn.arguments import training_arguments
 from everlearn.data.blocks import Column, PackedBlocks, Ragged
 from everlearn.data.endtask import EndTask, check_end_task, read_end_task
-from everlearn.errors import DataError
+from everlearn.errors import DataError, ModelError
 from everlearn.evaluation import (
     Cost,
     LossCell,
@@ -39,11 +40,12 @@ from everlearn.evaluation import (
     task_path,
 )
 from everlearn.seeding import seed_for
-from everlearn.trainer import training_arguments
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
 
+TIME = "_time.json"
+"""Beside the cells of a row; no cell can have this name."""
 Cell = TypeVar("Cell")
 MASKS = "evaluation"
 """Seeds the masks of held-out text: the same for every run, so that runs are scored on the same labels."""
@@ -150,7 +152,14 @@ class Scorer:
             return
         started = time.monotonic()
         where = "the base model" if row == 0 else f"after {self.domains[row - 1]}"
-        model = self.learner.model_after(row).to(self.device)
+        try:
+            model = self.learner.model_after(row).to(self.device)
+        except ModelError as error:
+            if row > 0 or not self.folder.finished(1, self.domains[0]):
+                raise
+            # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
+            self.learner.reporter.say(f"The base model is not measured on new sets: {error}")
+            return
         if losses:
             with self.learner.reporter.activity(f"Held-out text, {where}", len(losses)) as done:
                 for index, name in enumerate(losses, 1):
@@ -205,7 +214,7 @@ class Scorer:
         self.learner.processes.wait_for_everyone()
 
     def _spent(self, row: int, seconds: float) -> None:
-        path = self.folder.row(row) / "time.json"
+        path = self.folder.row(row) / TIME
         before = files.read_json(path)["seconds"] if path.is_file() else 0.0
         files.write_json(path, {"seconds": round(before + seconds, 3)})
 
@@ -285,7 +294,7 @@ class Scorer:
             )
             for fact in facts
         ]
-        times = [self.folder.row(row) / "time.json" for row in range(len(self.domains) + 1)]
+        times = [self.folder.row(row) / TIME for row in range(len(self.domains) + 1)]
         evaluation = sum(files.read_json(path)["seconds"] for path in times if path.is_file())
         training, tokens = sum(stage.seconds for stage in stages), sum(stage.tokens for stage in stages)
         return Cost(

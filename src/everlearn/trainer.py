@@ -7,8 +7,6 @@ is the ecosystem's.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import os
 import shutil
 import time
@@ -19,12 +17,12 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
 from everlearn.data.loader import BlockLoader
-from everlearn.errors import MethodError, RecipeError, RunError, TrainingDiverged, did_you_mean
+from everlearn.errors import MethodError, ModelError, RecipeError, RunError, TrainingDiverged
 from everlearn.gathering import shared_parameters
 from everlearn.methods.base import Memory, Method, Stage
 from everlearn.methods.protection import Protection, local
@@ -32,64 +30,7 @@ from everlearn.objectives import IGNORE, unwrap
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
-FORCED: dict[str, Any] = {
-    "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
-    "remove_unused_columns": False,
-    "logging_nan_inf_filter": False,  # it costs a host sync a step and hides what we stop for
-    "label_names": ["labels"],
-    "disable_tqdm": True,  # the learner shows one bar for the whole stream
-}
-REFUSED = {
-    "output_dir": "the run folder decides it; set `run.folder`",
-    "data_seed": "set `run.seed`",
-    "seed": "set `run.seed`",
-    "eval_strategy": "everlearn evaluates between domains; see `evaluation`",
-    "load_best_model_at_end": "a stage ends with its last step; see `evaluation`",
-    "dataloader_num_workers": "blocks are packed beforehand and their position is exact only in the main process",
-    "group_by_length": "blocks have one length",
-    "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
-    "torch_compile": "the loss is computed inside the forward pass, which would be compiled anew at every step",
-    "auto_find_batch_size": "another batch size would change what is compared",
-    "hub_model_id": "push a finished stage folder with `huggingface-cli upload`",
-    "push_to_hub": "push a finished stage folder with `huggingface-cli upload`",
-    "resume_from_checkpoint": "use `everlearn resume RUN`",
-    "save_only_model": "a run must be able to go on from a checkpoint",
-    "deepspeed": "methods act on gradients and weights that PyTorch holds; use `fsdp`",
-    "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
-    **dict.fromkeys(FORCED, "everlearn sets it"),
-}
 Progress = Callable[[int], None]
-
-
-def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
-    """``TrainingArguments`` from a recipe's ``train`` group, whose names are taken verbatim.
-
-    Raises:
-        RecipeError: a name is unknown, or is one that a run must decide itself.
-    """
-    known = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
-    for name, value in options.items():
-        if name in REFUSED and value not in (None, False, 0, "no", FORCED.get(name, object())):
-            raise RecipeError(f"`train.{name}` cannot be set: {REFUSED[name]}.")
-        if name not in known:
-            raise RecipeError(f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, known - set(REFUSED))}")
-    chosen: dict[str, Any] = (
-        {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"} | copy.deepcopy(options) | FORCED
-    )
-    if not torch.cuda.is_available():
-        chosen.setdefault("use_cpu", True)
-        chosen.setdefault("dataloader_pin_memory", False)
-    if steps > 0:
-        chosen["max_steps"] = steps
-    try:
-        args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
-    except (ValueError, TypeError) as error:
-        raise RecipeError(f"`train` is not accepted by TrainingArguments: {error}") from None
-    if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
-        raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
-    if args.n_gpu > 1:
-        args._n_gpu = 1  # DataParallel would cut our batches into parts; several devices are used by several processes
-    return args
 
 
 class StageTrainer(Trainer):
@@ -99,7 +40,7 @@ class StageTrainer(Trainer):
         stage: the domain, model, data and objective.
         methods: in the recipe's order.
         loader: batches for exactly the stage's steps.
-        args: made by :func:`training_arguments`, with ``max_steps`` set.
+        args: made by :func:`~everlearn.arguments.training_arguments`, with ``max_steps`` set.
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
     """
@@ -143,7 +84,7 @@ class StageTrainer(Trainer):
         self._progress, self._write = progress, log
         self._parts: dict[str, Tensor] = {}
         self._bad: Tensor | None = None
-        self._mark = (time.monotonic(), 0)
+        self._mark, self._tokens_logged = (time.monotonic(), 0), 0
         self.seconds_before, self._started = 0.0, time.monotonic()
 
     @property
@@ -158,9 +99,8 @@ class StageTrainer(Trainer):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the rows that this stage trains on, padding and all processes included."""
-        rows = self.loader.batches * self.loader.batch_size * self.args.world_size
-        return rows * (self.loader.source.block_tokens or 0)
+        """Tokens of the rows that this stage has trained on, of all processes."""
+        return self.loader.tokens
 
     # -- data -------------------------------------------------------------------------------------------------
 
@@ -234,9 +174,9 @@ class StageTrainer(Trainer):
             if len(parts) > 1:
                 logs |= parts
             seconds = now - self._mark[0]
-            if seconds > 0 and self.loader.source.block_tokens:
-                tokens = steps * self.get_total_train_batch_size(self.args) * self.loader.source.block_tokens
-                logs["tokens_per_second"] = round(tokens / seconds, 1)
+            if seconds > 0:
+                logs["tokens_per_second"] = round((self.loader.tokens - self._tokens_logged) / seconds, 1)
+            self._tokens_logged = self.loader.tokens
             self._parts, self._mark = {}, (now, step)
             self.check_finite()
         super().log(logs, start_time)
@@ -301,6 +241,7 @@ class StageTrainer(Trainer):
             self.seconds_before = float(saved["seconds"])
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
+        self._tokens_logged = self.loader.tokens
         return self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -367,8 +308,13 @@ class _Updates(TrainerCallback):
     def on_optimizer_step(self, *args: object, **kwargs: object) -> None:
         self.trainer.protection.after_update()
 
-    def on_step_end(self, *args: object, **kwargs: object) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
         self.trainer.on_step_end()
+        # A stage shorter than `logging_steps` has a line in the log too, and every stage has its last loss there.
+        control.should_log |= state.global_step >= state.max_steps
+        return control
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -1,7 +1,9 @@
-"""Started by torchrun: takes each recipe to its end in one process group. ``MOMENT`` stops the run there first."""
+"""Started by torchrun: takes each recipe to its end in one process group; "resumed" and "signalled" ones stop first."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Any
 
@@ -10,55 +12,67 @@ from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 from everlearn import report, trainer
+from everlearn.interruption import Interrupted
 from everlearn.learner import ContinualLearner
 from everlearn.loading import quiet
 from everlearn.recipe import load
 
+STOP_AT = (2, 3)
+"""Stage and step; the last checkpoint is at step 2."""
 
-class Stopped(Exception):
-    """The run was stopped on every process."""
+
+class Killed(Exception):
+    """The run ended on every process without saving anything."""
 
 
 def main(paths: list[str]) -> None:
-    """Run each recipe; one whose name begins with "resumed" is stopped in its second stage and resumed."""
+    """Run each recipe; the first word of its name says what happens to it."""
     torch.set_num_threads(1)
     quiet()
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
+    stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
         recipe = load(path)
-        if recipe.run.name.startswith("resumed"):
-            stop_at(2, 3)
-            try:
-                ContinualLearner(recipe).run()
-            except Stopped:
-                stop_at(0, 0)
-            ContinualLearner.open(recipe.folder()).resume()
-        else:
-            ContinualLearner(recipe).run()
+        kind = recipe.run.name.split()[0]
+        learner = ContinualLearner(recipe)
+        if kind not in stop:
+            learner.run()
+            continue
+        trainer.StageTrainer.on_step_end = stop[kind]  # type: ignore[method-assign]
+        try:
+            learner.run()
+        except (Killed, Interrupted):
+            trainer.StageTrainer.on_step_end = lambda self: None  # type: ignore[method-assign]
+        learner = ContinualLearner.open(recipe.folder())
+        step = int(kind == "signalled") + 2
+        assert (learner.folder.training(2, recipe.domains[1].name) / f"checkpoint-{step}").is_dir()
+        learner.resume()
+
+
+def kill(self: trainer.StageTrainer) -> None:
+    """End as a kill would."""
+    if (self.stage.index, self.state.global_step) == STOP_AT:
+        raise Killed
+
+
+def signal_one(self: trainer.StageTrainer) -> None:
+    """Only one process gets the signal; all must stop after the same step."""
+    if (self.stage.index, self.state.global_step) == STOP_AT and self.args.process_index == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def allow_fsdp_on_cpu() -> None:
     """Accelerate uses DDP instead of FSDP on CPU, although PyTorch shards there as well: let it believe in GPUs."""
     original = AcceleratorState.__init__
 
-    def __init__(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+    def __init__(self: AcceleratorState, *args: Any, fsdp_plugin: Any = None, **options: Any) -> None:  # noqa: N807
         if fsdp_plugin is not None:
             PartialState(cpu=True)
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         original(self, *args, fsdp_plugin=fsdp_plugin, **options)
 
     AcceleratorState.__init__ = __init__  # type: ignore[method-assign]
-
-
-def stop_at(stage: int, step: int) -> None:
-    """Let the run end at this step as a kill would end it."""
-
-    def on_step_end(self: trainer.StageTrainer) -> None:
-        if (self.stage.index, self.state.global_step) == (stage, step):
-            raise Stopped
-
-    trainer.StageTrainer.on_step_end = on_step_end  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from everlearn import recipe as recipes
 from everlearn.progress import Reporter
 from everlearn.report import compare

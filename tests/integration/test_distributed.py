@@ -45,6 +45,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
         found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
+    found["signalled ddp masked"] = ("roberta", both, TWO)
     sharded_files = {"fsdp_config": {**SHARDED["fsdp_config"], "state_dict_type": "SHARDED_STATE_DICT"}}
     found["resumed fsdp das"] = ("llama", [quick("das")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
@@ -105,7 +106,9 @@ def test_two_processes_give_what_one_gives(runs: Path, case: str) -> None:
     mine, theirs = tensors(two), tensors(one)
     assert mine.keys() == theirs.keys()
     for name in theirs:
-        torch.testing.assert_close(mine[name], theirs[name], atol=TOLERANCE, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            mine[name], theirs[name], atol=TOLERANCE, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
     logged = [[line["loss"] for line in run_lines(place)] for place in (two, one)]
     assert logged[0] == pytest.approx(logged[1], abs=1e-4)
     assert leftovers(two) == []

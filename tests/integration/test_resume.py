@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
 from everlearn.learner import ContinualLearner
-from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
 pytestmark = pytest.mark.usefixtures("no_report")
 MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "step 2.1", "seal 2", "scored 2"]
@@ -32,4 +34,16 @@ def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
     whole = elsewhere(broken, tmp_path / "whole")
     ContinualLearner(whole).run()
     kill_and_resume(Killer(monkeypatch), broken, MOMENTS)
+    assert_same(broken.folder(), whole.folder())
+
+
+def test_sigkill_at_random_moments(tmp_path: Path) -> None:
+    broken = recipe(tmp_path, "roberta", [DAS, REPLAY])
+    whole = elsewhere(broken, tmp_path / "whole")
+    files = [tmp_path / "whole.yaml", tmp_path / "broken.yaml"]
+    for path, made in zip(files, (whole, broken), strict=True):
+        path.write_text(made.to_yaml(), encoding="utf-8")
+    command = [sys.executable, str(Path(__file__).with_name("killed_runs.py")), *map(str, files), "3", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
     assert_same(broken.folder(), whole.folder())

@@ -9,7 +9,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from everlearn.data.blocks import PackedBlocks
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation import block_losses, evaluating
+from everlearn.evaluation import block_losses
+from everlearn.modes import evaluating
 from everlearn.objectives import make_objective
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 import torch
+
+import tiny
 from everlearn import objectives
 from everlearn.errors import ModelError, RecipeError
 from everlearn.methods.base import View

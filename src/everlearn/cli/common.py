@@ -19,7 +19,7 @@ RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, 
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
+        metavar="KEY=VALUE",
         help="Change the recipe: train.max_steps=100, method=das, method.threshold=0.5, domains.0.path=a.txt.",
     ),
 ]

@@ -9,7 +9,7 @@ import typer
 
 
 def command(
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it.")] = Path("recipe.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("recipe.yaml"),
 ) -> None:
     """Write a commented recipe: every key with its default and what it means."""
     from everlearn import files

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show this method and its options.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this method and its options.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the methods and what each needs; with a name, its options, their defaults and what they mean."""

@@ -26,7 +26,7 @@ ENDINGS = {".html": Format.HTML, ".md": Format.MARKDOWN, ".tex": Format.LATEX, "
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; the first is compared against.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; the first is compared against.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file; its ending says how.")
     ] = None,
@@ -51,7 +51,7 @@ def command(
         from everlearn.report.html import page
 
         text = page(comparison)
-        output = output or runs[0] / "report.html"
+        output = output or (runs[0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
     elif form is Format.TERMINAL:
         from rich.console import Console
 

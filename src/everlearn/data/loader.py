@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from everlearn.data.blocks import Block, BlockSource
+from everlearn.data.blocks import Block, BlockSource, tokens_in
 from everlearn.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class BlockLoader(Batches):
         self.rank = rank
         self.world_size = world_size
         self.index = 0
-        self._anchors: deque[tuple[int, dict[str, Any]]] = deque([(0, source.state_dict())], maxlen=2)
+        self.tokens = 0
+        """Tokens read so far, of all ranks."""
+        self._anchors: deque[tuple[int, int, dict[str, Any]]] = deque([(0, 0, source.state_dict())], maxlen=2)
 
     def __len__(self) -> int:
         """Batches in all, wherever the loader is."""
@@ -55,9 +57,11 @@ class BlockLoader(Batches):
 
     def _read(self) -> list[Block]:
         if self.index - self._anchors[-1][0] >= self.ANCHOR_EVERY:
-            self._anchors.append((self.index, self.source.state_dict()))
+            self._anchors.append((self.index, self.tokens, self.source.state_dict()))
         self.index += 1
-        return [next(self.source) for _ in range(self.batch_size * self.world_size)]
+        blocks = [next(self.source) for _ in range(self.batch_size * self.world_size)]
+        self.tokens += sum(tokens_in(block) for block in blocks)
+        return blocks
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         """Batches from the current one to the last.
@@ -82,17 +86,17 @@ class BlockLoader(Batches):
                 that reads ahead (accelerate keeps one batch in hand) must say how many it has trained on.
 
         Returns:
-            JSON: ``batch``, ``source`` and the batch number at which the source's state was taken.
+            JSON: ``batch``, ``source``, the batch number at which the source's state was taken, and tokens read then.
 
         Raises:
             RunError: the batch is further back than is remembered, or not read yet.
         """
         batch = self.index if batch is None else batch
         if batch == self.index:
-            return {"batch": batch, "source": self.source.state_dict(), "source_at": batch}
-        for at, state in reversed(self._anchors):
+            return {"batch": batch, "source": self.source.state_dict(), "source_at": batch, "tokens": self.tokens}
+        for at, tokens, state in reversed(self._anchors):
             if at <= batch < self.index:
-                return {"batch": batch, "source": state, "source_at": at}
+                return {"batch": batch, "source": state, "source_at": at, "tokens": tokens}
         known = f"{self._anchors[0][0]} to {self.index}"
         raise RunError(f"The data position of batch {batch} is not known; batches {known} are.")
 
@@ -100,7 +104,8 @@ class BlockLoader(Batches):
         """Make the saved batch the next one."""
         self.source.load_state_dict(state["source"])
         self.index = int(state["source_at"])
-        self._anchors = deque([(self.index, dict(state["source"]))], maxlen=2)
+        self.tokens = int(state["tokens"])
+        self._anchors = deque([(self.index, self.tokens, dict(state["source"]))], maxlen=2)
         while self.index < int(state["batch"]):
             self._read()
 

@@ -46,6 +46,11 @@ class Count:
         """UTF-8 bytes a token of the text stands for."""
         return self.text_bytes / max(self.text_tokens, 1)
 
+    @property
+    def bytes_per_label(self) -> float:
+        """The same where the end of each text is predicted too: then total nats over total bytes is bits per byte."""
+        return self.text_bytes / max(self.text_tokens + self.documents, 1)
+
 
 class Packer(Protocol):
     """Documents in, blocks out; what does not fill a block yet is kept."""

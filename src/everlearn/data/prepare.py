@@ -39,8 +39,9 @@ class Prepared:
         documents: trained on; None when streaming.
         tokens: of these documents, special tokens included; None when streaming.
         bytes: UTF-8 bytes of these documents' text (of the answers, for text-to-text); None when streaming.
-        bytes_per_token: UTF-8 bytes a token stands for, exactly, over the held-out text (over the training text when
-            nothing is held out); special tokens do not count. Bits per byte = nats per token / ln 2 / this.
+        bytes_per_token: UTF-8 bytes a predicted token stands for, exactly, over the held-out text (over the training
+            text when nothing is held out). Special tokens do not count, but for the end token where it is predicted
+            (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
         truncated: examples that were longer than a block.
         fingerprint: of text, tokenizer and settings.
     """
@@ -187,6 +188,10 @@ class _Work:
                 "larger share, name a file of held-out text, or set `validation: null`."
             )
 
+    def _width(self, count: Count) -> float:
+        """Only an encoder never predicts an end token: it is never masked."""
+        return count.bytes_per_token if self.encoder.kind == "encoder" else count.bytes_per_label
+
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:
         """The blocks in a folder that :meth:`build` wrote."""
         facts = {
@@ -219,7 +224,7 @@ class _Work:
             documents=train.documents if known else None,
             tokens=train.tokens if known else None,
             bytes=train.text_bytes if known else None,
-            bytes_per_token=(held if validation else train).bytes_per_token,
+            bytes_per_token=self._width(held if validation else train),
             truncated=train.truncated + held.truncated,
             fingerprint=fingerprint,
         )

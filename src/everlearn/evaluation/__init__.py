@@ -5,7 +5,7 @@ from everlearn.evaluation.cells import LossCell, TaskCell, loss_path, task_path
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
 from everlearn.evaluation.matrix import ScoreMatrix, summarise
 from everlearn.evaluation.metrics import accuracy, macro_f1
-from everlearn.evaluation.perplexity import BlockLosses, block_losses, evaluating
+from everlearn.evaluation.perplexity import BlockLosses, block_losses
 from everlearn.evaluation.results import (
     Cost,
     Estimate,
@@ -37,7 +37,6 @@ __all__ = [
     "block_losses",
     "build_results",
     "evaluate_task",
-    "evaluating",
     "fine_tune",
     "loss_path",
     "macro_f1",

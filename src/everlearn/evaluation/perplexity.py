@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from everlearn.errors import TrainingDiverged
+from everlearn.modes import evaluating
 
 Advance = Callable[[int], None]
 """Told how much is done."""
@@ -101,15 +101,3 @@ def block_losses(
             "`train.learning_rate` and run the stage again."
         )
     return BlockLosses(nats, items)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module has the mode that it had, frozen parts included."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training

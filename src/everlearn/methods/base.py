@@ -7,7 +7,6 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -136,6 +135,7 @@ class Stage:
         source: this domain's training blocks as the user gave them (before any method mixed anything in).
         general: blocks of the general corpus, when the recipe names one.
         batch_size: rows per batch of :meth:`batches`.
+        rows_per_step: training rows of all processes and micro-batches in one optimizer step.
         seed: of the run; hooks already run under a seed of their own, so plain torch randomness is reproducible.
         steps: optimizer steps that this stage will take.
     """
@@ -151,6 +151,7 @@ class Stage:
     batch_size: int
     seed: int
     steps: int
+    rows_per_step: int = 1
 
     @property
     def anatomy(self) -> Anatomy:
@@ -251,6 +252,9 @@ class Method:
         """Before each stage. On resume it runs again with the checkpoint's memory already loaded: do not recompute
         what the memory holds."""
 
+    def begin_training(self, stage: Stage) -> None:
+        """Before the first step, when every method's ``begin_domain`` has run: hooks on the model go here."""
+
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
         """Before each stage: what to train on. The default is the domain as it is."""
         return source
@@ -309,18 +313,6 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
     return f"Method '{name}', option '{key}': {first['msg']} (got {first.get('input')!r})."
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout) for every module; each returns to the mode that it had."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 M = TypeVar("M", bound=Method)

@@ -26,9 +26,9 @@ from everlearn.methods.base import (
     Setting,
     Stage,
     View,
-    evaluating,
     register,
 )
+from everlearn.modes import evaluating
 
 if TYPE_CHECKING:
     from everlearn.objectives import Outputs

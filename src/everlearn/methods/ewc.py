@@ -21,9 +21,9 @@ from everlearn.methods.base import (
     Needs,
     Stage,
     View,
-    evaluating,
     register,
 )
+from everlearn.modes import evaluating
 
 if TYPE_CHECKING:
     from everlearn.objectives import Outputs

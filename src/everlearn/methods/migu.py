@@ -65,18 +65,18 @@ class MIGU(Method):
         return Cost(memory_bytes=held)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Decide whether this domain is masked; the hooks wait for the first batch."""
+        """Decide whether this domain is masked."""
         self._close()
         self._active = self.config.threshold > 0 and not (stage.first and self.config.skip_first_domain)
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """No views: say how many rows of the coming pass are the batch, so that other methods' views do not count.
-
-        The hooks are placed here rather than in ``begin_domain`` so that adapters of any method are in place by then.
-        """
+    def begin_training(self, stage: Stage) -> None:
+        """Place the hooks: adapters of any method are in the model by now."""
         if self._active:
-            if self._magnitude is None:
-                self._magnitude = OutputMagnitude(stage.model, _trained(stage.model, stage.anatomy.linears))
+            self._magnitude = OutputMagnitude(stage.model, _trained(stage.model, stage.anatomy.linears))
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """No views: say how many rows of the coming pass are the batch, so that other methods' views do not count."""
+        if self._magnitude is not None:
             self._magnitude.rows = len(batch["labels"])
         return []
 

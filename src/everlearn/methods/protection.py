@@ -61,6 +61,8 @@ class Protection:
         self._masks: list[tuple[Method, Mask]] = []
         self._local: dict[int, tuple[Mask, list[tuple[nn.Parameter, Tensor]]]] = {}
         self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+        for method in self.methods:
+            method.begin_training(stage)
 
     # -- the step ---------------------------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ def shard_like(values: Tensor, parameter: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor, outside autograd."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 

@@ -94,7 +94,7 @@ class Replay(Method):
         if self._reservoir is None:
             self._reservoir = Reservoir(self.config.capacity, stage.seed)
         blocks = stage.source.fresh(seed_for(stage.seed, "reservoir", stage.index))
-        count = stage.source.size if stage.source.size is not None else stage.steps * stage.batch_size
+        count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
         self._reservoir.extend(islice(blocks, count), stage.domain)
 
     def memory(self) -> Memory:

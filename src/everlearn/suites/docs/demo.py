@@ -1,4 +1,4 @@
-"""``everlearn demo``: six domains of real text, learnt plainly and with DAS, compared on one page. No network needed."""
+"""``everlearn demo``: six domains of real text, learnt plainly and with DAS, compared on one page. Needs no network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from everlearn import files
 from everlearn import recipe as recipes
 from everlearn.learner import ContinualLearner
 from everlearn.progress import Reporter
@@ -64,4 +65,5 @@ def share_base_scores(measured: Path, other: Path) -> None:
         (RunFolder(measured).row(0), RunFolder(other).row(0)),
         (RunFolder(measured).sets, RunFolder(other).sets),
     ):
-        shutil.copytree(source, target)
+        with files.new_folder(target) as made:
+            shutil.copytree(source, made, dirs_exist_ok=True)

@@ -1,0 +1,166 @@
+"""``TrainingArguments`` from a recipe: every name verbatim, every value checked, nothing without effect."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import typing
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from transformers import TrainingArguments
+
+from everlearn.errors import RecipeError, did_you_mean
+
+FORCED: dict[str, Any] = {
+    "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
+    "remove_unused_columns": False,
+    "logging_nan_inf_filter": False,  # it costs a host sync a step and hides what we stop for
+    "label_names": ["labels"],
+    "disable_tqdm": True,  # the learner shows one bar for the whole stream
+}
+DEFAULTS: dict[str, Any] = {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"}
+"""Where a run of many stages wants another default than a single training."""
+_EVALUATION = "everlearn evaluates between domains; see `evaluation`"
+_ROWS = "rows are packed beforehand, of one length, in an order that the seed decides"
+_HUB = "push a finished stage folder with `hf upload`"
+REFUSED = {
+    "output_dir": "the run folder decides it; set `run.folder`",
+    "seed": "set `run.seed`",
+    "data_seed": "set `run.seed`",
+    **dict.fromkeys(
+        (
+            "do_train",
+            "do_eval",
+            "do_predict",
+            "eval_strategy",
+            "eval_steps",
+            "eval_delay",
+            "eval_on_start",
+            "eval_do_concat_batches",
+            "eval_use_gather_object",
+            "eval_accumulation_steps",
+            "per_device_eval_batch_size",
+            "bf16_full_eval",
+            "fp16_full_eval",
+            "include_for_metrics",
+            "batch_eval_metrics",
+            "prediction_loss_only",
+            "metric_for_best_model",
+            "greater_is_better",
+            "load_best_model_at_end",
+        ),
+        _EVALUATION,
+    ),
+    **dict.fromkeys(
+        (
+            "dataloader_drop_last",
+            "dataloader_num_workers",
+            "dataloader_persistent_workers",
+            "dataloader_prefetch_factor",
+            "dataloader_multiprocessing_context",
+            "dataloader_in_order",
+            "train_sampling_strategy",
+            "length_column_name",
+            "group_by_length",
+        ),
+        _ROWS,
+    ),
+    **dict.fromkeys(
+        (
+            "push_to_hub",
+            "hub_model_id",
+            "hub_token",
+            "hub_private_repo",
+            "hub_strategy",
+            "hub_always_push",
+            "hub_revision",
+        ),
+        _HUB,
+    ),
+    "average_tokens_across_devices": "every token counts the same on every device",
+    "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
+    "torch_compile": "the loss is computed inside the forward pass, which would be compiled anew at every step",
+    "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
+    "auto_find_batch_size": "another batch size would change what is compared",
+    "resume_from_checkpoint": "use `everlearn resume RUN`",
+    "save_only_model": "a run must be able to go on from a checkpoint",
+    "deepspeed": "methods act on gradients and weights that PyTorch holds; use `fsdp`",
+    "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
+    **dict.fromkeys(FORCED, "everlearn sets it"),
+}
+POSITIVE = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "learning_rate"}
+_NOTHING = (None, False, "no")
+
+
+@functools.cache
+def _fields() -> dict[str, tuple[Any, Any]]:
+    """Name to (type, default) of every argument."""
+    hints = typing.get_type_hints(TrainingArguments)
+    return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(TrainingArguments) if f.init}
+
+
+def check_argument(name: str, value: Any) -> None:
+    """Refuse a name that is unknown or without effect here, and a value of the wrong type or range.
+
+    Raises:
+        RecipeError: the sentence names the key and the value.
+    """
+    fields = _fields()
+    if name in REFUSED:
+        default = fields[name][1] if name in fields else None
+        wanted = FORCED.get(name, default)
+        harmless = value == wanted or (value in _NOTHING and str(getattr(wanted, "value", wanted)) in ("None", "no"))
+        if not harmless:
+            raise RecipeError(f"`train.{name}` cannot be set: {REFUSED[name]}.")
+        return
+    if name not in fields:
+        raise RecipeError(
+            f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
+        )
+    kind = fields[name][0]
+    if set(typing.get_args(kind) or (kind,)) <= {bool, int, float, str, type(None)}:
+        try:
+            TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
+        except ValidationError as error:
+            raise RecipeError(f"`train.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
+    if name in POSITIVE and not value > 0:
+        raise RecipeError(f"`train.{name}` must be above 0 (got {value!r}).")
+    if name == "save_strategy" and str(value) == "best":
+        raise RecipeError(f"`train.save_strategy: best` cannot be used: {_EVALUATION}.")
+
+
+def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
+    """``TrainingArguments`` from a recipe's ``train`` group, whose names are taken verbatim.
+
+    Args:
+        options: the group.
+        output_dir: of the stage.
+        seed: of the stage.
+        steps: of the stage; -1 leaves what the options say.
+
+    Raises:
+        RecipeError: a name is unknown or has no effect here, or a value is not allowed.
+    """
+    for name, value in options.items():
+        check_argument(name, value)
+    given = {name: copy.deepcopy(value) for name, value in options.items() if name not in REFUSED}
+    chosen: dict[str, Any] = DEFAULTS | given | FORCED
+    if not torch.accelerator.is_available():
+        chosen.setdefault("use_cpu", True)
+        chosen.setdefault("dataloader_pin_memory", False)
+    if steps > 0:
+        chosen["max_steps"] = steps
+    try:
+        args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
+    except (ValueError, TypeError, ImportError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}") from None
+    if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
+        raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
+    if args.n_gpu > 1:
+        args._n_gpu = 1  # DataParallel would cut our batches into parts; several devices are used by several processes
+    return args
