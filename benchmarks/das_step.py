@@ -11,6 +11,7 @@ importance is random, because its values do not change the speed. What a domain'
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def das(model: nn.Module, options: dict[str, Any]) -> Method:
     return method
 
 
-def compare(precision: str, arguments: Any) -> dict[str, Any]:
+def compare(precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
     contenders = {}
@@ -61,7 +62,8 @@ def compare(precision: str, arguments: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = harness.parser(__doc__)
-    parser.set_defaults(precision=["float32"], segments=4, steps=2)
+    parser.add_argument("--precision", nargs="+", choices=["float32", "bf16"], default=["float32"])
+    parser.set_defaults(segments=4)
     arguments = parser.parse_args()
     report = harness.header(arguments) | {"comparisons": {}}
     print(f"{'seconds per step':60}{'':10}{'times plain':>12}{'in processor time':>20}")

@@ -66,7 +66,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "attn_pdrop": 0.0,
     },
 }
-PRECISIONS = ["float32", "bf16"]
 SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 
 
@@ -185,12 +184,11 @@ def stage_trainer(
 
 
 def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, warmup: int) -> dict[str, Timing]:
-    """Train every contender in turns; the first turn warms up and is not counted."""
+    """Train every contender in turns, after one turn of warming up that is not counted."""
     timings = {name: Timing() for name in contenders}
     for turn in range(segments + 1):
         for name, make in contenders.items():
-            timing = timings[name] if turn else Timing()
-            make(Clock(timing, warmup), warmup + steps).train()
+            make(Clock(timings[name], warmup), warmup + steps if turn else warmup).train()
     return timings
 
 
@@ -212,7 +210,7 @@ def header(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     report = environment(arguments.device)
-    if "bf16" in arguments.precision and not report["bf16_in_hardware"]:
+    if not report["bf16_in_hardware"]:
         print("This processor has no bf16 arithmetic (AVX512-BF16, AMX): bf16 is emulated and slower than float32.")
     return report | {
         "batch": arguments.batch,
@@ -228,9 +226,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     out.add_argument("--output", type=Path, help="write the result here as JSON")
     out.add_argument("--batch", type=int, default=32, help="rows per step")
     out.add_argument("--segments", type=int, default=6, help="timed segments of each contender")
-    out.add_argument("--steps", type=int, default=3, help="timed steps of a segment")
+    out.add_argument("--steps", type=int, default=2, help="timed steps of a segment")
     out.add_argument("--warmup", type=int, default=1, help="steps of a segment before the clock starts")
-    out.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     out.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     out.add_argument("--threads", type=int, help="threads on the CPU; default as torch chooses")
     return out

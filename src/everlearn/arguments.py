@@ -121,7 +121,9 @@ def check_argument(name: str, value: Any) -> None:
         raise RecipeError(
             f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
         )
-    kind = fields[name][0]
+    kind: Any = fields[name][0]
+    if name == "fsdp":
+        kind = bool | str | None  # typed as a string, documented as a boolean
     if set(typing.get_args(kind) or (kind,)) <= {bool, int, float, str, type(None)}:
         try:
             TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)

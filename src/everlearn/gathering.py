@@ -14,14 +14,15 @@ def shared_parameters(model: nn.Module) -> list[str]:
 
     FSDP2 shards a parameter within one group of modules, and accelerate puts only that pair into one group.
     """
-    pair = [getattr(model, get)() for get in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, get)]
-    weights = {id(getattr(module, "weight", None)) for module in pair}
-    first: dict[int, str] = {}
-    shared = []
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        if first.setdefault(id(weight), name) != name and id(weight) not in weights:
-            shared.append(first[id(weight)])
-    return shared
+    getters = [getattr(model, name, None) for name in ("get_input_embeddings", "get_output_embeddings")]
+    pair = {id(getter()) for getter in getters if getter is not None}
+    names: dict[int, str] = {}
+    holders: dict[int, set[int]] = {}
+    for path, module in model.named_modules():
+        for leaf, weight in module.named_parameters(recurse=False):
+            names.setdefault(id(weight), f"{path}.{leaf}")
+            holders.setdefault(id(weight), set()).add(id(module))
+    return [names[weight] for weight, modules in holders.items() if len(modules) > 1 and not modules <= pair]
 
 
 class Blueprint:

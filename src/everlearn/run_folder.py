@@ -91,7 +91,7 @@ class RunFolder:
         if fcntl is None or not first_process:
             yield
             return
-        with (self.path / "lock").open("w") as file:
+        with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -74,10 +74,12 @@ class StageTrainer(Trainer):
             )
         if args.fsdp and not self.is_fsdp_enabled:
             raise RecipeError("`train.fsdp` needs several processes with an accelerator each; this would be plain DDP.")
-        if args.fsdp and (shared := shared_parameters(stage.model)):
+        if self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version != 2:
+            raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
+        if self.is_fsdp_enabled and (shared := shared_parameters(stage.model)):
             raise ModelError(
-                f"`train.fsdp` cannot shard {type(unwrap(stage.model)).__name__}: '{shared[0]}' belongs to two of its "
-                "modules. Leave `train.fsdp` out: such models are small enough for plain data parallelism."
+                f"`train.fsdp` cannot shard {type(unwrap(stage.model)).__name__}: '{shared[0]}' belongs to several of "
+                "its modules, which accelerate would put into different groups. Leave `train.fsdp` out (plain DDP)."
             )
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True

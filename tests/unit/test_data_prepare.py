@@ -36,7 +36,8 @@ def same(blocks, expected) -> bool:
 
 
 def test_training_and_held_out_blocks_partition_the_documents(tmp_path):
-    made = prepared(tmp_path, Domain(name="d", path=write(tmp_path), validation=0.3))
+    domain = Domain(name="d", path=write(tmp_path), validation=0.3)
+    made = prepared(tmp_path, domain)
     parts = {held: [Document(t) for t in TEXTS if is_held_out(Document(t), 0.3) == held] for held in (True, False)}
     expected = {held: list(pack(parts[held], tiny.tokenizer(), 16, kind="decoder")) for held in parts}
     assert same(made.train.take(range(made.train.size)), expected[False])
@@ -46,7 +47,10 @@ def test_training_and_held_out_blocks_partition_the_documents(tmp_path):
     assert made.tokens == sum(len(row) + 2 for row in ids)
     assert made.bytes == sum(len(document.text.encode()) for document in parts[False])
     held = Encoder(tiny.tokenizer(), "decoder")([document.text for document in parts[True]])
-    assert made.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(map(len, held))
+    # A decoder predicts the end of each text too, so total nats over total bytes is bits per byte.
+    assert made.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(len(row) + 1 for row in held)
+    encoder = prepared(tmp_path, domain, kind="encoder")
+    assert encoder.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(map(len, held))
 
 
 def test_the_cache_is_found_and_depends_on_everything(tmp_path, monkeypatch):
@@ -102,7 +106,7 @@ def test_held_out_text_from_a_file_and_none(tmp_path):
     whole = prepared(tmp_path, Domain(name="d", path=write(tmp_path), validation=None))
     assert whole.validation is None
     assert whole.bytes_per_token == pytest.approx(
-        sum(map(len, TEXTS)) / sum(map(len, Encoder(tiny.tokenizer(), "decoder")(TEXTS)))
+        sum(map(len, TEXTS)) / sum(len(row) + 1 for row in Encoder(tiny.tokenizer(), "decoder")(TEXTS))
     )
     assert prepared(tmp_path, Corpus(path=write(tmp_path))).documents == 120
 
