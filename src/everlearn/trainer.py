@@ -58,6 +58,8 @@ class StageTrainer(Trainer):
     ) -> None:
         self.stage, self.methods, self.loader = stage, list(methods), loader
         self._fingerprint = loader.source.fingerprint
+        if args.fsdp and args.world_size == 1:
+            raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
         self.protection = Protection(methods, stage)
         super().__init__(
             model=stage.model,
@@ -73,7 +75,7 @@ class StageTrainer(Trainer):
                 "or FSDP (`train.fsdp`)."
             )
         if args.fsdp and not self.is_fsdp_enabled:
-            raise RecipeError("`train.fsdp` needs several processes with an accelerator each; this would be plain DDP.")
+            raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
         if self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version != 2:
             raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
         if self.is_fsdp_enabled and (shared := shared_parameters(stage.model)):

@@ -109,7 +109,8 @@ def assert_same(one: Path, other: Path) -> None:
 
 def leftovers(run: Path) -> list[str]:
     """What should not be in a finished run."""
-    return [str(p.relative_to(run)) for p in run.rglob("*") if p.name.startswith(".") or p.name.endswith(".training")]
+    found = [p for p in run.rglob("*") if p.name.startswith(files.PARTIAL) or p.name.endswith(".training")]
+    return [str(p.relative_to(run)) for p in found]
 
 
 class Killed(BaseException):

@@ -135,7 +135,7 @@ def test_only_our_leftovers_are_removed(broken: Recipe) -> None:
         (broken.folder() / place / f"{files.PARTIAL}something").mkdir()
     learner = ContinualLearner.open(broken.folder())
     learner.folder.clean_up()
-    assert leftovers(broken.folder()) == [".git", "stage-02-second.training"]
+    assert leftovers(broken.folder()) == ["stage-02-second.training"]
     assert mine.read_text() == "not ours"
 
 

@@ -43,7 +43,7 @@ def check_folder(run: Path, of: Recipe) -> None:
     """Everything that a finished run holds, and nothing else."""
     names = [domain.name for domain in of.domains]
     stages = [f"stage-{i:02d}-{name}" for i, name in enumerate(names, 1)]
-    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "report.html", "README.md", "lock"}
+    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "report.html", "README.md"}
     extra = {"alone"} if of.evaluation.alone else set()
     assert {path.name for path in run.iterdir()} - {".lock"} == expected | set(stages) | {"evaluation"} | extra
     assert leftovers(run) == []
