@@ -2,7 +2,7 @@
 
     python benchmarks/real_data.py --data FOLDER [--output docs/results/real-data.md] [--only causal]
 
-FOLDER holds ``domains/<name>/{train,validation}.jsonl.gz``, ``D0/wikipedia/…`` and ``tasks/<name>/{train,test}.jsonl.gz``.
+FOLDER holds ``domains/NAME/{train,validation}.jsonl.gz``, ``D0/wikipedia/…`` and ``tasks/NAME/{train,test}.jsonl.gz``.
 The masked run starts from the demo's base model; the causal and the text-to-text run start from random weights, because
 no pre-trained model of such a kind is shipped: they show that everything works on real input, not that models get good.
 """

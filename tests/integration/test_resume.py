@@ -12,7 +12,7 @@ from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 from everlearn.learner import ContinualLearner
 
 pytestmark = pytest.mark.usefixtures("no_report")
-MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "step 2.1", "seal 2", "scored 2"]
+MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "scored 1", "seal 2"]
 DAS = {"name": "das", "samples": 8}
 REPLAY = {"name": "replay", "share": 0.3, "capacity": 16}
 STREAMED = {"streaming": True, "shuffle_buffer": 3}

@@ -43,8 +43,8 @@ def check_folder(run: Path, of: Recipe) -> None:
     """Everything that a finished run holds, and nothing else."""
     names = [domain.name for domain in of.domains]
     stages = [f"stage-{i:02d}-{name}" for i, name in enumerate(names, 1)]
-    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "report.html", "README.md"}
-    extra = {"alone"} if of.evaluation.alone else set()
+    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "README.md"}
+    extra = {"alone", "report.html"} if of.evaluation.alone else set()
     assert {path.name for path in run.iterdir()} - {".lock"} == expected | set(stages) | {"evaluation"} | extra
     assert leftovers(run) == []
     for stage, name in zip(stages, names, strict=True):
@@ -53,7 +53,6 @@ def check_folder(run: Path, of: Recipe) -> None:
         assert (facts["domain"], facts["steps"]) == (name, STEPS)
         assert math.isfinite(facts["final_loss"])
         assert facts["training_seconds"] <= facts["seconds"]
-    assert "<html" in (run / "report.html").read_text(encoding="utf-8")
     assert names[0] in (run / "README.md").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(line["stage"], line["step"]) for line in lines] == [
@@ -82,18 +81,24 @@ def check_results(results: Results, rows: list[str], columns: list[str], tasks: 
     assert [stage.domain for stage in results.cost.stages] == rows
 
 
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the HTML page, which takes as long as all the rest."""
+    monkeypatch.setattr("everlearn.report.write_report", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     """An encoder's run with everything in it: two methods, general text, end tasks, each domain alone."""
     folder = tmp_path_factory.mktemp("finished")
     task = {"train": str(labelled(folder, "train", 16)), "test": str(labelled(folder, "test", 8))}
-    brief = {"epochs": 1, "batch_size": 8, "max_length": 16}
+    options = {"epochs": 1, "batch_size": 8, "max_length": 16}
     made = recipe(
         folder,
         "roberta",
         [{"name": "das", "samples": 8}, {"name": "replay", "source": "both", "share": 0.4}],
         general={"path": str(corpus(folder / "data", "general"))},
-        end_tasks=[{"name": "words", "domain": "first", **task, **brief}, {"name": "any", **task, **brief}],
+        end_tasks=[{"name": "words", "domain": "first", **task, **options}, {"name": "any", **task, **options}],
         evaluation={"alone": True, "end_task_seeds": 2},
     )
     ContinualLearner(made).run()
@@ -103,6 +108,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 def test_masked_with_everything(finished: Recipe) -> None:
     run = finished.folder()
     check_folder(run, finished)
+    assert "<html" in (run / "report.html").read_text(encoding="utf-8")
     results = Results.load(run)
     check_results(results, ["first", "second"], ["first", "second", "general"], ["words", "any"])
     assert results.general == ["general"]
@@ -121,6 +127,7 @@ def test_masked_with_everything(finished: Recipe) -> None:
     assert (run / "stage-02-second" / "memory" / "das.safetensors").is_file()
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_finished_run_is_left_alone(finished: Recipe) -> None:
     run = finished.folder()
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
@@ -132,6 +139,7 @@ def test_a_finished_run_is_left_alone(finished: Recipe) -> None:
         ContinualLearner(finished.changed(method=["sequential"])).run()
 
 
+@pytest.mark.usefixtures("brief")
 def test_months_later_without_any_old_data(finished: Recipe, tmp_path: Path) -> None:
     moved = tmp_path / "copied run"
     shutil.copytree(finished.folder(), moved)
@@ -167,6 +175,7 @@ def third(folder: Path) -> Domain:
     return Domain(name="third", path=str(corpus(folder, "third")), validation=0.15)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("architecture", ["gpt2", "llama", "t5"])
 def test_causal_and_text_to_text(tmp_path: Path, architecture: str) -> None:
     made = recipe(tmp_path, architecture, "replay")
@@ -181,11 +190,13 @@ def tiny_objective(architecture: str) -> str:
     return "text-to-text" if architecture == "t5" else "causal"
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_causal_model_learns_answers(tmp_path: Path) -> None:
     made = recipe(tmp_path, "llama", "inc_lora", answers=True, objective="text-to-text", domains=("only",))
     check_results(ContinualLearner(made).run(), ["only"], ["only"], [])
 
 
+@pytest.mark.usefixtures("brief")
 def test_stage_folders_load_without_everlearn(finished: Recipe, tmp_path: Path) -> None:
     pairs = ["AutoModelForMaskedLM", str(finished.folder() / "stage-02-second")]
     for architecture, kind in (("llama", "AutoModelForCausalLM"), ("t5", "AutoModelForSeq2SeqLM")):
@@ -196,6 +207,7 @@ def test_stage_folders_load_without_everlearn(finished: Recipe, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_same_recipe_gives_the_same_run(tmp_path: Path) -> None:
     made = recipe(tmp_path, "roberta", "das", domains=("only",))
     other = elsewhere(made, tmp_path / "again")
@@ -209,6 +221,7 @@ def test_the_same_recipe_gives_the_same_run(tmp_path: Path) -> None:
     assert any(not torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+@pytest.mark.usefixtures("brief")
 def test_the_python_interface(tmp_path: Path) -> None:
     small = recipe(tmp_path)
     results = ContinualLearner(
