@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ def main(paths: list[str]) -> None:
     """Run each recipe; the first word of its name says what happens to it."""
     torch.set_num_threads(1)
     quiet()
+    gc.freeze()  # accelerate collects garbage before each stage
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
     stop = {"resumed": kill, "signalled": signal_one}
