@@ -30,50 +30,23 @@ from everlearn import files
 from everlearn.learner import ContinualLearner
 from everlearn.loading import quiet
 from everlearn.progress import Advance, Reporter
-from everlearn.recipe import Recipe, load, parse
+from everlearn.recipe import Recipe, load
 from everlearn.run_folder import environment
-from everlearn.suites.docs import base_path
+from everlearn.suites.docs.demo import METHODS
+from everlearn.suites.docs.demo import RECIPE as DEMO
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "kill-resume.json"
-DOMAINS = ("networkx", "sympy")
+DOMAINS = ("sympy", "networkx")
+METHODS_USED = [METHODS["das"], {"name": "replay", "share": 0.1, "capacity": 512}]
 
 
 def recipe(folder: Path, steps: int) -> Recipe:
-    """The demo's model, data, batches and precision; two domains and fewer steps."""
-    if (base_path() / "model.safetensors").is_file():
-        model: dict[str, Any] = {"path": "suite:docs/base"}
-    else:
-        config = files.read_json(base_path() / "config.json") | {"hidden_dropout_prob": 0.1}
-        config = {k: v for k, v in config.items() if k not in ("architectures", "transformers_version", "dtype")}
-        model = {"config": config, "tokenizer": "suite:docs/base"}
-    return parse(
-        {
-            "model": model,
-            "domains": [
-                {
-                    "name": name,
-                    "path": f"suite:docs/{name}/train.jsonl",
-                    "validation": f"suite:docs/{name}/validation.jsonl",
-                }
-                for name in DOMAINS
-            ],
-            "method": [
-                {"name": "das", "samples": 128, "contrast_fraction": 0.25},
-                {"name": "replay", "share": 0.1, "capacity": 512},
-            ],
-            "data": {"block_size": 128},
-            "train": {
-                "max_steps": steps,
-                "per_device_train_batch_size": 32,
-                "learning_rate": 2e-4,
-                "bf16": True,
-                "save_steps": max(1, steps // 6),
-                "logging_steps": 2,
-            },
-            "evaluation": {"blocks": 64},
-            "run": {"name": "kill-resume", "folder": str(folder)},
-        }
-    )
+    """The demo's with two of its domains, DAS and replay, a checkpoint every fourth step and no end tasks."""
+    demo = load(DEMO)
+    train = demo.train | {"max_steps": steps, "save_steps": 4, "logging_steps": 2}
+    domains = [domain.model_dump(mode="json") for domain in demo.domains if domain.name in DOMAINS]
+    run = {"name": "kill-resume", "folder": str(folder)}
+    return demo.changed(domains=domains, method=METHODS_USED, train=train, end_tasks=[], run=run)
 
 
 # -- the process that is killed ----------------------------------------------------------------------------------
@@ -179,7 +152,7 @@ def main() -> None:
     """Kill, resume, compare, write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="how many")
-    parser.add_argument("--steps", type=int, default=24, help="optimizer steps of each of the two domains")
+    parser.add_argument("--steps", type=int, default=16, help="optimizer steps of each of the two domains")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--work", nargs=2, metavar=("RECIPE", "DIARY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -214,7 +187,6 @@ def main() -> None:
                 "domains": list(DOMAINS),
                 "steps": arguments.steps,
                 "method": list(made.method),
-                "base_model": "the suite's" if made.model.path else "random weights",
                 "unbroken_seconds": round(seconds, 1),
                 "seconds": round(total, 1),
                 "environment": environment(),
