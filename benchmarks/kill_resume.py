@@ -41,9 +41,9 @@ METHODS_USED = [METHODS["das"], {"name": "replay", "share": 0.1, "capacity": 512
 
 
 def recipe(folder: Path, steps: int) -> Recipe:
-    """The demo's with two of its domains, DAS and replay, a checkpoint every fourth step and no end tasks."""
+    """The demo's with two of its domains, DAS and replay, a checkpoint every third step and no end tasks."""
     demo = load(DEMO)
-    train = demo.train | {"max_steps": steps, "save_steps": 4, "logging_steps": 2}
+    train = demo.train | {"max_steps": steps, "save_steps": 3, "logging_steps": 2}
     domains = [domain.model_dump(mode="json") for domain in demo.domains if domain.name in DOMAINS]
     run = {"name": "kill-resume", "folder": str(folder)}
     return demo.changed(domains=domains, method=METHODS_USED, train=train, end_tasks=[], run=run)
@@ -117,7 +117,7 @@ def killed(folder: Path, steps: int, kills: int, seed: int, seconds: float) -> I
         files.write_text(path, made.to_yaml())
         while done < kills:
             process = start(path, folder / "diary")
-            wait = generator.uniform(0, 2.5 * seconds / kills)
+            wait = generator.uniform(0, 2 * seconds / kills)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(wait)
             if process.poll() is not None:
@@ -152,7 +152,7 @@ def main() -> None:
     """Kill, resume, compare, write down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="how many")
-    parser.add_argument("--steps", type=int, default=16, help="optimizer steps of each of the two domains")
+    parser.add_argument("--steps", type=int, default=12, help="optimizer steps of each of the two domains")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--work", nargs=2, metavar=("RECIPE", "DIARY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
