@@ -1,9 +1,9 @@
 """Where the base model's pre-training starts: random weights, with attention that knows its neighbours.
 
-With the usual random weights the loss stood at 6.2 nats after 750 steps, little below the entropy of single tokens (6.9),
-and would until heads learn to look at the tokens beside a mask. That is a matter of positions alone and can be given: position
-embeddings are sines and cosines, for which "one to the left" is a rotation, and the first layer's four heads start as
-the rotations by -1, +1, -2 and +2. Everything is trained from there.
+With the usual random weights the loss stood at 6.2 nats after 750 steps, little below the entropy of single tokens
+(6.9): heads had not learnt to look at the tokens beside a mask. That is a matter of positions alone and can be given.
+Position embeddings are sines and cosines, for which "one to the left" is a rotation, and the first layer's four heads
+start as the rotations by -1, +1, -2 and +2. Everything is trained from there.
 """
 
 from __future__ import annotations
