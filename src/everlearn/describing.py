@@ -18,9 +18,8 @@ from pydantic_core import PydanticUndefined
 
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
-from everlearn.errors import MethodError, did_you_mean
-from everlearn.methods import REGISTRY
-from everlearn.methods.base import Method
+from everlearn.methods import REGISTRY, build, names
+from everlearn.methods.base import VARIANTS
 from everlearn.recipe import Data, Evaluation, Model, Recipe, Run
 
 CAPABILITIES = {
@@ -38,29 +37,34 @@ CAPABILITIES = {
 
 
 def describe_all() -> list[dict[str, Any]]:
-    """Every method: plain training first, then by name."""
-    return [describe(name) for name in sorted(REGISTRY, key=lambda name: (bool(REGISTRY[name].paper), name))]
+    """Every method and variant: plain training first, then by name."""
+    described = [describe(name) for name in names()]
+    return sorted(described, key=lambda entry: (bool(entry["paper"]), entry["name"]))
 
 
 def describe(name: str) -> dict[str, Any]:
-    """One method: what it is, what it needs, its options.
+    """One method or variant: what it is, what it needs, its options with their defaults.
 
     Raises:
         MethodError: there is no such method.
     """
-    if name not in REGISTRY:
-        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, REGISTRY)}")
-    method: type[Method] = REGISTRY[name]
+    made = build(name)
+    variant = VARIANTS[name][1] if name in VARIANTS else None
+    changed = variant.options if variant is not None else {}
     return {
-        "name": method.name,
-        "title": method.title,
-        "paper": method.paper,
-        "description": inspect.cleandoc(method.__doc__ or ""),
+        "name": made.label,
+        "variant_of": made.name if variant is not None else None,
+        "title": made.title,
+        "paper": made.paper,
+        "description": inspect.cleandoc(type(made).__doc__ or "") if variant is None else variant.description,
         "needs": {
-            field.name: sorted(value) if isinstance(value := getattr(method.needs, field.name), frozenset) else value
-            for field in dataclasses.fields(method.needs)
+            field.name: sorted(value) if isinstance(value := getattr(made.needs, field.name), frozenset) else value
+            for field in dataclasses.fields(made.needs)
         },
-        "options": options(method.Config),
+        "options": [
+            option | ({"default": changed[option["name"]]} if option["name"] in changed else {})
+            for option in options(type(made).Config)
+        ],
     }
 
 
@@ -112,17 +116,21 @@ def schema() -> dict[str, Any]:
     whole = Recipe.model_json_schema()
     properties, definitions = whole["properties"], whole["$defs"]
     choices = []
-    for entry in sorted(REGISTRY):
-        method = REGISTRY[entry]
-        own = method.Config.model_json_schema()
+    for entry in names():
+        described, config = describe(entry), type(build(entry)).Config
+        own = config.model_json_schema()
         definitions |= own.pop("$defs", {})
-        own["title"], own["description"] = method.title, inspect.cleandoc(method.__doc__ or "").split("\n\n")[0]
+        own["title"], own["description"] = described["title"], described["description"].split("\n\n")[0]
+        defaults = {option["name"]: option["default"] for option in described["options"]}
+        for key, value in own.get("properties", {}).items():
+            if "default" in value:
+                value["default"] = defaults[key]
         own["properties"] = {"name": {"const": entry, "type": "string"}, **own.get("properties", {})}
         own["required"] = ["name", *own.get("required", [])]
         definitions[f"method_{entry}"] = own
         choices.append({"$ref": f"#/$defs/method_{entry}"})
     union = {"oneOf": choices, "discriminator": {"propertyName": "name"}}
-    named = {"enum": sorted(REGISTRY), "type": "string"}
+    named = {"enum": names(), "type": "string"}
     definitions["Method"] = {"anyOf": [named, union]}
     one = {"$ref": "#/$defs/Method"}
     properties["method"] = {

@@ -444,5 +444,5 @@ def _shares(source: BlockSource) -> list[dict[str, Any]]:
 
 def _spec(method: Method | str | dict[str, Any]) -> dict[str, Any] | str:
     if isinstance(method, Method):
-        return {"name": method.name, **method.config.model_dump(mode="json", exclude_unset=True)}
+        return {"name": method.label, **method.config.model_dump(mode="json", exclude_unset=True)}
     return method

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -47,12 +47,14 @@ class Outputs:
         items: number of labels in the batch, a scalar on the batch's device.
         hidden: last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H].
         views: the same for each view, in order, [b, S, H].
+        view_losses: nats per label of each view, [b, K]; None for a view without labels.
     """
 
     losses: Tensor
     items: Tensor
     hidden: Tensor
     views: list[Tensor] = field(default_factory=list)
+    view_losses: list[Tensor | None] = field(default_factory=list)
 
     @property
     def loss(self) -> Tensor:
@@ -131,10 +133,12 @@ class Objective:
         gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if any(view.gates is not None for view in views):
             gated = row_gates(core, [(rows[0], None), *((n, v.gates) for n, v in zip(rows[1:], views, strict=True))])
-        with gated, _loss_at_head(core, labels, batch.get("positions")) as caught:
+        labelled = [Labelled(labels, batch.get("positions")), *(Labelled(v.labels, v.positions) for v in views)]
+        with gated, _loss_at_head(core, labelled, rows) as caught:
             losses = model(**inputs, **self.options()).logits
+        own, *rest = _apart(losses, labelled)
         hidden = caught[0].split(rows)
-        return Outputs(losses.view(labels.shape), (labels != IGNORE).sum(), hidden[0], list(hidden[1:]))
+        return Outputs(own, (labels != IGNORE).sum(), hidden[0], list(hidden[1:]), rest)  # type: ignore[arg-type]
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean nats per label of each row, [B]."""
@@ -145,7 +149,7 @@ class Objective:
         core = unwrap(model)
         some = next(iter(inputs.values()))
         labels = torch.full((len(some), 1), IGNORE, device=some.device)
-        with _loss_at_head(core, labels, torch.zeros_like(labels)) as caught:
+        with _loss_at_head(core, [Labelled(labels, torch.zeros_like(labels))], [len(some)]) as caught:
             model(**inputs, **self.options())
         return caught[0]
 
@@ -334,27 +338,37 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+class Labelled(NamedTuple):
+    """Labels of some neighbouring rows, [b, K] (None: the rows have none), and where each is predicted, [b, K]."""
+
+    labels: Tensor | None
+    positions: Tensor | None
+
+
 @contextlib.contextmanager
-def _loss_at_head(model: nn.Module, labels: Tensor, positions: Tensor | None) -> Iterator[list[Tensor]]:
-    """Inside, the model's "logits" are nats per label, [B * K]; yields a list that receives the hidden state."""
+def _loss_at_head(model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Inside, the model's "logits" are nats per label of all labelled parts; yields a list for the hidden state."""
     caught: list[Tensor] = []
     first, last = model.get_submodule(head_path(model)), output_head(model)
     if last is None:
         raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
     config = config_of(model).get_text_config(decoder=True)
     cap = getattr(config, "final_logit_softcapping", None)
+    labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        hidden = args[0]
-        caught.append(hidden)
-        hidden = hidden[: len(labels)]
-        if positions is not None:
-            hidden = hidden.gather(1, positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
-        return (hidden.flatten(0, 1), *args[1:])
+        caught.append(args[0])
+        kept = []
+        for hidden, part in zip(args[0].split(list(rows)), parts, strict=True):
+            if part.labels is not None:
+                if part.positions is not None:
+                    hidden = hidden.gather(1, part.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
+                kept.append(hidden.flatten(0, 1))
+        return (torch.cat(kept) if len(kept) > 1 else kept[0], *args[1:])
 
     project = last.forward
     handle = first.register_forward_pre_hook(keep_labelled)
-    last.forward = lambda features: _chunked_loss(project, features, labels.flatten(), cap)
+    last.forward = lambda features: _chunked_loss(project, features, labels, cap)
     if cap is not None:
         config.final_logit_softcapping = None
     try:
@@ -364,6 +378,17 @@ def _loss_at_head(model: nn.Module, labels: Tensor, positions: Tensor | None) ->
         del last.forward  # the class's own forward shows again
         if cap is not None:
             config.final_logit_softcapping = cap
+
+
+def _apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
+    """The losses of each part in the shape of its labels; None for a part without labels."""
+    rest = losses.flatten()
+    for part in parts:
+        if part.labels is None:
+            yield None
+        else:
+            own, rest = rest.split([part.labels.numel(), rest.numel() - part.labels.numel()])
+            yield own.view(part.labels.shape)
 
 
 def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:

@@ -137,7 +137,7 @@ class Recipe(Group):
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
-        return tuple({"name": method.name, **method.config.model_dump(mode="json")} for method in methods)
+        return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 
     @field_validator("train")
     @classmethod

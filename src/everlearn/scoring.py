@@ -6,10 +6,11 @@ forgetting of the old ones measured, without any old corpus.
 
 from __future__ import annotations
 
+import functools
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,8 @@ from everlearn import files
 from everlearn.arguments import training_arguments
 from everlearn.data.blocks import Column, PackedBlocks, Ragged
 from everlearn.data.endtask import EndTask, check_end_task, read_end_task
+from everlearn.data.loader import sample_batches
+from everlearn.data.packing import blocks_of
 from everlearn.errors import DataError, ModelError
 from everlearn.evaluation import (
     Cost,
@@ -39,6 +42,7 @@ from everlearn.evaluation import (
     steps_of,
     task_path,
 )
+from everlearn.methods.base import Batch, Method, Reading
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -124,6 +128,9 @@ class Scorer:
         sample.save(path)
         return sample
 
+    def _blocks(self, name: str) -> PackedBlocks:
+        return self.held_out(name).blocks
+
     def _losses(self, model: nn.Module, name: str) -> LossCell:
         held_out = self.held_out(name)
         objective = self.learner.setting()[1].reseeded(MASKS)
@@ -160,13 +167,18 @@ class Scorer:
             # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
             self.learner.reporter.say(f"The base model is not measured on new sets: {error}")
             return
+        methods = [m for m in self.learner.methods_after(row) if type(m).test_model is not Method.test_model]
         if losses:
             with self.learner.reporter.activity(f"Held-out text, {where}", len(losses)) as done:
                 for index, name in enumerate(losses, 1):
-                    self._losses(model, name).save(loss_path(self.cells, row, name))
+                    tested = model
+                    if methods:
+                        reading = self._reading(row, name, model, functools.partial(self._blocks, name))
+                        tested = _as_tested(methods, self.learner.model_after(row).to(self.device), reading)
+                    self._losses(tested, name).save(loss_path(self.cells, row, name))
                     done(index)
         for task in tasks:
-            self._end_task(row, task, model, where)
+            self._end_task(row, task, model, methods, where)
         self._spent(row, time.monotonic() - started)
 
     def wanted(self, row: int) -> list[EndTask]:
@@ -177,8 +189,24 @@ class Scorer:
             return []
         return [task for task in self.recipe.end_tasks if task.domain == self.domains[row - 1]]
 
-    def _end_task(self, row: int, task: EndTask, model: nn.Module, where: str) -> None:
-        tokenizer = self.learner.setting()[0]
+    def _reading(self, row: int, domain: str | None, model: nn.Module, blocks: Callable[[], PackedBlocks]) -> Reading:
+        """What a method is told of a test after `row` domains; general text is of no domain."""
+        objective = self.learner.setting()[1].reseeded(MASKS)
+
+        def batches(count: int) -> Iterator[Batch]:
+            size = self.recipe.evaluation.batch_size
+            return sample_batches(blocks(), objective, blocks=count, batch_size=size, seed=0, device=self.device)
+
+        return Reading(
+            domain=domain if domain in self.domains else None,
+            learnt=tuple(self.domains[:row]),
+            objective=objective,
+            language_model=model,
+            batches=batches,
+        )
+
+    def _end_task(self, row: int, task: EndTask, model: nn.Module, methods: list[Method], where: str) -> None:
+        tokenizer, _, kind, size = self.learner.setting()
         try:
             train, test = read_end_task(task)
         except DataError as error:
@@ -187,15 +215,29 @@ class Scorer:
             # Learnt long ago and its labelled files are gone: that is no reason not to learn a new domain.
             self.learner.reporter.say(f"End task '{task.name}' is left out {where}: {error}")
             return
-        chosen = model
-        for method in self.learner.methods_after(row):
-            chosen = method.end_task_model(chosen, task.domain)
+        prepare = None
+        if methods:
+
+            def texts() -> PackedBlocks:
+                return PackedBlocks.from_blocks(blocks_of(train.whole_texts(), tokenizer, kind, size), 0, task.name)
+
+            reading = self._reading(row, task.domain, model, texts)
+            prepare = functools.partial(_as_tested, methods, reading=reading)
         seeds = [seed_for("end task", number) % 2**31 for number in range(self.recipe.evaluation.end_task_seeds)]
         with self.learner.reporter.activity(
             f"End task {task.name}, {where}", steps_of(task, train) * len(seeds)
         ) as done:
             cell = evaluate_task(
-                chosen, tokenizer, task, train, test, seeds, device=self.device, bf16=self.bf16, progress=done
+                model,
+                tokenizer,
+                task,
+                train,
+                test,
+                seeds,
+                prepare=prepare,
+                device=self.device,
+                bf16=self.bf16,
+                progress=done,
             )
         cell.save(task_path(self.cells, row, task.name))
 
@@ -231,7 +273,7 @@ class Scorer:
                 run=self.recipe.run.name,
                 methods=[
                     MethodUsed(
-                        name=method.name,
+                        name=method.label,
                         title=method.title,
                         paper=method.paper,
                         options=method.config.model_dump(mode="json"),
@@ -306,6 +348,13 @@ class Scorer:
             peak_memory_bytes=max((fact["peak_memory_bytes"] for fact in facts), default=0),
             stages=stages,
         )
+
+
+def _as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
+    """A fresh copy of the checkpoint, as the methods read a text with it."""
+    for method in methods:
+        model = method.test_model(model, reading)
+    return model
 
 
 def _known(

@@ -74,6 +74,12 @@ class LabelledSet:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def whole_texts(self) -> list[str]:
+        """Each example's text, followed by its second text where there is one."""
+        if self.pairs is None:
+            return list(self.texts)
+        return [f"{text} {pair}" for text, pair in zip(self.texts, self.pairs, strict=True)]
+
 
 Example = tuple[str, str | None, str]
 

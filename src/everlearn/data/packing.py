@@ -300,3 +300,19 @@ def pack(
         yield from packer.feed(lot)
     if packer is not None:
         yield from packer.finish()
+
+
+def blocks_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, kind: Kind, block_size: int) -> list[Block]:
+    """A few texts as blocks of plain text, one at least: texts shorter than a block are read again until it is full.
+
+    Raises:
+        DataError: the texts are empty, or the model is an encoder-decoder, which has no plain text.
+    """
+    packer = make_packer(Encoder(tokenizer, kind), block_size, examples=False, where="The text of an end task")
+    found: list[Block] = []
+    while not found:
+        before = packer.count.tokens
+        found = packer.feed([Document(text) for text in texts])
+        if packer.count.tokens == before:
+            raise DataError("There is no text to read.")
+    return found

@@ -43,6 +43,7 @@ _EVALUATION_BATCHES = 4
 """Batches of prediction are this many times larger: there is no backward pass."""
 
 Encoded = list[dict[str, list[int]]]
+Prepare = Callable[[nn.Module], nn.Module]
 
 
 def steps_of(task: EndTask, train: LabelledSet) -> int:
@@ -58,6 +59,7 @@ def evaluate_task(
     test: LabelledSet,
     seeds: Sequence[int],
     *,
+    prepare: Prepare | None = None,
     device: torch.device | str = "cpu",
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -68,7 +70,18 @@ def evaluate_task(
     for number, seed in enumerate(seeds):
         advance = None if progress is None else (lambda done, n=number: progress(n * steps + done))
         predictions.append(
-            fine_tune(model, tokenizer, task, train, test, seed=seed, device=device, bf16=bf16, progress=advance)
+            fine_tune(
+                model,
+                tokenizer,
+                task,
+                train,
+                test,
+                seed=seed,
+                prepare=prepare,
+                device=device,
+                bf16=bf16,
+                progress=advance,
+            )
         )
     return TaskCell(
         truth=np.asarray(test.labels, np.int64),
@@ -86,6 +99,7 @@ def fine_tune(
     test: LabelledSet,
     *,
     seed: int,
+    prepare: Prepare | None = None,
     device: torch.device | str = "cpu",
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -102,6 +116,8 @@ def fine_tune(
         train: labelled texts to learn from.
         test: labelled texts to predict; their labels are not looked at.
         seed: of head, order and dropout.
+        prepare: given the classifier before it is trained, returns the one to train: methods that read a text with
+            adapters, gates or prompts put them back. Parameters that it freezes stay as they are.
         device: to train on.
         bf16: compute in bfloat16 (autocast); weights stay float32.
         progress: told how many optimizer steps are done, of :func:`steps_of`.
@@ -117,6 +133,8 @@ def fine_tune(
     with seeded("end task", seed):
         classifier: Any = _classifier(model, tokenizer, len(train.label_names), task.name)
         classifier.to(device)
+        if prepare is not None:
+            classifier = prepare(classifier)
         limit = min(task.max_length, tokenizer.model_max_length, _positions(classifier))
         encode = _Encoder(tokenizer, limit, classifier.config, task.name)
         _train(classifier, encode, task, train, seed, device, bf16, progress)
@@ -136,7 +154,8 @@ def _train(
     rows, labels = encode(train, "train"), torch.as_tensor(np.asarray(train.labels, np.int64))
     lengths = [len(row["input_ids"]) for row in rows]
     total = steps_of(task, train)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=task.learning_rate, weight_decay=WEIGHT_DECAY)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
     epochs = (grouped_batches(lengths, task.batch_size, seed, epoch) for epoch in itertools.count())
     summed = torch.zeros((), device=device)

@@ -13,9 +13,12 @@ from everlearn.methods.base import (
     Method,
     MethodConfig,
     Needs,
+    Reading,
     Stage,
+    Variant,
     View,
     build,
+    names,
     register,
 )
 
@@ -30,8 +33,11 @@ __all__ = [
     "Method",
     "MethodConfig",
     "Needs",
+    "Reading",
     "Stage",
+    "Variant",
     "View",
     "build",
+    "names",
     "register",
 ]

@@ -7,7 +7,7 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -89,10 +89,15 @@ class View:
     Attributes:
         inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
         gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
+        labels: as many a row as the batch has, [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
+            leaves the vocabulary out, which costs most of a small model's time.
+        positions: where each label is predicted, [b, K], if the batch has positions.
     """
 
     inputs: Batch
     gates: Mapping[str, Tensor] | None = None
+    labels: Tensor | None = None
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,47 @@ class Mask:
 
     factors: Mapping[str, Tensor]
     apply_to: ApplyTo = "update"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model is about to be tested on, as a method sees it (:meth:`Method.test_model`).
+
+    Attributes:
+        domain: where the text comes from; None for general text and general end tasks. Only a method that declares
+            ``needs.domain_id_test`` may look at it.
+        learnt: names of the domains learnt so far, in order.
+        objective: of the run.
+        language_model: the plain checkpoint with its language-model head; not to be changed for good.
+        batches: unlabelled text of what is tested, as the objective collates it; at most so many blocks.
+    """
+
+    domain: str | None
+    learnt: tuple[str, ...]
+    objective: Objective
+    language_model: nn.Module
+    batches: Callable[[int], Iterator[Batch]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A published setting of a method that has a name of its own: other defaults, nothing else.
+
+    Attributes:
+        name: the word in recipes and tables (snake_case).
+        title: its name as the paper writes it.
+        description: what it is, a sentence or two.
+        options: what differs from the method's defaults; a recipe may change options further.
+        paper: URL; the method's own when left out.
+        needs: what it asks of its user; the method's own when left out.
+    """
+
+    name: str
+    title: str
+    description: str
+    options: Mapping[str, Any]
+    paper: str | None = None
+    needs: Needs | None = None
 
 
 @dataclass(frozen=True)
@@ -196,12 +242,15 @@ class Method:
             the method changes the model or data itself and has no such setting.
         adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
             ``has_peft``.
+        variants: published settings with names of their own; an object made by such a name carries the variant's
+            title, paper and needs, and the name as its ``label``.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
-    paper: ClassVar[str]
-    needs: ClassVar[Needs] = Needs()
+    title: str
+    paper: str
+    needs: Needs = Needs()
+    variants: ClassVar[tuple[Variant, ...]] = ()
     identity: ClassVar[dict[str, Any] | None] = None
     adds_peft: ClassVar[bool] = False
 
@@ -222,6 +271,7 @@ class Method:
             except ValidationError as error:
                 raise MethodError(explain(self.name, self.Config, error)) from None
         self.config = config
+        self.label = self.name
 
     def check(self, setting: Setting) -> None:
         """Refuse, with a sentence, what this method cannot work with. Call ``super().check(setting)`` first."""
@@ -290,8 +340,14 @@ class Method:
         Must not change `model`."""
         return model
 
-    def end_task_model(self, model: nn.Module, domain: str | None) -> nn.Module:
-        """Before an end-task fine-tune: the model for a task of this domain. The default is the model as it is."""
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """At test: put back into the plain checkpoint what this method reads a text with (adapters, gates, prompts).
+
+        `model` is a fresh copy of the checkpoint, with its language-model head when held-out text is measured and
+        with a new classification head before an end task is fine-tuned; module paths are the same in both. It may be
+        changed. A text of no domain, or of one that is not learnt yet, is read without a domain's additions by a
+        method that needs a domain id. The default is the model as it is.
+        """
         return model
 
     def memory(self) -> Memory:
@@ -317,10 +373,11 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
 
 M = TypeVar("M", bound=Method)
 REGISTRY: dict[str, type[Method]] = {}
+VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
 
 
 def register(cls: type[M]) -> type[M]:
-    """Make a method known by its name to recipes, tables and the conformance tests.
+    """Make a method, and its variants, known by name to recipes, tables and the conformance tests.
 
     Raises:
         TypeError: the class is not complete; the sentence says what is missing (a mistake of its author).
@@ -328,18 +385,29 @@ def register(cls: type[M]) -> type[M]:
     for attribute in ("name", "title", "paper"):
         if attribute not in cls.__dict__:
             raise TypeError(f"{cls.__name__} must define `{attribute}` in its own class body.")
-    if not cls.name.replace("_", "").isalnum() or cls.name != cls.name.lower():
-        raise TypeError(f"{cls.__name__}.name is '{cls.name}': use snake_case.")
-    if cls.name in REGISTRY and REGISTRY[cls.name].__qualname__ != cls.__qualname__:
-        raise TypeError(f"The name '{cls.name}' belongs to {REGISTRY[cls.name].__name__} already.")
     if not issubclass(cls.Config, MethodConfig):
         raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
     if not (cls.__doc__ or "").strip():
         raise TypeError(f"{cls.__name__} needs a docstring that says what it does and cites the equation.")
+    own = cls.__dict__.get("variants", ())
+    for name in (cls.name, *(variant.name for variant in own)):
+        if not name.replace("_", "").isalnum() or name != name.lower():
+            raise TypeError(f"{cls.__name__} has the name '{name}': use snake_case.")
+        known = REGISTRY.get(name) or VARIANTS.get(name, (None,))[0]
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise TypeError(f"The name '{name}' belongs to {known.__name__} already.")
     if cls.identity is not None:
         cls.Config.model_validate(cls.identity)
+    for variant in own:
+        cls.Config.model_validate(variant.options)
+        VARIANTS[variant.name] = (cls, variant)
     REGISTRY[cls.name] = cls
     return cls
+
+
+def names() -> list[str]:
+    """Every name that a recipe may use: methods, and variants of them."""
+    return sorted({*REGISTRY, *VARIANTS})
 
 
 def build(spec: str | Mapping[str, Any] | Method) -> Method:
@@ -353,7 +421,13 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     options = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise MethodError(f"A method needs a `name` (got {spec!r}).{did_you_mean('', REGISTRY)}")
-    if name not in REGISTRY:
-        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, REGISTRY)}")
-    return REGISTRY[name](**options)
+        raise MethodError(f"A method needs a `name` (got {spec!r}).{did_you_mean('', names())}")
+    if name in REGISTRY:
+        return REGISTRY[name](**options)
+    if name not in VARIANTS:
+        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, names())}")
+    cls, variant = VARIANTS[name]
+    method = cls(**{**variant.options, **options})
+    method.label, method.title = variant.name, variant.title
+    method.paper, method.needs = variant.paper or cls.paper, variant.needs or cls.needs
+    return method

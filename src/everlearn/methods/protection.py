@@ -75,12 +75,12 @@ class Protection:
         views = [method.views(self.stage, batch) for method in self.methods]
         outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
         extra: dict[str, Tensor] = {}
-        rest = iter(outputs.views)
+        hidden, losses = iter(outputs.views), iter(outputs.view_losses)
         for method, group in zip(self.methods, views, strict=True):
-            own = replace(outputs, views=[next(rest) for _ in group])
+            own = replace(outputs, views=[next(hidden) for _ in group], view_losses=[next(losses) for _ in group])
             for name, value in method.extra_losses(self.stage, batch, own).items():
                 extra[f"{method.name}/{name}"] = value
-        return replace(outputs, views=[]), extra
+        return replace(outputs, views=[], view_losses=[]), extra
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The whole loss of a batch, and its parts for the log."""

@@ -1,0 +1,88 @@
+"""What a method adds to a plain model for the time of a stage or a test: adapters, gates, prompts.
+
+Between stages a model is a plain transformers model, so additions come and go. While it is attached, an attachment is a
+module of the model: the optimizer, checkpoints, DDP and FSDP2 see its parameters. It reaches into the model by hooks
+alone, placed by module path, so that it fits the language model and the classifier made of it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from everlearn.errors import MethodError
+
+PREFIX = "everlearn_"
+
+
+class Attachment(nn.Module):
+    """Base of what a method attaches: create the parameters in ``__init__``, place the hooks in :meth:`place`.
+
+    Hooks must be bound methods of the attachment or of its submodules. Then a copy of the model (FSDP2 needs one) has
+    hooks that belong to the copy, and :meth:`detach` finds them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen: tuple[str, ...] = ()
+
+    def place(self, model: nn.Module) -> None:
+        """Register forward hooks and pre-hooks on modules of the model."""
+        raise NotImplementedError
+
+    def attach(self, model: nn.Module, name: str, *, freeze: bool = False) -> None:
+        """Become a part of the model.
+
+        Args:
+            model: a plain model.
+            name: of the method; the attachment's parameters are called ``everlearn_<name>.…``.
+            freeze: nothing but the attachment is trained until it is detached.
+
+        Raises:
+            MethodError: an attachment of that name is there already.
+        """
+        if hasattr(model, PREFIX + name):
+            raise MethodError(f"Method '{name}' is at work on this model already.")
+        if freeze:
+            trained = [(key, parameter) for key, parameter in model.named_parameters() if parameter.requires_grad]
+            self.frozen = tuple(key for key, _ in trained)
+            for _, parameter in trained:
+                parameter.requires_grad_(False)
+        model.add_module(PREFIX + name, self.to(next(model.parameters()).device))
+        self.place(model)
+
+
+def attached(model: nn.Module, name: str) -> Any:
+    """The attachment of a method.
+
+    Raises:
+        MethodError: there is none, because somebody replaced the model.
+    """
+    found = getattr(model, PREFIX + name, None)
+    if found is None:
+        raise MethodError(f"Method '{name}' lost what it had attached: the stage's model was replaced.")
+    return found
+
+
+def detach(model: nn.Module, name: str) -> Any:
+    """Take a method's attachment out of the model, which is a plain one again, and return it."""
+    attachment = attached(model, name)
+    own = {id(module) for module in attachment.modules()}
+    for hooks, key in list(_hooks(model)):
+        if id(getattr(hooks[key], "__self__", None)) in own:
+            del hooks[key]
+    delattr(model, PREFIX + name)
+    for path, parameter in model.named_parameters():
+        if path in attachment.frozen:
+            parameter.requires_grad_(True)
+    return attachment
+
+
+def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], int]]:
+    for module in model.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in hooks:
+                yield hooks, key
+        # A key is never used again, so what these say of removed hooks does not matter.
