@@ -1,0 +1,98 @@
+"""What is attached to a model is the model's for a while, and leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods.attachment import Attachment, attached, detach
+
+
+class Shift(nn.Module):
+    """Adds a learnt number to a module's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amount = nn.Parameter(torch.tensor(0.5))
+
+    def hook(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """The forward hook."""
+        return output + self.amount
+
+
+class Shifts(Attachment):
+    """Shifts the second feed-forward projection of every layer, and halves what enters the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shifts = nn.ModuleList([Shift(), Shift()])
+
+    def place(self, model: nn.Module) -> None:
+        for shift, layer in zip(self.shifts, model.roberta.encoder.layer, strict=True):
+            layer.output.dense.register_forward_hook(shift.hook)
+            layer.intermediate.dense.register_forward_pre_hook(self.halve)
+
+    def halve(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The forward pre-hook."""
+        return (inputs[0] / 2,)
+
+
+IDS = torch.arange(5, 25)[None]
+
+
+def logits(model: nn.Module) -> Tensor:
+    return model(input_ids=IDS).logits.detach()
+
+
+def test_attach_changes_the_function_and_detach_restores_everything() -> None:
+    model = tiny.model()
+    plain, names = logits(model), set(model.state_dict())
+    model.roberta.embeddings.word_embeddings.weight.requires_grad_(False)
+    Shifts().attach(model, "shifts", freeze=True)
+    assert not torch.equal(logits(model), plain)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained == ["everlearn_shifts.shifts.0.amount", "everlearn_shifts.shifts.1.amount"]
+    gone = detach(model, "shifts")
+    assert isinstance(gone, Shifts)
+    assert set(model.state_dict()) == names
+    assert torch.equal(logits(model), plain)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    assert frozen == ["roberta.embeddings.word_embeddings.weight"], "what was frozen before stays frozen"
+
+
+def test_other_hooks_stay() -> None:
+    model, calls = tiny.model(), []
+    model.roberta.encoder.layer[0].output.dense.register_forward_hook(lambda *_: calls.append(1))
+    Shifts().attach(model, "shifts")
+    detach(model, "shifts")
+    logits(model)
+    assert calls == [1]
+
+
+def test_a_copy_of_the_model_has_hooks_of_its_own() -> None:
+    model = tiny.model()
+    plain = logits(model)
+    Shifts().attach(model, "shifts")
+    shifted, other = logits(model), copy.deepcopy(model)
+    with torch.no_grad():
+        attached(other, "shifts").shifts[0].amount.fill_(3.0)
+    assert torch.equal(logits(model), shifted)
+    assert not torch.equal(logits(other), shifted)
+    detach(other, "shifts")
+    assert torch.equal(logits(other), plain)
+    assert torch.equal(logits(model), shifted)
+
+
+def test_one_attachment_of_a_name_and_none_is_an_error() -> None:
+    model = tiny.model()
+    with pytest.raises(MethodError, match="'shifts' lost what it had attached"):
+        attached(model, "shifts")
+    Shifts().attach(model, "shifts")
+    with pytest.raises(MethodError, match="at work on this model already"):
+        Shifts().attach(model, "shifts")
