@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everlearn.files import write_text
@@ -55,12 +55,9 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 
 def page(comparison: Comparison) -> str:
     """The page as text."""
-    package = resources.files("everlearn.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(package.joinpath("page.html.jinja").read_text(encoding="utf-8"))
     figures = sections.Figures(comparison)
-    return template.render(
-        style=Markup(package.joinpath("style.css").read_text(encoding="utf-8")),
+    return render(
+        "page.html.jinja",
         title=_title(comparison),
         facts=_facts(comparison),
         legend=[(label, GLYPHS[i % SERIES], i % SERIES) for i, label in enumerate(comparison.labels)],
@@ -87,6 +84,22 @@ def page(comparison: Comparison) -> str:
         commands=_commands(comparison),
         version=comparison.runs[0].results.get("everlearn") or "",
     )
+
+
+def render(template: str, **values: object) -> str:
+    """A page of everlearn: the template (of this package) filled in, with the style inside.
+
+    Templates share the macros of ``macros.html.jinja`` and want at least ``title`` and ``version``.
+    """
+    environment = Environment(
+        loader=PackageLoader("everlearn.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = resources.files("everlearn.report").joinpath("style.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(style=Markup(style), **values)
 
 
 def _each(comparison: Comparison) -> list[tuple[str, Run]]:
