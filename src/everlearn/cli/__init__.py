@@ -28,6 +28,7 @@ VERBS = {
     "resume": "Run",
     "learn": "Run",
     "report": "Look",
+    "analyse": "Look",
     "methods": "Look",
     "inspect": "Look",
     "schema": "Look",

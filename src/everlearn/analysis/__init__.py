@@ -1,0 +1,6 @@
+"""Looking into what methods did: importance maps, their likeness across domains, and how little they leave free."""
+
+from everlearn.analysis.maps import Saturation, maps_of, saturation
+from everlearn.analysis.similarity import Similarity, general_similarity
+
+__all__ = ["Saturation", "Similarity", "general_similarity", "maps_of", "saturation"]

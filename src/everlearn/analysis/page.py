@@ -1,0 +1,129 @@
+"""The analysis of a run as a page, a terminal table and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from markupsafe import Markup
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from everlearn import __version__
+from everlearn.analysis.maps import Map, Saturation, kind_of_site
+from everlearn.analysis.similarity import Similarity
+from everlearn.files import write_text
+from everlearn.report.formatting import fixed
+from everlearn.report.html import HeatCell, HeatMap, render
+from everlearn.report.plots import GLYPHS, SERIES, Series, labelled, lines
+from everlearn.report.tables import Cell, Table
+
+_DECILES = 10
+
+
+def write_analysis(
+    output: Path, run: str, maps: Mapping[str, Map], filled: Saturation, alike: Similarity | None
+) -> Path:
+    """Write the page; replaced as a whole."""
+    names = [*filled.kinds, "independent maps"]
+    curves = [*filled.free, filled.chance]
+    figure = lines(
+        "free",
+        "free to change: mean of 1 − I",
+        [Series(i, list(range(len(filled.stages))), values) for i, values in enumerate(curves)],
+        ticks=filled.stages,
+        limits=(0, 1),
+    )
+    write_text(
+        output,
+        render(
+            "analysis.html.jinja",
+            title=f"{run}: what importance protects",
+            version=__version__,
+            legend=[(name, GLYPHS[i % SERIES], i % SERIES) for i, name in enumerate(names)],
+            saturation=[{"svg": Markup(labelled(figure, "Share of an update left free")), "caption": _FREE}],
+            tables=tables(filled, alike),
+            maps=[heat_map(stage, kind, found) for kind in filled.kinds for stage, found in maps.items()],
+        ),
+    )
+    return output
+
+
+_FREE = (
+    "The share of an update that the mask lets through, by kind of unit, before the first domain and after each. The "
+    "element-wise maximum of maps can only fill up; the last line is what maps that have nothing to do with each other "
+    "would leave."
+)
+
+
+def heat_map(stage: str, kind: str, found: Map) -> HeatMap:
+    """One kind of unit after one stage: layers by heads, or layers by the deciles of their units' importance."""
+    sites = {site: value.float() for site, value in found.items() if kind_of_site(site) == kind}
+    heads = max(len(value) for value in sites.values()) <= 2 * _DECILES
+    rows = []
+    for site, value in sites.items():
+        share = torch.linspace(0, 1, _DECILES + 1)
+        shown = (value if heads else value.quantile(share)).tolist()
+        cells = [HeatCell(fixed(x, 2), "loss", x, False, f"{site}: importance {x:.3f}") for x in shown]
+        rows.append((site.rsplit(".", 1)[0], cells))
+    width = len(rows[0][1])
+    columns = [str(i + 1) for i in range(width)] if heads else [f"{10 * i} %" for i in range(width)]
+    what = "each head" if heads else "quantiles over the units of a layer"
+    return HeatMap(f"{kind}, after {stage}: {what}", columns, rows, open=stage == "general")
+
+
+def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
+    """Saturation, and the likeness of general importance across domains beside its random baseline."""
+    found = [
+        Table(
+            "Free to change (mean of 1 − I)",
+            ("After", *filled.kinds, "Independent maps"),
+            tuple(
+                (stage, tuple(Cell(fixed(column[i])) for column in [*filled.free, filled.chance]))
+                for i, stage in enumerate(filled.stages)
+            ),
+        ),
+        Table(
+            "Units of importance 0.9 or more",
+            ("After", *filled.kinds),
+            tuple(
+                (stage, tuple(Cell(f"{column[i]:.1%}") for column in filled.protected))
+                for i, stage in enumerate(filled.stages)
+            ),
+        ),
+    ]
+    for kind, matrix in alike.cosine.items() if alike is not None else ():
+        mean, highest = alike.random[kind]  # type: ignore[union-attr]
+        found.append(
+            Table(
+                f"General importance of {kind}: cosine between domains",
+                ("Measured on", *alike.domains),  # type: ignore[union-attr]
+                tuple(
+                    (domain, tuple(Cell(fixed(value)) for value in row))
+                    for domain, row in zip(alike.domains, matrix, strict=True)  # type: ignore[union-attr]
+                ),
+                f"Unrelated random maps, normalised in the same way: {mean:.3f} on average, {highest:.3f} at most.",
+            )
+        )
+    return found
+
+
+def terminal(filled: Saturation, alike: Similarity | None) -> RenderableType:
+    """The tables for a terminal."""
+    parts: list[RenderableType] = []
+    for table in tables(filled, alike):
+        shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
+        for position, name in enumerate(table.header):
+            shown.add_column(Text(name), justify="right" if position else "left")
+        for name, cells in table.rows:
+            shown.add_row(Text(name), *(Text(cell.text) for cell in cells))
+        parts += [shown, Text("")]
+    return Group(*parts)
+
+
+def to_json(filled: Saturation, alike: Similarity | None) -> dict[str, Any]:
+    """Everything that was found, for another program."""
+    return {"saturation": filled.to_json(), "similarity": alike.to_json() if alike is not None else None}

@@ -1,0 +1,73 @@
+"""Methods at test: each held-out text and end task is read with what the method puts back, from a fresh checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from small_runs import labelled, recipe
+from torch import Tensor, nn
+
+from everlearn.learner import ContinualLearner
+from everlearn.methods import REGISTRY, Method, Needs, Reading, register
+from everlearn.methods.attachment import Attachment
+
+
+class Mute(Attachment):
+    """Silences the second feed-forward projection of every layer."""
+
+    def place(self, model: nn.Module) -> None:
+        for name, module in model.named_modules():
+            if name.endswith("output.dense") and "attention" not in name:
+                module.register_forward_hook(self.silence)
+
+    def silence(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """The forward hook."""
+        return output * 0
+
+
+class Muted(Method):
+    """Silent on the domains that it knows."""
+
+    name = "muted_test"
+    title = "Muted"
+    paper = "https://example.org"
+    needs = Needs(domain_id_test=True)
+    seen: ClassVar[list[tuple[str, str | None, tuple[str, ...], int]]] = []
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        rows = sum(len(batch["labels"]) for batch in reading.batches(3))
+        self.seen.append((type(model).__name__, reading.domain, reading.learnt, rows))
+        assert not hasattr(model, "everlearn_muted_test"), "the copy is fresh"
+        if reading.domain in reading.learnt:
+            Mute().attach(model, self.name)
+        return model
+
+
+@pytest.fixture
+def muted() -> Any:
+    register(Muted)
+    Muted.seen.clear()
+    yield Muted
+    del REGISTRY[Muted.name]
+
+
+def test_held_out_text_and_end_tasks_are_read_with_the_method(muted: Any, tmp_path: Path) -> None:
+    data = tmp_path / "labelled"
+    data.mkdir()
+    task = {"name": "word", "domain": "first", "train": str(labelled(data, "train", 24)), "epochs": 1}
+    task |= {"test": str(labelled(data, "test", 12)), "max_length": 32}
+    made = recipe(tmp_path, method=muted.name, end_tasks=[task])
+    results = ContinualLearner(made).run()
+    language, classifier = "RobertaForMaskedLM", "RobertaForSequenceClassification"
+    rows = {row: [entry for entry in muted.seen if len(entry[2]) == row] for row in range(3)}
+    assert [entry[:2] for entry in rows[0] if entry[0] == language] == [(language, "first"), (language, "second")]
+    assert any(entry[0] == classifier and entry[1] == "first" for entry in rows[2])
+    assert all(entry[3] >= 1 for entry in muted.seen), "there is text to recognise a domain by"
+
+    plain = ContinualLearner(recipe(tmp_path / "plain", method="sequential", end_tasks=[task])).run()
+    ours, theirs = results.matrices["loss"].values, plain.matrices["loss"].values
+    assert ours[0] == theirs[0], "nothing is learnt yet, so nothing is added"
+    assert ours[1][0] != theirs[1][0], "the first domain is muted"
+    assert ours[1][1] == theirs[1][1], "the second is not learnt yet"

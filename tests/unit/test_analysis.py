@@ -1,0 +1,64 @@
+"""Analyses of importance: saturation, likeness across domains, and their page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from everlearn.analysis.maps import chance, saturation
+from everlearn.analysis.page import tables, to_json, write_analysis
+from everlearn.analysis.similarity import compare_maps
+
+HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
+MAPS = {
+    name: {
+        "layers.0.attention.heads": HEADS[i],
+        "layers.0.ffn.neurons": torch.linspace(0, 0.5 + 0.4 * i, 64),
+        "layers.1.ffn.neurons": torch.full((64,), 0.5 + 0.1 * i),
+    }
+    for i, name in enumerate(("general", "first"))
+}
+
+
+def test_saturation_counts_what_is_left() -> None:
+    found = saturation(MAPS)
+    assert (found.stages, found.kinds) == (["general", "first"], ["heads", "neurons"])
+    assert found.free[0] == pytest.approx([(1 + 0.5 + 0.05 + 0.1) / 4, (0.8 + 0.5 + 0.05 + 0.05) / 4])
+    assert found.free[1] == pytest.approx([(0.75 + 0.5) / 2, (0.55 + 0.4) / 2])
+    assert found.protected == [[0.5, 0.5], [0.0, pytest.approx(1 / 128)]]
+
+
+def test_chance_is_the_known_decay_of_independent_maps() -> None:
+    """Numerical means of 1 − max of |tanh z| over 1, 2, 3 … independent normal z."""
+    z = torch.randn(200_000, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = [float((1 - z[:, :k].abs().tanh().amax(1)).mean()) for k in (1, 2, 3, 4)]
+    assert chance(4) == pytest.approx(expected, abs=0.01)
+    assert expected[0] == pytest.approx(0.44, abs=0.01)
+
+
+def test_cosine_of_maps_and_its_random_baseline() -> None:
+    found = compare_maps(MAPS)
+    a, b = HEADS[0].double(), HEADS[1].double()
+    wanted = float(a @ b / (a.norm() * b.norm()))
+    assert found.cosine["heads"][0][1] == pytest.approx(wanted)
+    assert found.cosine["heads"][1][0] == pytest.approx(wanted)
+    assert found.cosine["heads"][0][0] == pytest.approx(1)
+    mean, highest = found.random["neurons"]
+    assert 0.6 < mean < highest < 1, "maps of noise are alike, because they are never negative"
+
+
+def test_page_and_tables_say_the_same(tmp_path: Path) -> None:
+    filled, alike = saturation(MAPS), compare_maps(MAPS)
+    page = write_analysis(tmp_path / "page.html", "a <run>", MAPS, filled, alike).read_text(encoding="utf-8")
+    assert "a &lt;run&gt;" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "")
+    assert "heads, after general: each head" in page
+    assert "neurons, after first: quantiles over the units of a layer" in page
+    titles = [table.title for table in tables(filled, alike)]
+    assert all(title in page for title in titles)
+    assert len(titles) == 4
+    assert len(tables(filled, None)) == 2
+    assert to_json(filled, None)["similarity"] is None
