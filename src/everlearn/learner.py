@@ -428,7 +428,7 @@ class ContinualLearner:
             )
         cut = {name: prepared.truncated for name, prepared in self._prepared.items() if prepared.truncated}
         notes += [f"{count} examples of '{name}' were longer than a row and cut." for name, count in cut.items()]
-        return notes
+        return [*notes, *self.recipe.run.notes]
 
     def scorer(self) -> Scorer:
         """What measures this run."""

@@ -95,6 +95,8 @@ class Run(Group):
     """The run folder; `runs/<name>` when left out."""
     seed: int = Field(default=0, ge=0)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the report: what a reader should know about the data."""
 
 
 class General(Domain):

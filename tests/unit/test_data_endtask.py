@@ -64,6 +64,27 @@ def test_max_train_draws_the_same_examples_each_time(tmp_path):
     assert train.texts != [str(i) for i in range(10)]
 
 
+def test_max_test_draws_other_examples_than_max_train(tmp_path):
+    rows = [row(i % 2, str(i)) for i in range(100)]
+    few = task(tmp_path, rows, rows, max_train=10, max_test=10)
+    train, test = read_end_task(few)
+    assert (len(train), len(test)) == (10, 10)
+    assert test.texts == read_end_task(few)[1].texts
+    assert test.texts != train.texts
+    assert test.texts == sorted(test.texts, key=int)
+
+
+def test_labels_without_training_examples_may_count_as_wrong(tmp_path):
+    rows, seen = [row("x"), row("b"), row("a")], [row("x"), row("a")]
+    with pytest.raises(DataError, match="`unseen_labels: wrong`"):
+        read_end_task(task(tmp_path, seen, rows))
+    train, test = read_end_task(task(tmp_path, seen, rows, unseen_labels="wrong"))
+    assert train.label_names == ["a", "x"]
+    assert train.labels.tolist() == [1, 0]
+    assert test.label_names == ["a", "x", "b"]
+    assert test.labels.tolist() == [1, 2, 0]
+
+
 @pytest.mark.parametrize(
     ("train", "test", "words"),
     [

@@ -53,6 +53,15 @@ def test_values_are_means_over_seeds(seed):
     assert found["macro_f1"][0][1] == pytest.approx(np.mean([slow_macro_f1(truth, p, range(3)) for p in predictions]))
 
 
+def test_f1_is_what_the_task_asks_for():
+    truth, guess = np.array([0, 0, 1, 5]), np.array([[0, 1, 1, 0]])  # nobody can predict label 5
+    for kind, column in (("macro", "macro_f1"), ("micro", "accuracy")):
+        found = task_scores([TaskCell(truth, guess, np.array([0, 1]), (0,), kind)], seed=0, resamples=20)
+        np.testing.assert_array_equal(found["f1"][0], found[column][0])
+        np.testing.assert_array_equal(found["f1"][1], found[column][1])
+    assert found["accuracy"][0] == 0.5
+
+
 def test_checkpoints_are_paired_over_examples_and_seeds():
     rng = np.random.default_rng(0)
     truth, predictions = rng.integers(0, 2, 50), rng.integers(0, 2, (3, 50))

@@ -216,3 +216,25 @@ def test_what_cannot_be_compared_is_refused():
         build_results(FACTS, ["mean"])
     with pytest.raises(RecipeError, match="not in `domains`"):
         build_results(FACTS, ["a"], task_domains={"t": "z"})
+
+
+def test_micro_f1_has_a_table_of_its_own_and_a_ceiling_is_told():
+    truth = np.array([0, 1, 2, 1])  # no training example has label 2
+    plain, special = task_cell(15), TaskCell(truth, np.array([[0, 1, 0, 0]]), np.array([0, 1]), (0,), "micro")
+    found = build(tasks={(0, "t"): plain, (0, "u"): special}, task_domains={"t": "a", "u": "b"})
+    values = {metric: found.matrices[metric].values[0] for metric in ("accuracy", "macro_f1", "f1")}
+    assert values["f1"] == [values["macro_f1"][0], values["accuracy"][1]]
+    assert "micro-F1 (equal to accuracy) for end task 'u'" in " ".join(found.notes)
+    assert "'u': 25.00% of the test examples" in " ".join(found.notes)
+    assert "at most 75.00%" in " ".join(found.notes)
+    assert "f1" not in build(tasks={(0, "t"): plain}, task_domains={"t": "a"}).matrices
+
+
+def test_task_cells_remember_their_f1(tmp_path):
+    cell = TaskCell(np.array([0]), np.array([[0]]), np.array([0, 1]), (0,), "micro")
+    cell.save(tmp_path / "t.json")
+    assert TaskCell.load(tmp_path / "t.json").f1 == "micro"
+    raw = json.loads((tmp_path / "t.json").read_text())
+    del raw["f1"]  # of an older version
+    (tmp_path / "t.json").write_text(json.dumps(raw))
+    assert TaskCell.load(tmp_path / "t.json").f1 == "macro"

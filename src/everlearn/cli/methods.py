@@ -62,8 +62,9 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     for option in entry["options"]:
         default = "required" if option["required"] else value_text(option["default"])
         table.add_row(option["name"], Text(option["type"]), Text(default), Text(option["description"]))
+    of = entry["variant_of"]
     parts: list[RenderableType] = [
-        Text(f"{entry['name']}: {entry['title']}", style="bold"),
+        Text(f"{entry['name']}: {entry['title']}" + (f" (a variant of {of})" if of else ""), style="bold"),
         Text(entry["paper"]) if entry["paper"] else Text(""),
         Text(entry["description"] + "\n"),
         Text(f"Needs or adds: {', '.join(needed) or 'nothing'}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -16,7 +16,7 @@ from everlearn.seeding import seed_for
 
 
 class EndTask(BaseModel):
-    """A text classification task; macro-F1 and accuracy on its test part are reported."""
+    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -44,6 +44,13 @@ class EndTask(BaseModel):
     """Tokens per example; what is longer is cut."""
     max_train: int | None = Field(default=None, ge=1)
     """Fine-tune on no more than so many examples, drawn at random, the same ones each time."""
+    max_test: int | None = Field(default=None, ge=1)
+    """Measure on no more than so many examples, drawn at random, the same ones each time."""
+    unseen_labels: Literal["refuse", "wrong"] = "refuse"
+    """What to do with test examples whose label no training example has: refuse the task, or count them as wrong."""
+    f1: Literal["macro", "micro"] = "macro"
+    """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
+    accuracy have tables of their own in any case."""
 
     @field_validator("name")
     @classmethod
@@ -63,7 +70,8 @@ class LabelledSet:
         texts: N texts.
         pairs: N second texts, or None.
         labels: int64 [N], indices into `label_names`.
-        label_names: sorted (whole numbers by value); those of the training part.
+        label_names: sorted (whole numbers by value); those of the training part, and in a test part behind them those
+            that the training part has not, which no model can predict.
     """
 
     texts: list[str]
@@ -89,23 +97,22 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
 
     Raises:
         DataError: a part cannot be read or is empty, a column is missing, a label is no whole number or word, the
-            training part has fewer than two labels, or the test part has one that the training part lacks.
+            training part has fewer than two labels, or the test part has one that the training part lacks and
+            `unseen_labels` refuses it.
     """
     train, test = _read(task, "train"), _read(task, "test")
     names = _sorted({label for _, _, label in train})
     if len(names) < 2:
         raise DataError(f"End task '{task.name}': every training example has the label '{names[0]}'; two are needed.")
-    unknown = _sorted({label for _, _, label in test} - set(names))
-    if unknown:
+    unseen = _sorted({label for _, _, label in test} - set(names))
+    if unseen and task.unseen_labels == "refuse":
         raise DataError(
             f"End task '{task.name}': the test part has labels that the training part has not: "
-            f"{', '.join(unknown[:10])}. Those of the training part: {', '.join(names[:20])}."
+            f"{', '.join(unseen[:10])}. Those of the training part: {', '.join(names[:20])}. To count these examples "
+            "as wrong, set its `unseen_labels: wrong`."
         )
-    if task.max_train is not None and task.max_train < len(train):
-        generator = np.random.Generator(np.random.PCG64(seed_for("end task", task.name)))
-        chosen = np.sort(generator.choice(len(train), task.max_train, replace=False))
-        train = [train[i] for i in chosen]
-    return _labelled(train, names), _labelled(test, names)
+    train, test = _drawn(train, task.max_train, task.name), _drawn(test, task.max_test, f"{task.name} test")
+    return _labelled(train, names), _labelled(test, names + unseen)
 
 
 def check_end_task(task: EndTask) -> None:
@@ -128,6 +135,14 @@ def _read(task: EndTask, part: str) -> list[Example]:
     if not examples:
         raise DataError(f"End task '{task.name}': `{part}: {getattr(task, part)}` is empty.")
     return examples
+
+
+def _drawn(examples: list[Example], most: int | None, seed: str) -> list[Example]:
+    """At most so many examples, in their order; the same ones each time."""
+    if most is None or most >= len(examples):
+        return examples
+    generator = np.random.Generator(np.random.PCG64(seed_for("end task", seed)))
+    return [examples[i] for i in np.sort(generator.choice(len(examples), most, replace=False))]
 
 
 def _text(value: Any, column: str, where: str) -> str:

@@ -1,9 +1,12 @@
-"""From measured cells to :class:`Results`: three metrics of the losses, two of the end tasks, and all that follows."""
+"""From measured cells to :class:`Results`: metrics of the losses and of the end tasks, and all that follows.
+
+``f1`` is there only where an end task asks for micro-F1: it would repeat macro-F1 otherwise.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +81,7 @@ def build_results(
             "End tasks were fine-tuned with one seed: their intervals cover the choice of test examples, not the "
             "variation between fine-tunings."
         )
+    sentences += _task_notes(task_domains, tasks)
     return Results(
         **facts.model_dump(),
         domains=list(domains),
@@ -94,6 +98,20 @@ def build_results(
     )
 
 
+def _task_notes(names: Iterable[str], cells: Mapping[tuple[int, str], TaskCell]) -> list[str]:
+    notes = []
+    for name in names:
+        cell = next((cell for (_, task), cell in cells.items() if task == name), None)
+        if cell is not None and cell.f1 == "micro":
+            notes.append(f"The table `f1` holds micro-F1 (equal to accuracy) for end task '{name}'.")
+        if cell is not None and cell.ceiling < 1:
+            notes.append(
+                f"End task '{name}': {1 - cell.ceiling:.2%} of the test examples have a label that no training example "
+                f"has and always count as wrong; its accuracy can be at most {cell.ceiling:.2%}."
+            )
+    return notes
+
+
 def _check_names(names: list[str], key: str) -> None:
     if MEAN in names:
         raise RecipeError(f"The name '{MEAN}' is taken by the column of means: choose another one in `{key}`.")
@@ -108,7 +126,7 @@ def _check_cells(cells: Mapping[tuple[int, str], LossCell | TaskCell], columns: 
             raise RunError(
                 f"The evaluation holds a cell of '{name}' after {row} domains, which this run does not have."
             )
-        mark = len(cell.nats) if isinstance(cell, LossCell) else (cell.truth.tolist(), cell.classes.tolist())
+        mark = len(cell.nats) if isinstance(cell, LossCell) else (cell.truth.tolist(), cell.classes.tolist(), cell.f1)
         other_row, other = first.setdefault(name, (row, mark))
         if mark != other:
             raise RunError(
@@ -172,6 +190,7 @@ def _task_matrices(
             unit="fraction",
         )
         for metric in METRICS
+        if metric != "f1" or any(cell.f1 == "micro" for cell in cells.values())
     }
 
 

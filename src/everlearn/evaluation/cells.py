@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -80,12 +80,19 @@ class TaskCell:
         predictions: predicted label numbers, int64 [seeds, n].
         classes: label numbers that the training set has, int64 [classes], sorted.
         seeds: seed of each fine-tuning.
+        f1: which F1 the metric ``f1`` takes for this task.
     """
 
     truth: NDArray[np.int64]
     predictions: NDArray[np.int64]
     classes: NDArray[np.int64]
     seeds: tuple[int, ...]
+    f1: Literal["macro", "micro"] = "macro"
+
+    @property
+    def ceiling(self) -> float:
+        """Best accuracy that can be had: the share of test examples whose label the training set has."""
+        return float(np.isin(self.truth, self.classes).mean())
 
     def save(self, path: Path) -> None:
         """Replace the file atomically."""
@@ -94,6 +101,7 @@ class TaskCell:
             {
                 "classes": self.classes.tolist(),
                 "seeds": list(self.seeds),
+                "f1": self.f1,
                 "truth": self.truth.tolist(),
                 "predictions": self.predictions.tolist(),
             },
@@ -111,9 +119,9 @@ class TaskCell:
             truth, classes = (np.asarray(raw[key], np.int64) for key in ("truth", "classes"))
             seeds = tuple(int(seed) for seed in raw["seeds"])
             predictions = np.asarray(raw["predictions"], np.int64).reshape(len(seeds), len(truth))
+            return cls(truth, predictions, classes, seeds, "micro" if raw.get("f1") == "micro" else "macro")
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is damaged: {error}.") from None
-        return cls(truth, predictions, classes, seeds)
 
 
 def loss_path(folder: Path, row: int, name: str) -> Path:

@@ -88,6 +88,7 @@ def evaluate_task(
         predictions=np.stack(predictions),
         classes=np.unique(np.asarray(train.labels, np.int64)),
         seeds=tuple(seeds),
+        f1=task.f1,
     )
 
 

@@ -79,6 +79,8 @@ def _task_samples(places: Sequence[Place], metric: str, column: str) -> Floats |
     known = [cell for cell in cells if cell is not None]
     if not all(_same(cell.truth, known[0].truth) and _same(cell.classes, known[0].classes) for cell in known):
         return None
+    if len({cell.f1 for cell in known}) > 1:
+        return None
     return task_scores(cells, seed=("report", column))[metric][1]
 
 

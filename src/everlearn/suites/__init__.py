@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 from everlearn.errors import RecipeError, did_you_mean
+
+SUITES = {"docs": "everlearn.suites.docs.address", "six-domains": "everlearn.suites.six_domains.address"}
+"""Name in an address → module with its ``locate(inside)``."""
 
 
 def locate(address: str) -> Path:
@@ -12,24 +16,10 @@ def locate(address: str) -> Path:
 
     Raises:
         RecipeError: there is no such suite or file.
+        DataError: what the file is made of is missing.
     """
-    from everlearn.suites import docs
-
     suite, _, inside = address.partition("/")
-    if suite != "docs":
-        raise RecipeError(f"There is no suite '{suite}' ('suite:{address}').{did_you_mean(suite, ['docs'])}")
-    if inside == "base":
-        return docs.base_path()
-    if inside == "start":
-        from everlearn.suites.docs.start import start_folder
-
-        return start_folder()
-    docs.build()
-    path = docs.cache_folder() / inside
-    if not path.exists():
-        raise RecipeError(f"The suite 'docs' has no '{inside}'.{did_you_mean(inside, _names(docs.cache_folder()))}")
-    return path
-
-
-def _names(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in folder.glob("*/*.jsonl")]
+    if suite not in SUITES:
+        raise RecipeError(f"There is no suite '{suite}' ('suite:{address}').{did_you_mean(suite, SUITES)}")
+    found: Path = importlib.import_module(SUITES[suite]).locate(inside)
+    return found

@@ -6,15 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from everlearn.errors import DataError
+from everlearn.suites import pretraining
 
 VOCABULARY = 8192
 POSITIONS = 256
-SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-"""In RoBERTa's order (arXiv 1907.11692 and its released vocabulary); <mask> follows at once instead of coming last."""
 
 
 def train_tokenizer(general_train: Path, out: Path, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
@@ -32,32 +30,7 @@ def train_tokenizer(general_train: Path, out: Path, vocabulary: int = VOCABULARY
     """
     if not general_train.is_file():
         raise DataError(f"{general_train} is missing: build the suite `docs` first.")
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    special = [AddedToken(token, lstrip=token == "<mask>", normalized=False, special=True) for token in SPECIAL_TOKENS]
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=special,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(_texts(general_train), trainer)
-    core.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token="<s>",
-        cls_token="<s>",
-        eos_token="</s>",
-        sep_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        mask_token=special[-1],
-        model_max_length=POSITIONS,
-        clean_up_tokenization_spaces=False,
-    )
-    tokenizer.save_pretrained(out)
-    return tokenizer
+    return pretraining.train_tokenizer(_texts(general_train), out, vocabulary, POSITIONS)
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -1,0 +1,240 @@
+"""The six end tasks of DAS (arXiv 2302.03241), rebuilt from the files that were published, and how they are fine-tuned.
+
+The released code merges the development part into the test part, then moves the first K training examples of each
+label to the test part, K = int(N·(1−r)) // labels with N training examples and a share r that is kept. Restaurant is
+used as it is, without its 150 development examples. The twelve sizes (:data:`SIZES`) are checked whenever the tasks
+are made.
+
+Aspect tasks carry both forms of their input: columns ``aspect`` and ``sentence`` for a pair, as every tokenizer knows
+how to join them (RoBERTa: ``<s> aspect </s></s> sentence </s>``), and ``text``, the one string that the released code
+makes, ``aspect </s>sentence``, which means something only to a tokenizer whose separator is ``</s>``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from everlearn.data.endtask import EndTask
+from everlearn.errors import DataError
+from everlearn.suites.six_domains.cache import derived, find, read_lines, read_text, write_lines
+
+Row = dict[str, str]
+RAW = "six_end_tasks_raw"
+PARTS = ("train", "test")
+POLARITY = {"+": "positive", "-": "negative"}
+PAPER_LEARNING_RATE = 1e-5
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where an end task comes from and how it is fine-tuned.
+
+    Attributes:
+        title: its usual name.
+        train: published files of the training part, in the order that decides what is held out.
+        test: published files of the test part.
+        kept: r, the share of the training part that is kept; None leaves it as it is.
+        labels: number of labels in K.
+        epochs: of the released code.
+        paper_epochs: of the paper's appendix, where it differs.
+        f1: which F1 the paper's table holds.
+    """
+
+    title: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    kept: float | None
+    labels: int
+    epochs: int
+    paper_epochs: int | None = None
+    f1: Literal["macro", "micro"] = "macro"
+
+    @property
+    def aspects(self) -> bool:
+        """Whether it asks for the sentiment towards an aspect."""
+        return self.train[0].endswith(".json")
+
+
+def _parts(name: str, parts: Sequence[str], suffix: str = "json") -> tuple[str, ...]:
+    return tuple(f"{name}.{part}.{suffix}" for part in parts)
+
+
+_CAMERAS = ("NikonCoolpix4300", "CanonPowerShotSD500", "CanonS100")
+TASKS = {
+    "restaurant": Task(
+        "SemEval-2014 restaurants", ("restaurant14.train.json",), ("restaurant14.test.json",), None, 3, 5
+    ),
+    "acl": Task(
+        "ACL-ARC citation intent",
+        ("citation_intent.train.jsonl",),
+        _parts("citation_intent", ("test", "dev"), "jsonl"),
+        0.9,
+        6,
+        10,
+    ),
+    "ai": Task(
+        "SciERC relations",
+        ("sciie-relation-extraction.train.jsonl",),
+        _parts("sciie-relation-extraction", ("test", "dev"), "jsonl"),
+        0.7,
+        7,
+        5,
+        paper_epochs=10,
+    ),
+    "phone": Task(
+        "Nokia phones",
+        _parts("Nokia6610", ("train", "dev", "test")),
+        _parts("Nokia6600", ("train", "dev", "test")),
+        0.7,
+        2,
+        15,
+    ),
+    "pubmed": Task(
+        "ChemProt",
+        ("chemprot.train.jsonl",),
+        _parts("chemprot", ("test", "dev"), "jsonl"),
+        0.5,
+        13,
+        10,
+        f1="micro",
+    ),
+    "camera": Task(
+        "digital cameras",
+        _parts("CanonG3", ("train", "test", "dev")),
+        tuple(f"{camera}.{part}.json" for part in ("train", "dev", "test") for camera in _CAMERAS),
+        0.8,
+        2,
+        15,
+    ),
+}
+"""By the domain whose knowledge they measure."""
+SIZES = {
+    "restaurant": (3452, 1120),
+    "acl": (1520, 421),
+    "ai": (2260, 2388),
+    "phone": (239, 553),
+    "pubmed": (2667, 7398),
+    "camera": (230, 626),
+}
+"""Training and test examples, as the authors state them."""
+CEILING = {"pubmed": 6546 / 7398}
+"""Best accuracy that can be had where the hold-out took every training example of a label: six of ChemProt's 13."""
+
+
+@dataclass(frozen=True)
+class EndTasks:
+    """How the end tasks are used in a recipe.
+
+    Attributes:
+        settings: ``released`` fine-tunes as the authors' code does (learning rate 3e-5, AI 5 epochs), ``paper`` as
+            the paper's appendix says (1e-5, AI 10 epochs).
+        aspect: ``pair`` gives aspect and sentence as two texts, ``released`` as one string.
+        max_train: fine-tune on no more than so many examples.
+        max_test: measure on no more than so many examples.
+        epochs_factor: the epochs times this.
+        seeds: fine-tunings per end task.
+        when: after which domains; see `evaluation.end_tasks`.
+    """
+
+    settings: Literal["released", "paper"] = "released"
+    aspect: Literal["pair", "released"] = "pair"
+    max_train: int | None = None
+    max_test: int | None = None
+    epochs_factor: float = 1.0
+    seeds: int = 5
+    when: Literal["final", "diagonal", "every"] = "diagonal"
+
+    def end_task(self, name: str, train: Path | str, test: Path | str) -> EndTask:
+        """The end task of a domain, as a recipe holds it."""
+        task, paper = TASKS[name], self.settings == "paper"
+        epochs = task.paper_epochs if paper and task.paper_epochs is not None else task.epochs
+        pair = task.aspects and self.aspect == "pair"
+        return EndTask(
+            name=name,
+            domain=name,
+            train=str(train),
+            test=str(test),
+            text_column="aspect" if pair else "text",
+            text_pair_column="sentence" if pair else None,
+            epochs=epochs * self.epochs_factor,
+            learning_rate=PAPER_LEARNING_RATE if paper else 3e-5,
+            batch_size=16,
+            max_length=164,
+            max_train=self.max_train,
+            max_test=self.max_test,
+            unseen_labels="wrong" if name in CEILING else "refuse",
+            f1=task.f1,
+        )
+
+
+def task_file(name: str, part: str, data: Path) -> Path:
+    """The rebuilt part of an end task: JSON lines with ``text`` (``aspect`` and ``sentence``) and ``label``.
+
+    Args:
+        name: a key of :data:`TASKS`.
+        part: ``train`` or ``test``.
+        data: the folder with the data.
+
+    Raises:
+        DataError: a published file is missing (the sentence names it), or is another one than the authors used.
+    """
+    task = TASKS[name]
+    instead = f"Put it there, or leave the end task '{name}' out (`end_tasks`)."
+    files = {raw: find(data, f"{RAW}/{raw}", f"the end task '{name}'", instead) for raw in (*task.train, *task.test)}
+
+    def write(folder: Path) -> None:
+        train, test = ([row for raw in part for row in read_raw(files[raw])] for part in (task.train, task.test))
+        if task.kept is not None:
+            train, moved = hold_out(train, task.kept, task.labels)
+            test += moved
+        if (len(train), len(test)) != SIZES[name]:
+            raise DataError(
+                f"The end task '{name}' would have {len(train)} training and {len(test)} test examples instead of "
+                f"{SIZES[name][0]} and {SIZES[name][1]}: the files in '{data / RAW}' are not those that were published."
+            )
+        for part, rows in zip(PARTS, (train, test), strict=True):
+            write_lines(folder / f"{part}.jsonl", rows)
+
+    return derived(f"tasks-{name}", list(files.values()), __file__, write) / f"{part}.jsonl"
+
+
+def hold_out(train: Sequence[Row], kept: float, labels: int) -> tuple[list[Row], list[Row]]:
+    """What stays of a training part, and the first K examples of each label, K = int(N·(1−r)) // labels.
+
+    Args:
+        train: N examples in their published order.
+        kept: r.
+        labels: how many labels the task has.
+    """
+    most, seen = int(len(train) * (1 - kept)) // labels, Counter[str]()
+    stays: list[Row] = []
+    moved: list[Row] = []
+    for row in train:
+        seen[row["label"]] += 1
+        (moved if seen[row["label"]] <= most else stays).append(row)
+    return stays, moved
+
+
+def read_raw(path: Path) -> list[Row]:
+    """The examples of one published file, in its order.
+
+    Raises:
+        DataError: it is damaged or holds something else.
+    """
+    try:
+        if ".jsonl" in path.name:
+            return [{"text": row["text"], "label": row["label"]} for row in read_lines(path)]
+        return [_aspect(row) for row in json.loads(read_text(path)).values()]
+    except (KeyError, AttributeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path} is not what was published: {error!r}.") from None
+
+
+def _aspect(row: dict[str, Any]) -> Row:
+    aspect, sentence, polarity = row["term"], row["sentence"], row["polarity"]
+    label = POLARITY.get(polarity, polarity)
+    return {"text": f"{aspect} </s>{sentence}", "aspect": aspect, "sentence": sentence, "label": label}

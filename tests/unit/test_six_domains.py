@@ -1,0 +1,258 @@
+"""The suite `six-domains`: the paper's end tasks example for example, proxies, orders, recipes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from everlearn import suites
+from everlearn.data.endtask import read_end_task
+from everlearn.errors import DataError, RecipeError
+from everlearn.files import read_json
+from everlearn.recipe import load
+from everlearn.suites import six_domains as suite
+from everlearn.suites.six_domains import address, cache, corpora, tasks
+
+RECIPES = Path(__file__).parents[2] / "recipes" / "six-domains"
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get(suite.VARIABLE, BESIDE))
+needs_data = pytest.mark.skipif(not (DATA / tasks.RAW).is_dir(), reason=f"no data: set {suite.VARIABLE}")
+PUBLISHED = {
+    "restaurant": {"positive": 2094, "negative": 779, "neutral": 579},
+    "phone": {"positive": 203, "negative": 36},
+    "camera": {"positive": 197, "negative": 33},
+}
+"""Training examples by label, where the source states them."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """One cache for the module, none of the user's."""
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path_factory.getbasetemp() / "six-domains"))
+    monkeypatch.delenv(suite.VARIABLE, raising=False)
+
+
+def packed(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()))
+
+
+@pytest.fixture
+def invented(tmp_path):
+    """A folder with small corpora and no end tasks."""
+    data = tmp_path / "data"
+    for corpus in sorted({proxy.corpus for proxy in suite.PROXIES.values()}):
+        for part in corpora.PARTS:
+            rows = [
+                {"text": f"{corpus} {part} {i}\u2028 same line", "category": ("camera_photo", "electronics")[i % 2]}
+                for i in range(6)
+            ]
+            packed(data / f"domains/{corpus}/{part}.jsonl.gz", rows)
+    for source in corpora.GENERAL_SOURCES:
+        for part in corpora.PARTS:
+            packed(data / f"D0/{source}/{part}.jsonl.gz", [{"text": f"{source} {part} {i}"} for i in range(5)])
+    return data
+
+
+def texts(path: Path) -> list[str]:
+    return [row["text"] for row in cache.read_lines(path)]
+
+
+@needs_data
+@pytest.mark.parametrize("name", suite.DOMAINS)
+def test_the_end_tasks_are_the_papers(name):
+    files = [suite.task_file(name, part, DATA) for part in tasks.PARTS]
+    train, test = (list(cache.read_lines(path)) for path in files)
+    assert (len(train), len(test)) == suite.SIZES[name]
+    labels = Counter(row["label"] for row in train)
+    assert labels == PUBLISHED.get(name, labels)
+    task = suite.EndTasks().end_task(name, *files)
+    learnt, measured = read_end_task(task)
+    assert (len(learnt), len(measured)) == suite.SIZES[name]
+    known = (measured.labels < len(learnt.label_names)).mean()
+    assert known == pytest.approx(suite.CEILING.get(name, 1.0))
+    if name == "pubmed":
+        assert len(learnt.label_names) == 7
+        assert round(100 * known, 2) == 88.48
+    if tasks.TASKS[name].aspects:
+        assert learnt.pairs is not None
+        assert train[0]["text"] == f"{learnt.texts[0]} </s>{learnt.pairs[0]}"
+        assert suite.EndTasks(aspect="released").end_task(name, *files).text_column == "text"
+
+
+def test_what_is_held_out_comes_first_of_each_label():
+    rows = [{"text": str(i), "label": label} for i, label in enumerate("abaabbaac")]
+    stays, moved = tasks.hold_out(rows, 0.5, 2)  # int(9 · 0.5) // 2 = 2
+    assert [row["text"] for row in moved] == ["0", "1", "2", "4", "8"]
+    assert [row["text"] for row in stays] == ["3", "5", "6", "7"]
+
+
+def test_settings_of_code_and_paper():
+    released, paper = suite.EndTasks(), suite.EndTasks(settings="paper", epochs_factor=0.5, max_test=9)
+    assert {n: released.end_task(n, "a", "b").epochs for n in suite.DOMAINS} == {
+        "restaurant": 5, "acl": 10, "ai": 5, "phone": 15, "pubmed": 10, "camera": 15,
+    }  # fmt: skip
+    one, other = released.end_task("ai", "a", "b"), paper.end_task("ai", "a", "b")
+    assert (one.learning_rate, one.batch_size, one.max_length) == (3e-5, 16, 164)
+    assert (other.learning_rate, other.epochs, other.max_test) == (1e-5, 5.0, 9)
+    special = released.end_task("pubmed", "a", "b")
+    assert (special.f1, special.unseen_labels) == ("micro", "wrong")
+
+
+def test_other_files_than_the_published_ones_are_refused(tmp_path):
+    for raw in (*tasks.TASKS["phone"].train, *tasks.TASKS["phone"].test):
+        (tmp_path / tasks.RAW).mkdir(exist_ok=True)
+        row = {"term": "screen", "sentence": "good .", "polarity": "+"}
+        (tmp_path / tasks.RAW / raw).write_text(json.dumps({"0": row}))
+    with pytest.raises(DataError, match="'phone' would have 3 training and 3 test examples instead of 239 and 553"):
+        suite.task_file("phone", "train", tmp_path)
+    (tmp_path / tasks.RAW / "Nokia6610.dev.json").write_text("[]")
+    with pytest.raises(DataError, match="is not what was published"):
+        suite.task_file("phone", "train", tmp_path)
+    with pytest.raises(DataError, match=r"restaurant14.train.json.gz' .* for the end task 'restaurant'"):
+        suite.task_file("restaurant", "train", tmp_path)
+
+
+def test_phone_and_camera_are_different_text(invented):
+    found = {name: set(texts(suite.proxy_file(name, "train", invented))) for name in ("phone", "camera")}
+    assert [len(part) for part in found.values()] == [3, 3]
+    assert not found["phone"] & found["camera"]
+    assert suite.proxy_file("acl", "validation", invented) == invented / "domains/acl_papers/validation.jsonl.gz"
+
+
+def test_what_is_derived_is_made_once_and_again_when_damaged(invented):
+    path = suite.general_file("train", invented)
+    first = path.read_bytes()
+    assert Counter(text.split()[0] for text in texts(path)) == {"wikipedia": 5, "books": 5}
+    made = path.stat().st_mtime_ns
+    assert suite.general_file("train", invented).stat().st_mtime_ns == made
+    path.write_text("damaged")
+    assert suite.general_file("train", invented).read_bytes() == first
+    packed(invented / "D0/books/train.jsonl.gz", [{"text": "another"}])
+    assert suite.general_file("train", invented) != path
+    assert path.is_file()  # an older run still finds its own
+
+
+def test_orders():
+    assert suite.ORDERS[0] == suite.DOMAINS
+    assert all(sorted(order) == sorted(suite.DOMAINS) for order in suite.ORDERS.values())
+    assert len(set(suite.ORDERS.values())) == 5
+    assert suite.order_of(3)[0] == "camera"
+    assert suite.order_of("acl") == ("acl",)
+    for wrong, words in (
+        (7, "no order 7"),
+        (("acl", "acl"), "each once"),
+        (("fone",), "Did you mean 'phone'"),
+        ((), "none"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            suite.order_of(wrong)
+
+
+def test_a_recipe_of_proxies(invented):
+    made = suite.recipe(
+        2, invented, model="m", method=["sequential", {"name": "das"}], end_tasks=None, samples=7,
+        budget_tokens=50_000, batch=8, accumulate=2, block_size=64, seed=5, train={"bf16": True},
+    )  # fmt: skip
+    assert [domain.name for domain in made.domains] == list(suite.ORDERS[2])
+    assert made.train["max_steps"] == 50_000 // (8 * 2 * 64)
+    assert made.train["warmup_steps"] == 5
+    assert made.train["bf16"]
+    assert made.method[1]["samples"] == 7
+    assert "samples" not in made.method[0]
+    assert made.general is not None
+    assert made.general.held_out_corpus is not None
+    assert made.run.seed == 5
+    assert len(made.run.notes) == 6
+    assert all(note.startswith("Proxy corpus") for note in made.run.notes)
+
+
+def test_a_recipe_of_own_text_needs_no_folder(tmp_path):
+    for name in ("a.txt", "b.txt", "general.txt"):
+        (tmp_path / name).write_text("text\n")
+    own = {"acl": str(tmp_path / "a.txt"), "ai": {"path": str(tmp_path / "b.txt"), "validation": 0.2}}
+    made = suite.recipe(("ai", "acl"), model="m", corpora={**own, "general": tmp_path / "general.txt"}, end_tasks=None)
+    assert [domain.held_out_share for domain in made.domains] == [0.2, 0.05]
+    assert made.run.notes == ()
+    assert made.train["max_steps"] == 2500
+    with pytest.raises(DataError, match="Set EVERLEARN_SIX_DOMAINS to a folder"):
+        suite.recipe(("ai", "acl"), model="m", corpora=own, end_tasks=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"corpora": {"phones": "x"}}, "`corpora` names 'phones'.*Did you mean 'phone'"),
+        ({"steps": 1, "budget_tokens": 1}, "Give `steps` or `budget_tokens`, not both"),
+        ({"budget_tokens": 100}, "less than one step of 40672 tokens"),
+        ({"data": "/no/such"}, "`data` is '/no/such', and there is no such folder"),
+    ],
+)
+def test_mistakes_are_sentences(options, words):
+    with pytest.raises((RecipeError, DataError), match=words):
+        suite.recipe(0, **{"model": "m", **options})
+
+
+def test_a_missing_corpus_names_its_file_and_key(invented):
+    (invented / "domains/amazon_electronics/train.jsonl.gz").unlink()
+    with pytest.raises(
+        DataError, match=r"amazon_electronics/train.jsonl.gz' .* the domain 'phone'.*`domains.phone.path`"
+    ):
+        suite.recipe(1, invented, model="m", end_tasks=None)
+    (invented / "D0/books/validation.jsonl.gz").unlink()
+    with pytest.raises(DataError, match=r"D0/books/validation.jsonl.gz' .* the general text.*`general.path`"):
+        suite.general_file("train", invented)
+
+
+def test_addresses(invented, monkeypatch):
+    with pytest.raises(DataError, match="EVERLEARN_SIX_DOMAINS"):
+        suites.locate("six-domains/phone/train.jsonl")
+    monkeypatch.setenv(suite.VARIABLE, str(invented))
+    assert suites.locate("six-domains/phone/train.jsonl") == suite.proxy_file("phone", "train", invented)
+    assert suites.locate("six-domains/general/validation.jsonl") == suite.general_file("validation", invented)
+    with pytest.raises(DataError, match=tasks.RAW):
+        suites.locate("six-domains/tasks/ai/test.jsonl")
+    with pytest.raises(RecipeError, match=r"Did you mean 'phone/train.jsonl'"):
+        suites.locate("six-domains/phone/trian.jsonl")
+    with pytest.raises(RecipeError, match="Did you mean 'six-domains'"):
+        suites.locate("six-domain/phone/train.jsonl")
+
+
+@pytest.mark.parametrize("name", ["das", "sequential"])
+def test_shipped_recipes_load(name, monkeypatch):
+    """Without the data: every address is one of the suite's."""
+    asked = []
+    monkeypatch.setattr(suites, "locate", lambda inside: asked.append(inside) or Path("/") / inside)
+    recipe = load(RECIPES / f"{name}.yaml")
+    assert recipe.method[0]["name"] == name
+    assert set(asked) == {f"six-domains/{inside}" for inside in address.addresses()}
+    assert f"everlearn run recipes/six-domains/{name}.yaml" in (RECIPES / f"{name}.yaml").read_text()
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["das", "sequential"])
+def test_shipped_recipes_are_the_papers_setting(name, monkeypatch):
+    monkeypatch.setenv(suite.VARIABLE, str(DATA))
+    made = suite.recipe(
+        0, DATA, model="FacebookAI/roberta-base", method=name, samples=10_000, train={"bf16": True},
+        end_tasks=suite.EndTasks(aspect="released"), name=f"six-domains-{name}",
+    )  # fmt: skip
+    assert load(RECIPES / f"{name}.yaml") == made
+
+
+def test_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path))
+    assert suite.cache_folder() == tmp_path / "six-domains"
+    monkeypatch.delenv("EVERLEARN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert suite.cache_folder() == tmp_path / "xdg" / "everlearn" / "six-domains"
+
+
+def test_seals_list_both_parts(invented):
+    folder = suite.proxy_file("camera", "train", invented).parent
+    assert set(read_json(folder / "seal.json")) == {"train.jsonl", "validation.jsonl"}
