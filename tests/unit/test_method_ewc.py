@@ -9,6 +9,7 @@ from torch import Tensor
 import stages
 import tiny
 from everlearn.errors import MethodError
+from everlearn.methods import build
 from everlearn.methods.ewc import EWC
 from everlearn.methods.protection import Protection
 
@@ -137,3 +138,69 @@ def test_strength_zero_does_nothing() -> None:
     assert stages.learn([method], stages.stage(model, 1))[0].keys() == {"loss"}
     assert not method.memory()
     assert method.cost(model).memory_bytes == 0
+
+
+def _batch_fisher(model, stage, samples: int, penalty=None) -> dict[str, Tensor]:
+    """Σ_b |b| (∇ mean loss of b)² / number of batches, in float64 and without dropout."""
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    total = {name: torch.zeros_like(parameter) for name, parameter in double.named_parameters()}
+    batches = list(stage.batches(samples))
+    for batch in batches:
+        double.zero_grad()
+        stage.objective.forward(double, batch).loss.backward()
+        for name, parameter in double.named_parameters():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            if penalty is not None:
+                importance, anchor = penalty
+                gradient = gradient + STRENGTH * importance[name] * (parameter.detach() - anchor[name])
+            total[name] += len(batch["labels"]) * gradient**2
+    return {name: value / len(batches) for name, value in total.items()}
+
+
+def test_the_released_form_squares_batch_means_and_sees_its_own_penalty() -> None:
+    method = build({"name": "ewc_released", "strength": STRENGTH, "samples": 6})
+    assert isinstance(method, EWC)
+    assert method.config.dropout
+    model = tiny.model()  # no dropout, so that there is one result to compare with
+    reference: dict[str, Tensor] = {}
+    anchor: dict[str, Tensor] = {}
+    for index in (1, 2, 3):
+        stage = stages.stage(model, index, steps=2)
+        stages.learn([method], stage, lr=1e-3)
+        new = _batch_fisher(model, stage, 6, (reference, anchor) if reference else None)
+        for name, value in new.items():
+            reference[name] = (value + (index - 1) * reference[name]) / index if index > 1 else value
+        anchor = {name: p.detach().double().clone() for name, p in model.named_parameters()}
+        largest = max(float(value.max()) for value in reference.values())
+        for name, value in reference.items():
+            measured = method.memory().tensors[f"fisher/{name}"].double()
+            torch.testing.assert_close(measured, value, rtol=2e-3, atol=1e-9 * largest)
+
+
+def test_batch_means_are_far_below_per_sample_squares() -> None:
+    """|b| (∇ mean)² is about the mean of the squares only where the samples' gradients are independent."""
+    model = tiny.model()
+    totals = {}
+    for gradients in ("sample", "batch"):
+        method = EWC(gradients=gradients, samples=8)
+        stages.end([method], stages.stage(model, 1, batch_size=8))
+        totals[gradients] = {n: v for n, v in method.memory().tensors.items() if n.startswith("fisher/")}
+    assert any(not torch.allclose(v, totals["batch"][n], rtol=0.1) for n, v in totals["sample"].items())
+    one = EWC(gradients="batch", samples=8)
+    stages.end([one], stages.stage(model, 1, batch_size=1))
+    for name, value in totals["sample"].items():
+        torch.testing.assert_close(one.memory().tensors[name], value, rtol=1e-4, atol=1e-12)
+
+
+def test_dropout_is_on_only_where_it_was_asked_for_and_the_mode_is_kept() -> None:
+    found = {}
+    for dropout in (False, True):
+        model = tiny.model(dropout=0.3).train()
+        frozen = model.get_input_embeddings().eval()
+        method = EWC(samples=4, dropout=dropout)
+        stages.end([method], stages.stage(model, 1))
+        assert model.training
+        assert not frozen.training
+        found[dropout] = method.memory().tensors
+    assert any(not torch.equal(value, found[True][name]) for name, value in found[False].items())

@@ -8,7 +8,9 @@ import torch
 
 import tiny
 from everlearn import objectives
+from everlearn.anatomy import anatomy
 from everlearn.errors import ModelError, RecipeError
+from everlearn.importance import Gates
 from everlearn.methods.base import View
 from everlearn.objectives import IGNORE, Masked, make_objective
 
@@ -142,6 +144,73 @@ def test_views_share_the_pass_and_change_nothing(architecture: str) -> None:
     torch.testing.assert_close(together.losses, alone.losses)
     torch.testing.assert_close(together.views[0], alone.hidden[:2])
     torch.testing.assert_close(objective.hidden(model, inputs), alone.hidden)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2", "llama"])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("chunk", [2**26, 7 * tiny.VOCABULARY])
+def test_labelled_views_have_the_losses_of_a_pass_of_their_own(
+    architecture: str, gated: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With positions (masked) and without (causal), between views without labels, gated or not."""
+    monkeypatch.setattr(objectives, "LOGITS_PER_CHUNK", chunk)
+    model = tiny.model(architecture)
+    objective = make_objective(None, model, tiny.tokenizer())
+    batch = objective.collate(blocks(), range(4))
+    other = objective.collate(blocks(3, seed=1), range(10, 13))
+    third = objective.collate(blocks(2, seed=2), range(20, 22))
+    generator = torch.Generator().manual_seed(0)
+    factors = {site.name: torch.rand(site.units, generator=generator) for site in anatomy(model).sites}
+    views = [
+        View(objective.inputs(other), factors if gated else None),
+        View(objective.inputs(other), None, other["labels"], other.get("positions")),
+        View(objective.inputs(third), factors if gated else None, third["labels"], third.get("positions")),
+        View(objective.inputs(third)),
+    ]
+    outputs = objective.forward(model, batch, views)
+    alone = objective.forward(model, batch)
+    torch.testing.assert_close(outputs.losses, alone.losses)
+    assert outputs.items == alone.items
+    torch.testing.assert_close(outputs.loss, alone.loss)
+    assert [losses is None for losses in outputs.view_losses] == [True, False, False, True]
+
+    assert outputs.view_losses[1].shape == other["labels"].shape
+    torch.testing.assert_close(outputs.view_losses[1], objective.forward(model, other).losses)
+    with Gates(model) as gates:
+        gates.set(factors if gated else None)
+        expected = objective.forward(model, third).losses
+        hidden = objective.hidden(model, objective.inputs(other))
+    torch.testing.assert_close(outputs.view_losses[2], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs.views[0], hidden, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(outputs.views[3], objective.hidden(model, objective.inputs(third)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2"])
+def test_labelled_views_have_the_gradients_of_a_pass_of_their_own(architecture: str) -> None:
+    model = tiny.model(architecture)
+    objective = make_objective(None, model, tiny.tokenizer())
+    batch, other = objective.collate(blocks(), range(4)), objective.collate(blocks(3, seed=1), range(10, 13))
+    view = View(objective.inputs(other), None, other["labels"], other.get("positions"))
+    gradients = []
+    for together in (True, False):
+        model.zero_grad()
+        if together:
+            outputs = objective.forward(model, batch, [view])
+            (outputs.loss + 0.3 * outputs.view_losses[0].mean()).backward()
+        else:
+            (objective.forward(model, batch).loss + 0.3 * objective.forward(model, other).losses.mean()).backward()
+        gradients.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
+    for name, value in gradients[0].items():
+        torch.testing.assert_close(value, gradients[1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_view_may_have_another_number_of_labels_than_the_batch() -> None:
+    model = tiny.model("roberta")
+    objective = make_objective(None, model, tiny.tokenizer())
+    batch, other = objective.collate(blocks(), range(4)), objective.collate(blocks(2, seed=1), range(10, 12))
+    labels, positions = other["labels"][:, :2], other["positions"][:, :2]
+    outputs = objective.forward(model, batch, [View(objective.inputs(other), None, labels, positions)])
+    torch.testing.assert_close(outputs.view_losses[0], objective.forward(model, other).losses[:, :2])
 
 
 def test_masking_depends_on_the_row_number_only() -> None:

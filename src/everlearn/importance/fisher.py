@@ -17,6 +17,7 @@ def fisher(
     batches: Iterable[Batch],
     per_sample_loss: Callable[[nn.Module, Batch], Tensor],
     names: Sequence[str] | None = None,
+    batch_means: bool = False,
 ) -> dict[str, Tensor]:
     """Mean over samples of the squared gradient of each sample's loss.
 
@@ -29,6 +30,8 @@ def fisher(
         batches: dicts of tensors with one row per sample.
         per_sample_loss: (model, batch) to one loss per row, [B].
         names: parameters to measure; None for all that are trainable.
+        batch_means: instead take Σ_b |b| (∇ mean loss of batch b)² / number of batches, as code that never looks at
+            single samples does (the DAS authors' EWC). One backward pass a batch.
 
     Returns:
         Parameter name to its Fisher diagonal, float32, of the parameter's shape.
@@ -42,21 +45,22 @@ def fisher(
             raise MethodError(f"The model has no trainable parameter '{name}'.{did_you_mean(name, trainable)}")
     chosen = trainable if names is None else {name: trainable[name] for name in names}
     totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
-    samples = 0
+    count = 0
     with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for batch in batches:
             rows = len(next(iter(batch.values())))
-            for row in range(rows):
-                loss = per_sample_loss(model, {name: value[row : row + 1] for name, value in batch.items()})
-                gradients = torch.autograd.grad(loss.sum(), list(chosen.values()), allow_unused=True)
+            parts = [batch] if batch_means else [{n: v[row : row + 1] for n, v in batch.items()} for row in range(rows)]
+            for part in parts:
+                loss = per_sample_loss(model, part).mean()
+                gradients = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
                 for total, gradient in zip(totals.values(), gradients, strict=True):
                     if gradient is not None:
-                        total.add_(gradient.float().square())
-            samples += rows
-    if not samples:
+                        total.add_(gradient.float().square(), alpha=rows if batch_means else 1)
+            count += len(parts)
+    if not count:
         raise MethodError("Fisher information cannot be measured without data: there was no batch.")
     for name, total in totals.items():
-        total.div_(samples)
+        total.div_(count)
         if not torch.isfinite(total).all():
             raise MethodError(f"The Fisher information of '{name}' is not finite: the model's loss overflows.")
     return totals

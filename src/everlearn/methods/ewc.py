@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -20,10 +20,11 @@ from everlearn.methods.base import (
     MethodConfig,
     Needs,
     Stage,
+    Variant,
     View,
     register,
 )
-from everlearn.modes import evaluating
+from everlearn.modes import evaluating, training
 
 if TYPE_CHECKING:
     from everlearn.objectives import Outputs
@@ -34,7 +35,7 @@ class EWC(Method):
     """Elastic weight consolidation (arXiv 1612.00796, eq. 3), in its online form (arXiv 1805.06370).
 
     L = L_t + λ/2 · Σ_i F_i (θ_i − θ*_i)², with θ* the weights after the last domain and F the diagonal Fisher
-    information of the earlier domains. _Quadratic penalties of several domains add up to one, so a single F and a
+    information of the earlier domains. Quadratic penalties of several domains add up to one, so a single F and a
     single θ* are kept however long the stream is.
     """
 
@@ -43,6 +44,22 @@ class EWC(Method):
     paper = "https://arxiv.org/abs/1612.00796"
     needs = Needs(importance_pass=True, peft=False)
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            name="ewc_released",
+            title="EWC (released)",
+            description="As the DAS authors' code has it: Fisher information from squared gradients of batch means, "
+            "with dropout and the penalty in the loss, as a running mean over domains.",
+            options={
+                "samples": 10_000,
+                "gradients": "batch",
+                "dropout": True,
+                "include_penalty": True,
+                "accumulate": "mean",
+            },
+            paper="https://arxiv.org/abs/2302.03241",
+        ),
+    )
 
     class Config(MethodConfig):
         """Options of EWC."""
@@ -50,7 +67,14 @@ class EWC(Method):
         strength: float = Field(5000.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training. The size that works depends on how F is scaled: tune it by factors of ten."""
         samples: int = Field(1000, ge=1)
-        """Blocks of a domain that its Fisher information is measured on, one backward pass each."""
+        """Blocks of a domain that its Fisher information is measured on."""
+        gradients: Literal["sample", "batch"] = "sample"
+        """What is squared: each sample's gradient, as the Fisher information asks, or the gradient of a batch's mean
+        loss, times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b)."""
+        dropout: bool = False
+        """Measure with dropout on."""
+        include_penalty: bool = False
+        """Measure on the loss with this method's penalty in it; from the second domain on it adds λ F (θ − θ*)."""
         accumulate: Literal["sum", "mean"] = "sum"
         """F over several domains: their sum (online EWC with γ = 1), or their mean (the DAS authors' EWC)."""
         protect_base: bool = False
@@ -90,13 +114,7 @@ class EWC(Method):
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ/2 · Σ F (θ − θ*)²."""
-        if not self._placed:
-            return {}
-        terms = []
-        for parameter, importance, anchor in self._placed:
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            terms.append(_Quadratic.apply(own, importance, anchor))
-        return {"penalty": self.config.strength / 2 * _over_shards(torch.stack(terms), self._placed).sum()}
+        return {"penalty": self._penalty(self._placed)} if self._placed else {}
 
     def end_domain(self, stage: Stage) -> None:
         """Add the domain's Fisher information and move the anchor to the weights that it ended with."""
@@ -105,8 +123,8 @@ class EWC(Method):
             self._consolidate(stage, stage.batches(self.config.samples), stage.domain)
 
     def _consolidate(self, stage: Stage, batches: Iterable[Batch], domain: str) -> None:
-        with evaluating(stage.model):
-            new = fisher(stage.model, batches, stage.objective.per_sample_loss)
+        with training(stage.model) if self.config.dropout else evaluating(stage.model):
+            new = self._measure(stage, batches)
         seen = len(self._measured)
         for name, value in new.items():
             old = self._fisher.get(name)
@@ -122,6 +140,22 @@ class EWC(Method):
             if name in new
         }
         self._measured = [*self._measured, domain]
+
+    def _measure(self, stage: Stage, batches: Iterable[Batch]) -> dict[str, Tensor]:
+        placed = self._place(stage.model) if self.config.include_penalty else []
+
+        def losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+            per_sample = stage.objective.per_sample_loss(model, batch)
+            return per_sample + self._penalty(placed) if placed else per_sample
+
+        return fisher(stage.model, batches, losses, batch_means=self.config.gradients == "batch")
+
+    def _penalty(self, placed: list[tuple[nn.Parameter, Tensor, Tensor]]) -> Tensor:
+        terms = []
+        for parameter, importance, anchor in placed:
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            terms.append(_Quadratic.apply(own, importance, anchor))
+        return self.config.strength / 2 * _over_shards(torch.stack(terms), placed).sum()
 
     def _place(self, model: nn.Module) -> list[tuple[nn.Parameter, Tensor, Tensor]]:
         from everlearn.methods.protection import shard_like

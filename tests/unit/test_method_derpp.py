@@ -1,0 +1,191 @@
+"""DER++ against its equation written out in float64, row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods.base import Memory
+from everlearn.methods.derpp import DERpp
+from everlearn.methods.protection import Protection, check_methods
+from everlearn.objectives import IGNORE
+
+KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("llama", "text-to-text")]
+
+
+def _learnt(architecture: str = "roberta", objective: str = "masked", **options) -> tuple[DERpp, nn.Module]:
+    """A method that has seen one domain, and the model after it."""
+    method, model = DERpp(**options), tiny.model(architecture)
+    stages.learn([method], stages.stage(model, 1, objective, steps=2))
+    return method, model
+
+
+def _reference(method: DERpp, model: nn.Module, batch: dict[str, Tensor], rows: list[int]) -> tuple[Tensor, Tensor]:
+    """Squared distance and loss of remembered rows, each row alone, in float64."""
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    stored = method.memory().tensors["hidden"]
+    distances, losses = [], []
+    for row, place in enumerate(rows):
+        inputs = {key: batch[key][row : row + 1] for key in ("input_ids", "position_ids") if key in batch}
+        if model.config.model_type != "roberta":
+            inputs["use_cache"] = False  # a cache would undo the isolation of packed documents
+        hidden = double.base_model(**inputs).last_hidden_state[0]
+        distances.append((hidden - stored[place].double()).square().sum() / hidden.numel())
+        logits = double(**inputs).logits[0]
+        positions = batch["positions"][row] if "positions" in batch else torch.arange(logits.shape[0])
+        wanted = batch["labels"][row] != IGNORE
+        losses.append(F.cross_entropy(logits[positions[wanted]], batch["labels"][row][wanted]))
+    return torch.stack(distances).mean(), torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize(("architecture", "objective"), KINDS)
+def test_loss_and_gradient_are_the_equation(architecture: str, objective: str) -> None:
+    method, model = _learnt(architecture, objective, alpha=0.3, beta=0.6)
+    second = stages.stage(model, 2, objective)
+    stages.begin([method], second)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    twin = DERpp(alpha=0.3, beta=0.6)
+    twin.load_memory(method.memory())
+    rows = twin._draw(second, 4)
+    replayed = twin._collated(second, rows)
+    _, extra = Protection([method], second).forward(model, next(second.batches(4)))
+    distance, loss = _reference(method, model, replayed, rows)
+    assert distance > 1e-3
+    torch.testing.assert_close(extra["derpp/distance"].double(), 0.3 * distance, rtol=1e-4, atol=0)
+    torch.testing.assert_close(extra["derpp/replay"].double(), 0.6 * loss, rtol=1e-4, atol=0)
+
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    stored = method.memory().tensors["hidden"][rows].double()
+    inputs = second.objective.inputs(replayed) | second.objective.options()
+    wanted = double.base_model(**inputs).last_hidden_state
+    (0.3 * F.mse_loss(wanted, stored)).backward()
+    extra["derpp/distance"].backward()
+    scale = max(float(p.grad.abs().max()) for p in double.parameters() if p.grad is not None)
+    for (name, parameter), reference in zip(model.named_parameters(), double.parameters(), strict=True):
+        if reference.grad is not None:
+            torch.testing.assert_close(
+                parameter.grad.double(), reference.grad, rtol=1e-3, atol=1e-6 * scale, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def test_what_is_kept_is_the_domains_text_with_the_hidden_states_of_its_end() -> None:
+    method, model = _learnt(per_domain=5)
+    tensors = method.memory().tensors
+    ids = tensors["blocks/input_ids"]
+    assert ids.shape == (5, stages.S)
+    known = {tuple(block["input_ids"].tolist()) for block in stages.blocks(12, 1)}
+    assert len({tuple(row) for row in ids.tolist()} & known) == 5, "five different rows of the domain"
+    stage = stages.stage(model, 1)
+    batch = method._collated(stage, list(range(5)))
+    assert torch.equal(batch["plain_ids"].int(), ids)
+    assert not torch.equal(batch["input_ids"].int(), ids), "the model sees masked text"
+    hidden = model.base_model(input_ids=batch["input_ids"]).last_hidden_state
+    torch.testing.assert_close(tensors["hidden"], hidden)
+    later = stages.stage(model, 4)
+    assert torch.equal(method._collated(later, [3])["input_ids"], batch["input_ids"][3:4]), "masked once for all"
+
+
+def test_each_domain_keeps_its_rows_until_room_is_needed_and_an_equal_share_after_that() -> None:
+    method, model = DERpp(per_domain=4, capacity=10), tiny.model()
+    before: list[tuple] = []
+    for index, expected in enumerate([[4], [4, 4], [3, 3, 3], [2, 2, 2, 2]], 1):
+        stages.learn([method], stages.stage(model, index, steps=1))
+        memory = method.memory()
+        counts = Counter(memory.facts["domains"])
+        assert [counts[f"d{i}"] for i in range(1, index + 1)] == expected
+        rows = [tuple(row) for row in memory.tensors["blocks/input_ids"].tolist()]
+        assert len(rows) == len(memory.tensors["hidden"]) == len(set(memory.facts["masks"])) <= 10
+        assert set(rows[: sum(expected[:-1])]) <= set(before), "an old row is never replaced by another old one"
+        before = rows
+    assert DERpp(per_domain=4, capacity=10).cost(model).disk_bytes >= sum(
+        value.numel() * value.element_size() for value in method.memory().tensors.values()
+    )
+
+
+def test_a_sample_is_uniform() -> None:
+    counts: Counter[tuple] = Counter()
+    model = tiny.model()
+    for seed in range(60):
+        method = DERpp(per_domain=3)
+        stages.end([method], stages.stage(model, 1, seed=seed))
+        counts.update(tuple(row) for row in method.memory().tensors["blocks/input_ids"].tolist())
+    # 180 draws of 12 rows: 15 each, with a standard deviation of 3.4.
+    assert len(counts) == 12
+    assert min(counts.values()) > 3
+    assert max(counts.values()) < 28
+
+
+def test_the_rows_drawn_do_not_depend_on_how_a_batch_is_cut_and_continue_after_a_resume() -> None:
+    method, model = _learnt()
+    stage = stages.stage(model, 2)
+    memory = method.memory()
+
+    def drawn(cut: list[int], resume_after: int = 99) -> list[int]:
+        one = DERpp()
+        one.load_memory(memory)
+        rows: list[int] = []
+        for number, size in enumerate(cut):
+            if number == resume_after:
+                kept, one = one.memory(), DERpp()
+                one.load_memory(Memory(dict(kept.tensors), dict(kept.facts)))
+                stages.begin([one], stage)
+            rows += one._draw(stage, size)
+        return rows
+
+    whole = drawn([8, 8])
+    assert drawn([1] * 16) == whole
+    assert drawn([4] * 4, resume_after=2) == whole
+    assert len(set(whole)) > 4
+    assert method._draw(stages.stage(model, 3), 16) != whole
+
+
+def test_two_processes_draw_what_one_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, model = _learnt()
+    stage, memory = stages.stage(model, 2), method.memory()
+    whole = [*method._draw(stage, 8), *method._draw(stage, 8)]
+    parts: list[list[int]] = []
+    for process in range(2):
+        monkeypatch.setattr("everlearn.methods.derpp._process", lambda process=process: (process, 2))
+        one = DERpp()
+        one.load_memory(memory)
+        parts.append([*one._draw(stage, 4), *one._draw(stage, 4)])
+    assert [*parts[0][:4], *parts[1][:4], *parts[0][4:], *parts[1][4:]] == whole
+
+
+def test_without_beta_no_vocabulary_and_without_alpha_no_distance() -> None:
+    for options, parts in (({"beta": 0}, {"derpp/distance"}), ({"alpha": 0}, {"derpp/replay"})):
+        method, model = _learnt(**options)
+        second = stages.stage(model, 2)
+        stages.begin([method], second)
+        _, extra = Protection([method], second).forward(model, next(second.batches(4)))
+        assert extra.keys() == parts
+
+
+def test_nothing_is_replayed_in_the_first_domain() -> None:
+    method, model = DERpp(), tiny.model()
+    assert stages.learn([method], stages.stage(model, 1))[0].keys() == {"loss"}
+    assert stages.learn([method], stages.stage(model, 2))[0].keys() == {"loss", "derpp/distance", "derpp/replay"}
+    assert method.memory().facts["met"] == 0, "each domain begins anew"
+
+
+def test_refusals() -> None:
+    t5 = tiny.model("t5")
+    with pytest.raises(MethodError, match=r"'derpp' does not work with encoder-decoder models.*'replay'"):
+        check_methods([DERpp()], stages.setting(t5, [DERpp()], "text-to-text"))
+    method, model = _learnt()
+    memory = method.memory()
+    narrow = {key: value[:, :16] for key, value in memory.tensors.items()}
+    method.load_memory(Memory(narrow, memory.facts))
+    with pytest.raises(MethodError, match=r"sequences of 16 tokens.*'d2' have 24.*data.block_size"):
+        stages.learn([method], stages.stage(model, 2))

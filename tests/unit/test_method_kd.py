@@ -1,0 +1,186 @@
+"""KD against the divergence written out in float64, and a teacher that is apart from the model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.arguments import training_arguments
+from everlearn.data import BlockLoader
+from everlearn.methods import build
+from everlearn.methods.kd import KD
+from everlearn.methods.protection import Protection
+from everlearn.objectives import IGNORE
+from everlearn.trainer import StageTrainer
+
+KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("t5", "text-to-text")]
+
+
+def _moved(model: nn.Module, scale: float = 0.05) -> nn.Module:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+    return model
+
+
+def _double(model: nn.Module) -> nn.Module:
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    return double
+
+
+def _hidden(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Last hidden state of the unmasked text, by the model's own interface."""
+    inputs = {"input_ids": batch.get("plain_ids", batch["input_ids"])}
+    inputs |= {key: batch[key] for key in ("attention_mask", "position_ids", "decoder_input_ids") if key in batch}
+    if model.config.model_type != "roberta":
+        inputs["use_cache"] = False  # a cache would undo the isolation of packed documents
+    if model.config.model_type == "t5":
+        return model(**inputs, output_hidden_states=True).decoder_hidden_states[-1] * model.config.d_model**-0.5
+    return model.base_model(**inputs).last_hidden_state
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """Σ p (log p − log q) of two vectors of scores."""
+    p, q = p.exp() / p.exp().sum(), q.exp() / q.exp().sum()
+    return (p * (p.log() - q.log())).sum()
+
+
+def _reference(student: Tensor, teacher: Tensor, batch: dict[str, Tensor], softmax: str) -> Tensor:
+    """Text by text, distribution by distribution."""
+    texts = []
+    for n in range(len(student)):
+        tokens = range(student.shape[1])
+        if "decoder_input_ids" in batch:
+            tokens = [t for t in tokens if batch["labels"][n, t] != IGNORE]
+        if softmax == "features":
+            texts.append(sum(_kl(student[n, t], teacher[n, t]) for t in tokens) / len(tokens))
+        else:
+            features = range(student.shape[2])
+            texts.append(sum(_kl(student[n, list(tokens), h], teacher[n, list(tokens), h]) for h in features))
+    return sum(texts) / len(texts)
+
+
+@pytest.mark.parametrize("softmax", ["features", "sequence"])
+@pytest.mark.parametrize(("architecture", "objective"), KINDS)
+def test_loss_and_gradient_are_the_equation(architecture: str, objective: str, softmax: str) -> None:
+    model = tiny.model(architecture)
+    method = KD(weight=0.7, softmax=softmax)
+    stage = stages.stage(model, 1, objective)
+    teacher = _double(model)
+    stages.begin([method], stage)
+    batch = next(stage.batches(3))
+    protection = Protection([method], stage)
+    assert protection.forward(model, batch)[1]["kd/divergence"].item() == pytest.approx(0, abs=1e-6)
+    student = _double(_moved(model))
+    _, extra = protection.forward(model, batch)
+    expected = 0.7 * _reference(_hidden(student, batch), _hidden(teacher, batch).detach(), batch, softmax)
+    assert expected > 1e-4
+    torch.testing.assert_close(extra["kd/divergence"].double(), expected, rtol=1e-3, atol=1e-7)
+    extra["kd/divergence"].backward()
+    expected.backward()
+    # The softmax over positions does not see a bias, whose gradient is noise around zero.
+    scale = max(float(p.grad.abs().max()) for p in student.parameters() if p.grad is not None)
+    for (name, parameter), reference in zip(model.named_parameters(), student.parameters(), strict=True):
+        wanted = torch.zeros_like(reference) if reference.grad is None else reference.grad
+        ours = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(
+            ours.double(), wanted, rtol=1e-3, atol=1e-5 * scale, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+def test_it_is_the_divergence_of_the_student_from_the_teacher() -> None:
+    p, q = torch.tensor([1.0, 0.0, -1.0]).double(), torch.tensor([0.0, 0.5, 2.0]).double()
+    a, b = (x.exp() / x.exp().sum() for x in (p, q))
+    assert float(_kl(p, q)) == pytest.approx(sum(float(x) * math.log(float(x) / float(y)) for x, y in zip(a, b)))  # noqa: B905
+    assert float(_kl(p, q)) != pytest.approx(float(_kl(q, p)), rel=1e-2), "the reference above tells them apart"
+
+
+def test_the_teacher_is_the_model_that_the_domain_began_with_and_stays_so() -> None:
+    method, model = KD(), tiny.model(dropout=0.1)
+    for index in (1, 2):
+        start = stages.weights(model)
+        stage = stages.stage(model, index)
+        seen: list[bool] = []
+
+        def same(protection, _, method=method, start=start, seen=seen) -> None:
+            teacher = method._teacher
+            assert not teacher.training
+            assert not any(p.requires_grad or p.grad is not None for p in teacher.parameters())
+            seen.append(all(torch.equal(p, start[name]) for name, p in teacher.named_parameters()))
+
+        parts = stages.learn([method], stage, each=same)
+        assert seen == [True] * stage.steps
+        assert parts[-1]["kd/divergence"] > parts[0]["kd/divergence"] >= 0
+        assert method._teacher is None, "nothing of the model outlives the stage"
+        assert not method.memory()
+    assert not any("teacher" in name for name in model.state_dict())
+
+
+def test_the_student_stays_nearer_to_its_teacher() -> None:
+    moved = []
+    for weight in (0, 100.0):
+        model = tiny.model()
+        batch = next(stages.stage(model, 1).batches(4))
+        before = _hidden(model, batch).detach()
+        stages.learn([KD(weight=weight)], stages.stage(model, 1, steps=10), lr=1e-3)
+        moved.append(float((_hidden(model, batch) - before).square().mean().detach()))
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_released_has_dropout_in_the_teacher_and_the_softmax_over_positions() -> None:
+    method = build("kd_released")
+    assert isinstance(method, KD)
+    assert (method.label, method.config.softmax) == ("kd_released", "sequence")
+    model = tiny.model("gpt2", dropout=0.1)
+    stage = stages.stage(model, 1, "causal")
+    stages.begin([method], stage)
+    batch = next(stage.batches(2))
+    _, extra = Protection([method], stage).forward(model.eval(), batch)
+    assert extra["kd/divergence"] > 1e-3, "student without dropout, teacher with: the only difference"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_teacher_computes_in_the_students_precision(tmp_path: Path, precision: str) -> None:
+    method, model = KD(), tiny.model("gpt2")
+    stage = stages.stage(model, 1, "causal", steps=1)
+    lines: list[dict] = []
+    trainer = StageTrainer(
+        stage=stage,
+        methods=[method],
+        loader=BlockLoader(stages.begin([method], stage), stage.objective, 4, 1),
+        args=training_arguments(
+            {
+                "bf16": precision == "bf16",
+                "use_cpu": True,
+                "per_device_train_batch_size": 4,
+                "logging_steps": 1,
+                "save_strategy": "no",
+            },
+            tmp_path,
+            0,
+            1,
+        ),
+        log=lines.append,
+    )
+    trainer.train()
+    assert ("forward" in vars(model)) == (precision == "bf16"), "accelerate's way, which the teacher must follow"
+    assert lines[0]["kd/divergence"] == 0
+
+
+def test_cost_is_a_model_and_a_forward_pass() -> None:
+    model = tiny.model()
+    weights = {id(p): p.numel() * p.element_size() for p in [*model.parameters(), *model.buffers()]}
+    cost = KD().cost(model)
+    assert cost.memory_bytes == sum(weights.values())
+    assert cost.disk_bytes == 0
+    assert cost.passes_per_step == pytest.approx(4 / 3)
+    assert KD().cost(tiny.model("gpt2")).passes_per_step == pytest.approx(1 / 3)
+    assert KD(weight=0).cost(model).memory_bytes == 0
