@@ -89,7 +89,7 @@ class View:
     Attributes:
         inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
         gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
-        labels: as many a row as the batch has, [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
+        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
             leaves the vocabulary out, which costs most of a small model's time.
         positions: where each label is predicted, [b, K], if the batch has positions.
     """
@@ -242,6 +242,7 @@ class Method:
             the method changes the model or data itself and has no such setting.
         adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
             ``has_peft``.
+        grows: whether ``begin_domain`` may put a larger model into the stage.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title, paper and needs, and the name as its ``label``.
     """
@@ -253,6 +254,7 @@ class Method:
     variants: ClassVar[tuple[Variant, ...]] = ()
     identity: ClassVar[dict[str, Any] | None] = None
     adds_peft: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
 
     class Config(MethodConfig):
         """Options of the method."""
