@@ -8,12 +8,13 @@ INSTALLED := $(VENV)/.installed
 export OMP_WAIT_POLICY = PASSIVE
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test check unit base clean
+.PHONY: help install demo test check unit base base-english clean
 
 help:
 	@echo "make demo   learn six domains with and without DAS, and open one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
 	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (37 minutes on one core here)"
+	@echo "make base-english DATA=folder   rebuild benchmarks/bases/english (folder: wikipedia and books; 50 minutes on one core)"
 
 install: $(INSTALLED)
 
@@ -41,6 +42,12 @@ test: check unit
 base: install
 	$(BIN)/everlearn run recipes/base-docs.yaml
 	$(BIN)/python -m everlearn.suites.docs.ship runs/base-docs/stage-01-documentation
+
+base-english: install
+	@test -n "$(DATA)" || { echo "Say where wikipedia and books are: make base-english DATA=folder"; exit 2; }
+	$(BIN)/python benchmarks/bases/english/make.py prepare "$(DATA)"
+	$(BIN)/everlearn run benchmarks/bases/english/recipe.yaml
+	$(BIN)/python benchmarks/bases/english/make.py ship
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

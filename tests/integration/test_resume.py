@@ -23,6 +23,14 @@ CASES = {
     "ewc": ("roberta", {"name": "ewc", "samples": 4}, {}),
     "replay": ("llama", REPLAY, {"each": STREAMED}),
     "inc_lora": ("t5", {"name": "inc_lora", "lora_dropout": 0.1}, {}),
+    "kd": ("roberta", "kd", {}),
+    "derpp": ("roberta", {"name": "derpp", "per_domain": 5, "capacity": 8}, {}),
+    "ewc_released": ("roberta", {"name": "ewc_released", "samples": 6}, {}),
+    "hat": ("roberta", "hat", {}),
+    "demix": ("roberta", {"name": "demix", "samples": 6}, {}),
+    "dap_prompt": ("roberta", {"name": "dap_prompt", "n_tokens": 4}, {}),
+    "classic": ("roberta", "classic", {}),
+    "elle": ("roberta", {"name": "elle", "recovery": 1.0, "share": 0.3, "capacity": 16}, {}),
     "das and replay": ("roberta", [DAS, REPLAY], {"each": STREAMED}),
 }
 

@@ -138,6 +138,45 @@ def test_rows_of_one_pass_have_their_own_gates(name):
     assert (mixed[2:] - plain[2:]).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("name", REFERENCE)
+def test_gradients_of_gated_rows_are_those_of_the_product(name):
+    """Rows are scaled in place, out of autograd's sight: the gradients must not notice."""
+    model = spread(tiny.model(name, dropout=0.1)).train()
+    batch = batch_for(model, rows=5)
+    values = {site.name: torch.rand(site.units) for site in anatomy(model).sites}
+    whole = {n: torch.cat([torch.ones(2, len(v)), v.expand(2, -1), torch.ones(1, len(v))]) for n, v in values.items()}
+
+    def gradients(gated):
+        model.zero_grad()
+        torch.manual_seed(0)
+        with gated as gates:
+            if gates is not None:
+                gates.set(whole)
+            loss = per_sample_loss(model, batch).sum()
+        loss.backward()
+        return loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    expected, product = gradients(Gates(model))
+    found, scaled = gradients(row_gates(model, [(2, None), (2, values), (1, None)]))
+    torch.testing.assert_close(found, expected)
+    for parameter, gradient in product.items():
+        torch.testing.assert_close(scaled[parameter], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_gates_find_modules_that_were_replaced():
+    model = spread(tiny.model("llama"))
+    batch = model_inputs(batch_for(model))
+    values = {site.name: torch.rand(site.units) for site in anatomy(model).sites}
+
+    def gated():
+        with torch.no_grad(), row_gates(model, [(4, values)]):
+            return model(**batch).logits
+
+    before = gated()
+    get_peft_model(model, LoraConfig(target_modules=["o_proj", "down_proj"]))  # wraps them inside `model`
+    torch.testing.assert_close(gated(), before)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", ["roberta", "llama", "t5"])
 def test_checkpointed_layers_recompute_with_the_gates_of_their_forward_pass(name, reentrant):
@@ -162,6 +201,18 @@ def test_checkpointed_layers_recompute_with_the_gates_of_their_forward_pass(name
     for name_ in expected:
         torch.testing.assert_close(found[name_], expected[name_])
     assert not any(module._forward_pre_hooks for module in model.modules() if not reentrant)
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_gates_of_one_change_nothing(name):
+    """Cheap test 1 of the paper's traps."""
+    model = spread(tiny.model(name))
+    batch = model_inputs(batch_for(model))
+    with torch.no_grad():
+        plain = model(**batch).logits
+        with Gates(model) as gates:
+            gates.set({site.name: torch.ones(site.units) for site in gates.sites})
+            assert torch.equal(model(**batch).logits, plain)
 
 
 def test_gates_follow_the_activation_type():
@@ -267,6 +318,17 @@ def test_no_data_and_overflow_are_errors():
         fisher(model, broken, lambda m, b: per_sample_loss(m, b) * float("inf"))
 
 
+def test_released_reduce_counts_early_batches_most():
+    """Gradients that are never zeroed: after batch k they are the sum of k batches' means, and are added up."""
+    model = spread(tiny.model("roberta"))
+    batch = batch_for(model, rows=6)
+    parts = [{n: t[i : i + 2] for n, t in batch.items()} for i in (0, 2, 4)]
+    means = [{n: g / 2 for n, g in reference_importance(model, part)[1].items()} for part in parts]
+    expected = {n: 3 * means[0][n] + 2 * means[1][n] + means[2][n] for n in means[0]}
+    found = unit_importance(model, parts, per_sample_loss, reduce="signed_cumulative")
+    assert relative_error(found, expected) < 1e-4
+
+
 # -- proxy -------------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +341,26 @@ def test_proxy_is_the_kl_over_features():
     by_hand = torch.stack([expected[0].mean(), expected[1, :2].mean(), torch.tensor(0.0)])
     torch.testing.assert_close(proxy_kl_per_sample(first, second, mask), by_hand)
     assert torch.equal(proxy_kl_per_sample(first, first), torch.zeros(3))
+
+
+def test_proxy_over_the_sequence():
+    first, second = torch.randn(2, 3, 5, 8).unbind()
+    p, q = (torch.distributions.Categorical(logits=x.transpose(1, 2)) for x in (first, second))
+    expected = torch.distributions.kl_divergence(p, q).mean(1)
+    torch.testing.assert_close(proxy_kl_per_sample(first, second, softmax="sequence"), expected)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
+    found = proxy_kl_per_sample(first, second, mask, softmax="sequence")
+    short = proxy_kl_per_sample(first[1:2, :2], second[1:2, :2], softmax="sequence")
+    torch.testing.assert_close(found[:2], torch.stack([expected[0], short[0]]))
+
+
+def test_proxy_without_dropout_is_rounding_noise():
+    """Cheap test 3 of the paper's traps: above 0 with dropout, 0 without."""
+    model = spread(tiny.model("roberta", dropout=0.1))
+    batch = batch_for(model)
+    on = general_importance(model, [batch], Hidden())
+    off = general_importance(model, [batch], Hidden(), dropout=False)
+    assert all(float(off[name].max()) < 1e-4 * float(score.max()) for name, score in on.items())
 
 
 @pytest.mark.parametrize("name", ["roberta", "gpt2", "llama", "qwen3", "t5", "distilbert"])
@@ -337,7 +419,7 @@ def test_general_importance_is_per_sample_and_shares_gates():
 scores = hnp.arrays("float32", st.integers(1, 40), elements=st.floats(-(2.0**100), 2.0**100, width=32))
 
 
-@given(scores, st.sampled_from(["tanh_abs", "relu_tanh"]))
+@given(scores, st.sampled_from(["tanh_abs", "relu_tanh", "rank"]))
 @settings(max_examples=150, deadline=None)
 def test_normalised_scores_are_in_range(values, how):
     found = normalise({"site": torch.from_numpy(values)}, how)["site"]
@@ -361,6 +443,11 @@ def test_normalising_ignores_scale_and_follows_the_equation(values, scale):
         torch.testing.assert_close(found.double(), z.tanh().abs(), rtol=1e-5, atol=1e-6)
         above = normalise({"site": tensor}, "relu_tanh")["site"]
         torch.testing.assert_close(above, torch.where(z > 0, found, 0.0), rtol=1e-5, atol=1e-6)
+
+
+def test_ranks_are_the_share_of_less_important_units():
+    found = normalise({"site": torch.tensor([3.0, -1.0, 7.0, 3.0])}, "rank")["site"]
+    assert found.tolist() == [0.375, 0.0, 0.75, 0.375]
 
 
 @given(st.lists(hnp.arrays("float32", 6, elements=st.floats(0, 1, width=32)), min_size=1, max_size=5))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
+from transformers import TrainerCallback
 
 import stages
 import tiny
 from everlearn.anatomy import anatomy
+from everlearn.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.importance import Gates
 from everlearn.methods.base import Memory
-from everlearn.methods.das import DAS, contrast, contrasted
+from everlearn.methods.contrast import contrast, contrasted
+from everlearn.methods.das import DAS
 from everlearn.methods.inc_lora import IncLoRA
 from everlearn.methods.protection import Protection, check_methods
 from everlearn.seeding import set_all
+from everlearn.trainer import StageTrainer
 
 OFF = {"contrast": 0, "general": "none"}
 
@@ -115,15 +121,15 @@ def test_mask_factors_are_one_minus_strength_times_importance() -> None:
         torch.testing.assert_close(factors[f"{at}{module}.dense.bias"], free)
 
 
-def test_fully_important_units_never_change_and_the_others_learn_as_without_a_mask() -> None:
+@pytest.mark.parametrize("chosen", ["layers.0.attention.heads", "layers.1.ffn.neurons", "layers.0.ffn.output"])
+def test_a_fully_important_unit_never_changes_and_all_others_learn_as_without_a_mask(chosen: str) -> None:
     protected, plain = tiny.model(), tiny.model()
     start = stages.weights(plain)
-    chosen = {"layers.0.attention.heads", "layers.1.ffn.neurons", "layers.0.ffn.output"}
     method = DAS(**OFF)
-    _with_importance(method, protected, lambda site: torch.eye(site.units)[2] * (site.name in chosen))
-    owners = [site for site in anatomy(plain).sites if site.name in chosen]
-    kept = {o.parameter: o.factors(torch.eye(site.units)[2]).bool() for site in owners for o in site.owned}
-    assert len(kept) == 7 + 2 + 2
+    _with_importance(method, protected, lambda site: torch.eye(site.units)[2] * (site.name == chosen))
+    (site,) = (site for site in anatomy(plain).sites if site.name == chosen)
+    kept = {o.parameter: o.factors(torch.eye(site.units)[2]).bool() for o in site.owned}
+    assert len(kept) == (7 if site.kind == "head" else 2)
     stages.learn([method], stages.stage(protected, 2, steps=50), weight_decay=0.1)
 
     # The reference: plain training in which the units' own weights are put back by hand after every step.
@@ -148,16 +154,24 @@ def test_fully_important_units_never_change_and_the_others_learn_as_without_a_ma
 
 
 def test_a_gradient_mask_is_undone_by_adam_and_an_update_mask_is_not() -> None:
+    """The figures that docs/das.md quotes: how far units move, each beside itself without a mask."""
+    importance = torch.zeros(64).index_copy(0, torch.arange(3), torch.tensor([1.0, 0.9, 0.5]))
     moved = {}
-    for apply_to in ("update", "gradient"):
+    for apply_to in (None, "gradient", "update"):
         model = tiny.model()
-        start = stages.weights(model)
-        method = DAS(apply_to=apply_to, **OFF)
-        _with_importance(method, model, lambda site: torch.full((site.units,), 0.9))
-        stages.learn([method], stages.stage(model, 2, steps=10), lr=1e-4, eps=1e-12, weight_decay=0)
-        name = "roberta.encoder.layer.0.intermediate.dense.weight"
-        moved[apply_to] = float((model.get_parameter(name) - start[name]).detach().abs().mean())
-    assert moved["update"] < 0.15 * moved["gradient"]
+        name = "roberta.encoder.layer.1.intermediate.dense.weight"
+        start = stages.weights(model)[name]
+        method = DAS(**OFF) if apply_to is None else DAS(apply_to=apply_to, **OFF)
+        of_neurons = importance if apply_to else torch.zeros(64)
+        _with_importance(
+            method, model, lambda site, i=of_neurons: i if site.kind == "neuron" else torch.zeros(site.units)
+        )
+        stages.learn([method], stages.stage(model, 2, steps=50), lr=1e-3, weight_decay=0.1)
+        moved[apply_to] = (model.get_parameter(name) - start)[:3].detach().norm(dim=1)
+    gradient, update = (moved[apply_to] / moved[None] for apply_to in ("gradient", "update"))
+    assert gradient.tolist() == pytest.approx([0.01, 1.0, 1.0], abs=0.005), "weight decay; the whole update twice"
+    assert update.tolist() == pytest.approx([0.0, 0.1, 0.5], abs=0.04)
+    assert update[0] == 0
 
 
 # -- the contrast ---------------------------------------------------------------------------------------------
@@ -224,13 +238,13 @@ def test_dropout_differs_between_the_copies_and_every_representation_learns() ->
         stages.begin([method], stage)
         batch = next(stage.batches(4))
         outputs = stage.objective.forward(model, batch, method.views(stage, batch))
-        full, again, _ = outputs.views
+        full, again, *_ = outputs.views
         assert (full - again).abs().max() > 1e-3
         for view in outputs.views:
             view.retain_grad()
         method.extra_losses(stage, batch, outputs)["contrast"].backward()
         hidden[stop] = [view.grad is not None and bool(view.grad.abs().max() > 0) for view in outputs.views]
-    assert hidden == {False: [True, True, True], True: [True, True, False]}
+    assert hidden == {False: [True, True, True], True: [True, True]}, "without its gradient v is not in the pass"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +263,38 @@ def test_without_any_importance_the_contrast_has_no_gated_rows() -> None:
     assert method.mask(stage) is None
     _, extra = Protection([method], stage).forward(stage.model, batch)
     assert torch.isfinite(extra["das/contrast"])
+
+
+def test_a_stage_takes_its_steps_and_the_rate_reaches_zero_only_then(tmp_path: Path) -> None:
+    """Cheap test 8: the released code runs on at a rate of 0 when the steps are used up (D8)."""
+    method, model = DAS(samples=4), tiny.model(dropout=0.1)
+    stage = stages.stage(model, 1, steps=6)
+    data = stages.begin([method], stage)
+    arguments = {
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+    }
+    updates: list[float] = []
+
+    class Seen(TrainerCallback):
+        def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
+            (rate,) = {group["lr"] for group in trainer.optimizer.param_groups}
+            updates.append(rate)
+
+    trainer = StageTrainer(
+        stage=stage,
+        methods=[method],
+        loader=BlockLoader(data, stage.objective, 4, stage.steps),
+        args=training_arguments(arguments, tmp_path, stage.seed, stage.steps),
+        callbacks=[Seen()],
+    )
+    trainer.train()
+    assert updates == pytest.approx([0, 0.5e-3, 1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    assert trainer.lr_scheduler.get_last_lr()[0] == 0
 
 
 # -- state and refusals ---------------------------------------------------------------------------------------

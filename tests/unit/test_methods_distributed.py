@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from everlearn.methods.protection import Protection
 PROCESSES = 2
 
 
-def _das() -> list[Method]:
-    method = DAS(general="none", strength=0)
+def _das(**options: Any) -> list[Method]:
+    method = DAS(general="none", strength=0, **options)
     generator = torch.Generator().manual_seed(1)
     maps = {s.name: torch.rand(s.units, generator=generator) for s in anatomy(tiny.model()).sites}
     method.load_memory(Memory({f"accumulated/{name}": value for name, value in maps.items()}, {"domains": ["d1"]}))
@@ -74,6 +75,8 @@ def _process(rank: int, folder: str) -> None:
     mine = slice(rank * 2, rank * 2 + 2)
     results = {
         "das": _gradients(_das(), "ddp", mine),
+        # The released gather: every process has the whole loss but only its own gradient, so λ W does what λ should.
+        "das_local": _gradients(_das(gather_grad="local", contrast=PROCESSES), "ddp", mine),
         "migu": _gradients(_migu(), "ddp", mine),
         "ewc": _gradients(_ewc(), "fsdp", mine),
     }
@@ -90,7 +93,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("name", "make"), [("das", _das), ("migu", _migu), ("ewc", _ewc)])
+@pytest.mark.parametrize(("name", "make"), [("das", _das), ("das_local", _das), ("migu", _migu), ("ewc", _ewc)])
 def test_two_processes_give_the_gradients_of_one(name: str, make, results: list[dict]) -> None:
     whole = _gradients(make())
     for result in (part[name] for part in results):

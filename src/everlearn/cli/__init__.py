@@ -27,6 +27,7 @@ VERBS = {
     "run": "Run",
     "resume": "Run",
     "learn": "Run",
+    "bench": "Run",
     "report": "Look",
     "analyse": "Look",
     "methods": "Look",

@@ -295,13 +295,17 @@ def _classifier(
 
 
 def _positions(model: PreTrainedModel) -> int:
-    """The longest input that the model has positions for."""
+    """The longest input that the model has positions for, padding to a multiple of :data:`PAD_TO` included.
+
+    What a method has put before the text (``taken_positions``) leaves it fewer.
+    """
     longest: int = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
     for name, module in model.named_modules():
         padding = getattr(module, "padding_idx", None)
         if name.endswith("position_embeddings") and padding is not None:
             longest -= padding + 1  # RoBERTa counts positions from the padding id upwards
-    return longest
+        longest -= getattr(module, "taken_positions", 0)
+    return longest // PAD_TO * PAD_TO
 
 
 @contextlib.contextmanager

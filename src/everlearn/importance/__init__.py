@@ -3,8 +3,9 @@
 from everlearn.importance.fisher import fisher
 from everlearn.importance.gates import Gates, row_gates
 from everlearn.importance.magnitude import OutputMagnitude
+from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
 from everlearn.importance.scores import accumulate, normalise
-from everlearn.importance.units import general_importance, proxy_kl_per_sample, unit_importance
+from everlearn.importance.units import unit_importance
 
 __all__ = [
     "Gates",

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from transformers.pytorch_utils import Conv1D
 
 from everlearn.anatomy import Site, anatomy, check_units
 from everlearn.errors import MethodError
 
 Values = Mapping[str, Tensor]
+Rows = list[tuple[slice, Tensor]]
+"""Runs of rows with factors [units] each; other rows have exactly 1."""
+Placed = Mapping[str, Tensor] | Mapping[str, Rows]
 
 
 class Gates:
@@ -32,10 +36,10 @@ class Gates:
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[Site] | None = None) -> None:
-        self.sites = tuple(anatomy(model).sites if sites is None else sites)
-        self._modules = [(site, model.get_submodule(site.module)) for site in self.sites]
+        self._modules = _modules_of(model) if sites is None else _find(model, sites)
+        self.sites = tuple(site for site, _ in self._modules)
         self._checkpointed = [m for m in model.modules() if getattr(m, "gradient_checkpointing", False) is True]
-        self._values: Values | None = None
+        self._values: Placed | None = None
         self._depth = 0
         self._undo = contextlib.ExitStack()
 
@@ -51,6 +55,19 @@ class Gates:
         """
         check_units(self.sites, values or {})
         self._values = values or None
+
+    def set_rows(self, parts: Sequence[tuple[int, Values | None]]) -> None:
+        """Take these gates for runs of rows from now on; see :func:`row_gates`."""
+        rows: dict[str, Rows] = {}
+        start = 0
+        for count, values in parts:
+            check_units(self.sites, values or {})
+            for name, gate in (values or {}).items():
+                if gate.dim() != 1:
+                    raise MethodError(f"Gates of '{name}' must be one factor per unit, not shape {tuple(gate.shape)}.")
+                rows.setdefault(name, []).append((slice(start, start + count), gate))
+            start += count
+        self._values = rows or None
 
     def __enter__(self) -> Gates:
         self._depth += 1
@@ -70,13 +87,21 @@ class Gates:
             self._values = None
 
     def _hook(self, site: Site, module: nn.Module) -> RemovableHandle:
-        def on_input(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        # A linear layer's output is new and nobody needs it for a backward pass.
+        fresh = site.where == "output" and type(module) in (nn.Linear, Conv1D)
+
+        def gated(activation: Tensor) -> Tensor | None:
             gate = self._values.get(site.name) if self._values else None
-            return None if gate is None else (_multiply(args[0], gate, site), *args[1:])
+            if gate is None or isinstance(gate, Tensor):
+                return None if gate is None else activation * _spread(gate, activation, site)
+            return _scale_rows(activation if fresh else activation.clone(), gate, site)
+
+        def on_input(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            replaced = gated(args[0])
+            return None if replaced is None else (replaced, *args[1:])
 
         def on_output(_: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            gate = self._values.get(site.name) if self._values else None
-            return None if gate is None else _multiply(output, gate, site)
+            return gated(output)
 
         if site.where == "input":
             return module.register_forward_pre_hook(on_input)
@@ -97,7 +122,7 @@ class Gates:
         return checkpoint_with_gates
 
     @contextlib.contextmanager
-    def _as_they_were(self, values: Values | None) -> Iterator[None]:
+    def _as_they_were(self, values: Placed | None) -> Iterator[None]:
         with self:
             now, self._values = self._values, values
             try:
@@ -106,18 +131,66 @@ class Gates:
                 self._values = now
 
 
-def _multiply(activation: Tensor, gate: Tensor, site: Site) -> Tensor:
+_KNOWN: WeakKeyDictionary[nn.Module, list[tuple[Site, nn.Module]]] = WeakKeyDictionary()
+
+
+def _modules_of(model: nn.Module) -> list[tuple[Site, nn.Module]]:
+    """Every site and the module that it is at; looked up anew only when a module is no longer where it was.
+
+    Finding them costs more than gating them: the contrast does it at each step.
+    """
+    known = _KNOWN.get(model)
+    if known is None or any(_at(model, site.module) is not module for site, module in known):
+        known = _KNOWN[model] = _find(model, anatomy(model).sites)
+    return known
+
+
+def _find(model: nn.Module, sites: Sequence[Site]) -> list[tuple[Site, nn.Module]]:
+    return [(site, model.get_submodule(site.module)) for site in sites]
+
+
+def _at(model: nn.Module, path: str) -> nn.Module | None:
+    module: Any = model
+    for part in path.split("."):
+        module = getattr(module, part, None)
+    return module
+
+
+def _spread(gate: Tensor, activation: Tensor, site: Site) -> Tensor:
+    """Factors [units] or [rows, units] over the features of an activation, [rows, …, features]."""
     gate = gate.to(activation)
-    if gate.dim() == 2:  # [rows, units] against [rows, …, features]
-        gate = gate.view(len(gate), *[1] * (activation.dim() - 2), site.units)
-    if site.width == 1:
-        return activation * gate
-    return (activation.unflatten(-1, (site.units, site.width)) * gate.unsqueeze(-1)).flatten(-2)
+    if site.width > 1:
+        gate = gate.repeat_interleave(site.width, -1)
+    return gate if gate.dim() == 1 else gate.view(len(gate), *[1] * (activation.dim() - 2), gate.shape[-1])
+
+
+def _scale_rows(activation: Tensor, runs: Rows, site: Site) -> Tensor:
+    """Scale some rows of an activation in place, and the same rows of its gradient.
+
+    A product with a gate for every row would read and write all rows, which mostly have 1, in both directions: with
+    three plain rows to each gated one that is 4 to 8 % of a training step on a CPU.
+    """
+    factors = [(rows, _spread(gate, activation, site)) for rows, gate in runs]
+    # Through `data`, because autograd would turn an in-place change of a part into copies of the whole.
+    for rows, factor in factors:
+        activation.data[rows].mul_(factor)
+
+    def scale(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()  # it may be another tensor's gradient too
+        for rows, factor in factors:
+            gradient[rows].mul_(factor)
+        return gradient
+
+    if activation.requires_grad:
+        activation.register_hook(scale)
+    return activation
 
 
 @contextlib.contextmanager
 def row_gates(model: nn.Module, parts: Sequence[tuple[int, Values | None]]) -> Iterator[None]:
     """Gate some rows of a forward pass and leave the others exactly as they are.
+
+    The gates themselves are constants: no gradient reaches them.
 
     Args:
         model: the model, unwrapped or not.
@@ -128,20 +201,5 @@ def row_gates(model: nn.Module, parts: Sequence[tuple[int, Values | None]]) -> I
         MethodError: no such site, or the wrong number of units.
     """
     with Gates(model) as gates:
-        named = {name for _, values in parts if values for name in values}
-        units = {site.name: site.units for site in gates.sites}
-        for _, values in parts:
-            check_units(gates.sites, values or {})
-        rows: dict[str, Tensor] = {}
-        for name in sorted(named):
-            like = next(values[name] for _, values in parts if values and name in values)
-            if like.dim() != 1:
-                raise MethodError(f"Gates of '{name}' must be one factor per unit, not of shape {tuple(like.shape)}.")
-            one = torch.ones_like(like, dtype=torch.float32)
-            blocks = [
-                (values[name].float() if values and name in values else one).expand(count, units[name])
-                for count, values in parts
-            ]
-            rows[name] = torch.cat(blocks)
-        gates.set(rows)
+        gates.set_rows(parts)
         yield

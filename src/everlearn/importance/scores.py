@@ -10,7 +10,7 @@ from torch import Tensor
 
 from everlearn.errors import MethodError
 
-Normalisation = Literal["tanh_abs", "relu_tanh"]
+Normalisation = Literal["tanh_abs", "relu_tanh", "rank"]
 _BELOW_ONE = 1 - torch.finfo(torch.float32).eps / 2
 
 
@@ -21,7 +21,8 @@ def normalise(scores: Mapping[str, Tensor], how: Normalisation = "tanh_abs") -> 
         scores: site name to raw importance, [units]. Equal scores, or a single unit, tell nothing: they become 0.
         how: `tanh_abs` is the paper's |tanh(z)|. It also protects the *least* important units, whose z is far below
             0, and leaves average ones free. `relu_tanh` is tanh(max(z, 0)): only units above the average are
-            protected.
+            protected. `rank` is the share of units that are less important (of equal ones half), whatever the scores'
+            distribution: the mean protection is ½.
 
     Raises:
         MethodError: a score is not finite.
@@ -37,6 +38,10 @@ def _normalise(name: str, score: Tensor, how: Normalisation) -> Tensor:
     spread = values.max() - values.min() if values.numel() > 1 else torch.tensor(0.0)
     if spread == 0:
         return torch.zeros(score.shape, device=score.device)
+    if how == "rank":
+        ordered = values.sort().values
+        below, up_to = (torch.searchsorted(ordered, values, right=right) for right in (False, True))
+        return ((below + up_to - 1) / (2 * len(values))).to(score.device, torch.float32)
     values = (values - values.min()) / spread
     z = (values - values.mean()) / values.std()
     squashed = torch.tanh(z.abs() if how == "tanh_abs" else z.clamp(min=0))

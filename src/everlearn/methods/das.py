@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.anatomy import anatomy, kind_of
+from everlearn.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.errors import MethodError
-from everlearn.importance import accumulate, general_importance, normalise, unit_importance
-from everlearn.importance.scores import Normalisation
-from everlearn.importance.units import has_dropout
+from everlearn.importance import accumulate, general_importance, normalise, row_gates, unit_importance
+from everlearn.importance.proxy import has_dropout
 from everlearn.methods.base import (
-    ApplyTo,
     Batch,
     Cost,
     Mask,
@@ -28,9 +24,13 @@ from everlearn.methods.base import (
     View,
     register,
 )
-from everlearn.modes import evaluating
+from everlearn.methods.contrast import contrast, contrasted, paired
+from everlearn.methods.das_mask import mask_factors
+from everlearn.methods.das_options import VARIANTS, DASConfig
+from everlearn.modes import evaluating, training
 
 if TYPE_CHECKING:
+    from everlearn.data.blocks import BlockSource
     from everlearn.objectives import Outputs
 
 Map = dict[str, Tensor]
@@ -52,30 +52,11 @@ class DAS(Method):
     title = "DAS"
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(importance_pass=True, peft=False, anatomy=True)
+    variants = VARIANTS
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}
 
-    class Config(MethodConfig):
+    class Config(DASConfig):
         """Options of DAS."""
-
-        strength: float = Field(1.0, ge=0, le=1)
-        """Parameters of a unit change by 1 − strength · I of what they would; 0 switches the mask off."""
-        apply_to: ApplyTo = "update"
-        """What the mask acts on. The paper writes gradients, which Adam's normalisation mostly undoes."""
-        samples: int = Field(10_000, ge=1)
-        """Blocks that importance is measured on, at most one pass over the domain."""
-        general: Literal["proxy", "none"] = "proxy"
-        """Importance for general knowledge before the first domain: the paper's proxy, or none."""
-        normalise: Normalisation = "tanh_abs"
-        """Importance to [0, 1): the paper's |tanh(z)| also protects the least important units; `relu_tanh` only those
-        above the average."""
-        contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """Weight of the contrast; 0 switches it off, and with it its extra rows in each pass."""
-        contrast_fraction: float = Field(1.0, gt=0, le=1)
-        """Share of each batch that is contrasted (2 rows at least); the paper takes the whole batch."""
-        temperature: float = Field(0.05, gt=0)
-        """τ of the contrast."""
-        stop_gradient_prev: bool = False
-        """Do not differentiate through the gated representations; the paper does."""
 
     config: Config
 
@@ -83,67 +64,167 @@ class DAS(Method):
         super().__init__(config, **options)
         self._general: Map = {}
         self._importance: Map = {}
+        self._specific: Map = {}
         self._learnt: list[str] = []
+        self._measured_before: int | None = None
         self._mask: Mask | None = None
 
     @property
-    def _active(self) -> bool:
-        return self.config.strength > 0 or self.config.contrast > 0
+    def _gated(self) -> bool:
+        """Whether the contrast looks through importance gates."""
+        return self.config.contrast > 0 and self.config.contrast_kind != "simcse"
+
+    @property
+    def _important(self) -> bool:
+        """Whether importance is used for anything."""
+        return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:
-        """The contrast needs representations of texts; the proxy needs dropout."""
+        """The contrast needs representations of texts; the proxy needs dropout; Wiki+… needs a general corpus."""
         super().check(setting)
-        if self._active and self.config.general == "proxy" and not has_dropout(setting.model):
+        options = self.config
+        if options.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
-                "Method 'das', option 'general': the proxy for general knowledge compares two passes with different "
-                "dropout, but every dropout rate of this model is 0. Set `general: none`, or give the model dropout."
+                f"Method '{self.label}', option 'contrast': it compares representations of whole texts, but an "
+                "encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
             )
-        if self.config.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
+        if self._gated and options.contrast_kind == "specific" and options.anchor == "masked":
             raise MethodError(
-                "Method 'das', option 'contrast': it compares representations of whole texts, but an encoder-decoder's "
-                "last layer represents only the answer. Set `contrast: 0`."
+                f"Method '{self.label}', option 'anchor': with `contrast_kind: specific` both representations are "
+                "gated, which the masked pass of the loss is not. Set `anchor: plain`."
+            )
+        if not self._important:
+            return
+        if not options.accumulate and options.general == "none":
+            raise MethodError(
+                f"Method '{self.label}', option 'accumulate': without it only general knowledge is protected, and "
+                "`general: none` leaves nothing. Choose another `general`."
+            )
+        if options.strength > 0:
+            layout = anatomy(setting.model)
+            ones = {site.name: torch.ones(site.units) for site in self._sites(layout)}
+            mask_factors(setting.model, layout, ones, options.qkv_mask_axis)
+        if options.scores == "measured":
+            self._check_general(setting)
+
+    def _check_general(self, setting: Setting) -> None:
+        general = self.config.general
+        if general in ("corpus_kl", "corpus_loss") and not setting.has_general:
+            raise MethodError(
+                f"Method '{self.label}', option 'general': '{general}' measures importance on the recipe's general "
+                "corpus, and there is none. Name one (the recipe's own `general`), or set the option to `proxy`."
+            )
+        if general in ("proxy", "corpus_kl") and self.config.proxy_dropout and not has_dropout(setting.model):
+            raise MethodError(
+                f"Method '{self.label}', option 'general': the proxy for general knowledge compares two passes with "
+                "different dropout, but every dropout rate of this model is 0. Set `general: none`, or give the model "
+                "dropout."
             )
 
     def cost(self, model: nn.Module) -> Cost:
         """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row.
 
-        A model that reads plain text anyway (not masked) needs two. The general importance, once in a stream, adds
-        twice ``samples`` to the first domain.
+        Two where a pass of the batch's own rows is one of the three (plain text, ``anchor: masked``) or nothing is
+        gated. The general importance, once in a stream, adds twice ``samples`` to the first domain.
         """
-        if not self._active:
-            return Cost()
-        layout = anatomy(model)
-        parameters = dict(model.named_parameters())
-        units = sum(site.units for site in layout.sites)
-        factors = layout.parameter_factors({site.name: torch.zeros(site.units) for site in layout.sites})
-        held = 8 * units
-        if self.config.strength:
+        options, layout = self.config, anatomy(model)
+        extra = 0.0
+        if options.contrast:
+            own = options.contrast_kind != "specific" and (layout.kind != "encoder" or options.anchor == "masked")
+            # A forward pass is about a third of both.
+            extra = (1 if own else 2) + self._gated * (1 / 3 if options.stop_gradient_prev else 1)
+        if not self._important:
+            return Cost(passes_per_step=extra * options.contrast_fraction)
+        sites = self._sites(layout)
+        units = sum(site.units for site in sites)
+        held = (12 if options.contrast_kind == "specific" else 8) * units
+        if options.strength:
+            ones = {site.name: torch.ones(site.units) for site in sites}
+            factors = mask_factors(model, layout, ones, options.qkv_mask_axis)
+            parameters = dict(model.named_parameters())
             # Each factor is held by this method and, beside its parameter, by the training step.
             held += sum(8 * factor.numel() for factor in factors.values())
-            if self.config.apply_to == "update":
+            if options.apply_to == "update":
                 held += sum(parameters[name].numel() * parameters[name].element_size() for name in factors)
-        extra = (3 if layout.kind == "encoder" else 2) * self.config.contrast_fraction
         return Cost(
             memory_bytes=held,
             disk_bytes=8 * units,
-            passes_per_step=extra if self.config.contrast else 0.0,
-            passes_per_domain=self.config.samples,
+            passes_per_step=extra * options.contrast_fraction,
+            passes_per_domain=options.samples if options.scores == "measured" else 0,
         )
 
+    # -- importance -------------------------------------------------------------------------------------------
+
     def begin_domain(self, stage: Stage) -> None:
-        """General importance, unless something is remembered already; then this domain's mask."""
-        self._mask = None
-        if not self._active:
+        """General importance, unless it is remembered already; then this domain's mask."""
+        self._mask, self._specific = None, {}
+        if not self._important:
             return
-        if not self._importance and self.config.general == "proxy":
-            raw = general_importance(stage.model, stage.batches(self.config.samples), stage.objective)
-            self._general = normalise(raw, self.config.normalise)
-            self._importance = dict(self._general)
+        known = bool(self._importance) if self.config.accumulate else self._measured_before == stage.index
+        if self.config.general != "none" and not known:
+            self._general = self._map(stage, *self._general_source(stage))
+            self._importance, self._measured_before = dict(self._general), stage.index
         device = next(stage.model.parameters()).device
         self._importance = {name: values.to(device) for name, values in self._importance.items()}
         if self._importance and self.config.strength:
             free = {name: 1 - self.config.strength * values for name, values in self._importance.items()}
-            self._mask = Mask(stage.anatomy.parameter_factors(free), self.config.apply_to)
+            factors = mask_factors(stage.model, stage.anatomy, free, self.config.qkv_mask_axis)
+            self._mask = Mask(factors, self.config.apply_to)
+        if self.config.contrast_kind == "specific":
+            self._specific = {name: 1 - values for name, values in self._importance.items()}
+
+    def end_domain(self, stage: Stage) -> None:
+        """The domain's own importance: its training loss, on masked input where the objective masks (eq. 3)."""
+        self._mask, self._specific = None, {}
+        if not self._important or not self.config.accumulate:
+            return
+        new = self._map(stage, stage.source, proxy=False)
+        self._importance = accumulate([self._importance, new] if self._importance else [new])
+        self._learnt = [*self._learnt, stage.domain]
+
+    def _general_source(self, stage: Stage) -> tuple[BlockSource, bool]:
+        """What text general importance is measured on, and whether by the proxy."""
+        if self.config.general == "proxy":
+            return stage.source, True
+        if stage.general is None:
+            raise MethodError(f"Method '{self.label}', option 'general': the stage has no general corpus.")
+        return stage.general, self.config.general == "corpus_kl"
+
+    def _map(self, stage: Stage, source: BlockSource, proxy: bool) -> Map:
+        """Importance in [0, 1) on a text: by the proxy (eq. 5) or by the training loss (eq. 3), or random."""
+        options, sites = self.config, self._sites(stage.anatomy)
+        batches = stage.batches(options.samples, source)
+        if options.scores == "random":
+            raw = {site.name: torch.rand(site.units) for site in sites}
+        elif proxy:
+            raw = general_importance(
+                stage.model,
+                batches,
+                stage.objective,
+                sites,
+                options.reduce,
+                dropout=options.proxy_dropout,
+                text=options.proxy_input,
+                representation=options.proxy_output,
+                softmax=options.proxy_softmax,
+            )
+        else:
+            if options.domain_input == "plain":
+                batches = ({**batch, "input_ids": _plain_ids(batch)} for batch in batches)
+            with (training if options.domain_dropout else evaluating)(stage.model):
+                raw = unit_importance(stage.model, batches, stage.objective.per_sample_loss, sites, options.reduce)
+        return normalise(raw, options.normalise)
+
+    # -- the mask ---------------------------------------------------------------------------------------------
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """1 − strength · I for every parameter of a unit; the same all through a domain."""
+        return self._mask
+
+    def _sites(self, layout: Anatomy) -> tuple[Site, ...]:
+        return tuple(site for site in layout.sites if site.kind in self.config.units)
+
+    # -- the contrast -----------------------------------------------------------------------------------------
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Unmasked rows to contrast: the text, again under another dropout, and gated by the importance.
@@ -152,13 +233,10 @@ class DAS(Method):
         """
         if not self.config.contrast:
             return []
-        inputs = stage.objective.inputs(batch)
-        if "plain_ids" in batch:
-            inputs["input_ids"] = batch["plain_ids"]
-        rows = contrasted(len(batch["labels"]), self.config.contrast_fraction)
-        inputs = {name: value[:rows] for name, value in inputs.items()}
-        views = [View(inputs), View(inputs)] if "plain_ids" in batch else [View(inputs)]
-        if self._importance:
+        inputs = self._contrasted(stage, batch)
+        new = View(inputs, self._specific or None)
+        views = [new] if self._has_anchor(batch) else [new, new]
+        if self._gated and self._importance and not self.config.stop_gradient_prev:
             views.append(View(inputs, self._importance))
         return views
 
@@ -167,31 +245,30 @@ class DAS(Method):
         if not self.config.contrast:
             return {}
         hidden = list(outputs.views)
-        if "plain_ids" not in batch:
+        if self._has_anchor(batch):
             hidden.insert(0, outputs.hidden[: len(hidden[0])])
+        if self._gated and self._importance and self.config.stop_gradient_prev:
+            # In a pass of its own: in the batch's, its rows would be differentiated whether they need it or not.
+            inputs, rows = self._contrasted(stage, batch), len(hidden[0])
+            with torch.no_grad(), row_gates(stage.model, [(rows, self._importance)]):
+                hidden.append(stage.objective.hidden(stage.model, inputs))
         full, again, *gated = [state.float().mean(1) for state in hidden]
+        full, again = paired(full, again, self.config.pair)
         previous = gated[0] if gated else None
-        if previous is not None and self.config.stop_gradient_prev:
-            previous = previous.detach()
-        return {"contrast": self.config.contrast * contrast(full, again, previous, self.config.temperature)}
+        loss = contrast(full, again, previous, self.config.temperature, self.config.gather_grad)
+        return {"contrast": self.config.contrast * loss}
 
-    def mask(self, stage: Stage) -> Mask | None:
-        """1 − strength · I for every parameter of a unit; the same all through a domain."""
-        return self._mask
+    def _contrasted(self, stage: Stage, batch: Batch) -> Batch:
+        inputs = {**stage.objective.inputs(batch), "input_ids": _plain_ids(batch)}
+        rows = contrasted(len(batch["labels"]), self.config.contrast_fraction)
+        return {name: value[:rows] for name, value in inputs.items()}
 
-    def end_domain(self, stage: Stage) -> None:
-        """The domain's own importance: its training loss, on masked input where the objective masks (eq. 3)."""
-        self._mask = None
-        if not self._active:
-            return
-        # The paper does not say whether dropout is on; without it the measure has no noise of its own.
-        with evaluating(stage.model):
-            raw = unit_importance(
-                stage.model, stage.batches(self.config.samples), stage.objective.per_sample_loss, stage.anatomy.sites
-            )
-        new = normalise(raw, self.config.normalise)
-        self._importance = accumulate([self._importance, new] if self._importance else [new])
-        self._learnt = [*self._learnt, stage.domain]
+    def _has_anchor(self, batch: Batch) -> bool:
+        """Whether the batch's own pass gives the first representation."""
+        plain = "plain_ids" not in batch or self.config.anchor == "masked"
+        return plain and self.config.contrast_kind != "specific"
+
+    # -- state ------------------------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
         """Importance for general knowledge, the accumulated importance, and the domains that are in it."""
@@ -199,7 +276,10 @@ class DAS(Method):
             return Memory()
         tensors = {f"general/{name}": value for name, value in self._general.items()}
         tensors |= {f"accumulated/{name}": value for name, value in self._importance.items()}
-        return Memory(tensors, {"domains": list(self._learnt)})
+        facts: dict[str, Any] = {"domains": list(self._learnt)}
+        if not self.config.accumulate:
+            facts["measured_before"] = self._measured_before
+        return Memory(tensors, facts)
 
     def load_memory(self, memory: Memory) -> None:
         """Take the maps back."""
@@ -209,62 +289,9 @@ class DAS(Method):
             maps[kind][name] = value
         self._general, self._importance = maps["general"], maps["accumulated"]
         self._learnt = list(memory.facts.get("domains", []))
+        self._measured_before = memory.facts.get("measured_before")
 
 
-def contrasted(rows: int, fraction: float) -> int:
-    """Rows of a batch that are contrasted: the fraction, but two at least where there are two."""
-    return min(rows, max(2, round(fraction * rows)))
-
-
-def contrast(full: Tensor, again: Tensor, previous: Tensor | None, temperature: float) -> Tensor:
-    """InfoNCE between texts (the contrastive loss of arXiv 2302.03241).
-
-    −(1/N) Σ_n log( e^{s(a_n, p_n)/τ} / Σ_j (e^{s(a_n, p_j)/τ} + e^{s(a_n, v_j)/τ}) ), s the cosine, in float32, with
-    N the rows of all processes together.
-
-    Args:
-        full: representations a, [n, H].
-        again: representations p of the same texts in the same order, under another dropout, [n, H].
-        previous: representations v through the gated network, [n, H]; None leaves their terms out.
-        temperature: τ.
-
-    Returns:
-        The mean over this process's rows. Its gradient reaches the gathered rows of every process summed, so once
-        the processes' gradients are averaged, as DDP and FSDP do, the result is that of one process with all rows.
-    """
-    anchors = F.normalize(full.float(), dim=-1)
-    others = [again] if previous is None else [again, previous]
-    candidates = [_everywhere(F.normalize(other.float(), dim=-1)) for other in others]
-    logits = torch.cat([anchors @ rows.T for rows in candidates], dim=1) / temperature
-    first = _rank() * len(anchors)
-    return F.cross_entropy(logits, torch.arange(first, first + len(anchors), device=logits.device))
-
-
-def _rank() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else 0
-
-
-def _everywhere(rows: Tensor) -> Tensor:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return _Gather.apply(rows) if distributed and torch.distributed.get_world_size() > 1 else rows
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of all processes, in their order; backward sums every process's gradient for the rows of this one.
-
-    ``torch.distributed.all_gather`` alone cuts the graph, so only a process's own negatives would learn (the released
-    code's effective λ is 1/W).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(gathered, rows.contiguous())
-        return torch.cat(gathered)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        whole = gradients[0].clone()
-        torch.distributed.all_reduce(whole)
-        return whole.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()]
+def _plain_ids(batch: Batch) -> Tensor:
+    """The text before masking."""
+    return batch.get("plain_ids", batch["input_ids"])

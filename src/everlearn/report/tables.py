@@ -97,15 +97,20 @@ def terminal(comparison: Comparison) -> RenderableType:
     """The same for a terminal; print it with a rich console."""
     parts: list[RenderableType] = []
     for table in all_tables(comparison):
-        # Text, never markup: a run may be called "[bold]".
-        shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
-        for position, name in enumerate(table.header):
-            shown.add_column(Text(name), justify="right" if position else "left", overflow="fold")
-        for name, cells in table.rows:
-            shown.add_row(Text(name), *(_rich(entry) for entry in cells))
-        parts += [shown, Text("")]
+        parts += [terminal_table(table), Text("")]
     parts += [Text(" ".join(verdict(comparison))), *(Text(f"Note: {note}") for note in comparison.notes)]
     return Group(*parts)
+
+
+def terminal_table(table: Table) -> RichTable:
+    """One table for a terminal."""
+    # Text, never markup: a run may be called "[bold]".
+    shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
+    for position, name in enumerate(table.header):
+        shown.add_column(Text(name), justify="right" if position else "left", overflow="fold")
+    for name, cells in table.rows:
+        shown.add_row(Text(name), *(_rich(entry) for entry in cells))
+    return shown
 
 
 def _rich(entry: Cell) -> Text:
@@ -174,10 +179,11 @@ def escape_latex(text: str) -> str:
 
 def latex(comparison: Comparison) -> str:
     """Tables for ``booktabs``: paste into a document, each in its own ``table`` environment."""
-    return "\n".join(_latex_table(table) for table in all_tables(comparison))
+    return "\n".join(latex_table(table) for table in all_tables(comparison))
 
 
-def _latex_table(table: Table) -> str:
+def latex_table(table: Table) -> str:
+    """One table in its own environment."""
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
         r"\begin{table}",

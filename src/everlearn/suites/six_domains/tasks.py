@@ -137,6 +137,7 @@ class EndTasks:
         max_train: fine-tune on no more than so many examples.
         max_test: measure on no more than so many examples.
         epochs_factor: the epochs times this.
+        learning_rate: instead of the one of `settings`, which suits a model of 125 M parameters.
         seeds: fine-tunings per end task.
         when: after which domains; see `evaluation.end_tasks`.
     """
@@ -146,6 +147,7 @@ class EndTasks:
     max_train: int | None = None
     max_test: int | None = None
     epochs_factor: float = 1.0
+    learning_rate: float | None = None
     seeds: int = 5
     when: Literal["final", "diagonal", "every"] = "diagonal"
 
@@ -162,7 +164,7 @@ class EndTasks:
             text_column="aspect" if pair else "text",
             text_pair_column="sentence" if pair else None,
             epochs=epochs * self.epochs_factor,
-            learning_rate=PAPER_LEARNING_RATE if paper else 3e-5,
+            learning_rate=self.learning_rate or (PAPER_LEARNING_RATE if paper else 3e-5),
             batch_size=16,
             max_length=164,
             max_train=self.max_train,

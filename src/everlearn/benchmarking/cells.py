@@ -1,0 +1,152 @@
+"""One cell of a grid as it is kept: what an entry scored in one order with one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from everlearn import __version__, files
+from everlearn.errors import RunError
+from everlearn.evaluation import LossCell, TaskCell, accuracy, loss_path, macro_f1, task_path
+
+Moment = Literal["base", "learnt", "final"]
+"""The untouched base model; right after the own domain; the end of the stream."""
+
+
+class Part(BaseModel):
+    """Base of what is kept: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Scores(Part):
+    """One end task at one moment: fractions, one for each fine-tuning."""
+
+    accuracy: list[float]
+    """Share of correct labels."""
+    macro_f1: list[float]
+    """Over the labels of the training part."""
+    f1: list[float]
+    """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
+
+
+class Matrix(Part):
+    """Bits per byte after each domain."""
+
+    rows: list[str]
+    """``base``, then the domain learnt last."""
+    columns: list[str]
+    """Held-out sets."""
+    values: list[list[float]]
+    """[rows][columns]."""
+
+
+class Measured(Part):
+    """What running a cell brought."""
+
+    domains: list[str]
+    """In the order in which they were learnt, if there was one."""
+    tasks: dict[str, dict[Moment, Scores]] = {}
+    """End task → moment → scores."""
+    bits_per_byte: dict[str, dict[Moment, float]] = {}
+    """Domain or general text → moment → bits per byte of held-out text."""
+    matrix: Matrix | None = None
+    """After each domain, where domains were learnt one after another."""
+    tokens: int = 0
+    """Trained on."""
+    seconds: float = 0.0
+    """Training, with everything that the method does between domains; not the evaluation."""
+    parameters: int = 0
+    """Trainable ones that the method adds for a domain."""
+    passes_per_step: float = 0.0
+    """Extra forward and backward passes per step, as the method declares them."""
+    notes: list[str] = []
+    """What a reader should know."""
+
+
+class CellResult(Measured):
+    """A file of a grid's results."""
+
+    everlearn: str = __version__
+    """Version that wrote it."""
+    suite: str
+    """Name of the suite."""
+    entry: str
+    """Method, variant or arrangement."""
+    title: str
+    """As tables write it."""
+    paper: str = ""
+    """URL of the method's paper."""
+    order: int | None
+    """Null where it makes no difference."""
+    seed: int | None
+    """Of training; null where it makes no difference."""
+    options: dict[str, Any] = {}
+    """Of the method, where they are not its defaults."""
+    domain_id_at_test: bool = False
+    """Whether the method was told at test where a text comes from."""
+    old_data: bool = False
+    """Whether the method kept text of earlier domains."""
+    settings: dict[str, Any]
+    """What all cells of the grid share: settings, and marks of the contents of model and data."""
+
+    @property
+    def name(self) -> str:
+        """Of the file, without its ending."""
+        return cell_name(self.entry, self.order, self.seed)
+
+    def check(self, settings: Mapping[str, Any], where: Path) -> None:
+        """Raise ``RunError`` if it was measured with other settings than these."""
+        for key in sorted({*settings, *self.settings}):
+            mine, other = self.settings.get(key), settings.get(key)
+            if mine != other:
+                shown = f": {mine!r} there, {other!r} here" if len(f"{mine}{other}") < 200 else ""
+                raise RunError(
+                    f"'{where / self.name}.json' was measured with other settings (`{key}`{shown}). Cells of one table "
+                    "must share them: use the same settings, or another folder (`--results`)."
+                )
+
+
+def cell_name(entry: str, order: int | None, seed: int | None) -> str:
+    """``das-order0-seed1``; without what makes no difference."""
+    parts = [entry, *([f"order{order}"] if order is not None else []), *([f"seed{seed}"] if seed is not None else [])]
+    return "-".join(parts)
+
+
+def load_results(folder: Path) -> list[CellResult]:
+    """Every cell in a folder, sorted by name.
+
+    Raises:
+        RunError: a file is damaged or no cell, or the cells were measured with different settings.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(CellResult.model_validate(files.read_json(path)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise RunError(f"'{path}' is no cell of a grid: `{key}`: {first['msg']}. Remove it from there.") from None
+        found[-1].check(found[0].settings, folder)
+    return found
+
+
+def scores_of(evaluation: Path, row: int, task: str) -> Scores:
+    """An end task after `row` domains, from what a run keeps."""
+    cell = TaskCell.load(task_path(evaluation, row, task))
+    exact = [accuracy(cell.truth, each) for each in cell.predictions]
+    macro = [macro_f1(cell.truth, each, cell.classes) for each in cell.predictions]
+    return Scores(accuracy=exact, macro_f1=macro, f1=exact if cell.f1 == "micro" else macro)
+
+
+def bits_of(evaluation: Path, row: int, name: str) -> float:
+    """A held-out set after `row` domains, from what a run keeps: bits per byte."""
+    return LossCell.load(loss_path(evaluation, row, name)).bits_per_byte
+
+
+def measured_sets(evaluation: Path, row: int, names: Iterable[str]) -> list[str]:
+    """Those of the held-out sets that were measured after `row` domains."""
+    return [name for name in names if loss_path(evaluation, row, name).is_file()]

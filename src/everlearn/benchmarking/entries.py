@@ -1,0 +1,92 @@
+"""What stands in a row of the table: a method, or an arrangement of plain training that is no continual method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everlearn.benchmarking import making
+from everlearn.errors import MethodError, did_you_mean
+from everlearn.methods import build, names
+
+if TYPE_CHECKING:
+    from everlearn.benchmarking.cells import Measured
+    from everlearn.benchmarking.grid import Cell, Grid
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of the table.
+
+    Attributes:
+        name: the word for it; a method's or variant's name.
+        title: as tables write it.
+        paper: URL, or "".
+        make: measures one cell in a folder of its own.
+        method: what trains, by its name in a recipe.
+        ordered: whether the order of the domains changes anything.
+        seeded: whether the seed of training changes anything.
+    """
+
+    name: str
+    title: str
+    paper: str
+    make: Callable[[Grid, Cell, Path], Measured]
+    method: str = "sequential"
+    ordered: bool = True
+    seeded: bool = True
+
+
+ARRANGEMENTS = {
+    entry.name: entry
+    for entry in (
+        Entry("none", "No adaptation", "", making.none, ordered=False, seeded=False),
+        Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
+        Entry("pool", "Pool", "", making.pool, ordered=False),
+    )
+}
+"""The base model as it is; one model trained on each domain from the base; one training on all domains shuffled
+together, with as many steps as all of them."""
+PAPER_NAMES = {"ncl": "sequential", "der++": "derpp", "roberta": "none", "daproberta": "separate"}
+"""Names of the DAS paper, without case, spaces and hyphens, where they are not ours."""
+TABLE = ("RoBERTa", "Pool", "DAP-RoBERTa", "DAP-Adapter", "DAP-Prompt", "NCL", "NCL-Adapter", "DEMIX", "B-CL",
+         "CLASSIC", "KD", "EWC", "DER++", "HAT", "HAT-All", "HAT-Adapter", "DAS")  # fmt: skip
+"""The systems of the DAS paper's main table: what ``all`` stands for."""
+
+
+def resolve(wanted: Iterable[str]) -> list[Entry]:
+    """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
+
+    Raises:
+        MethodError: there is no such entry.
+    """
+    found: dict[str, Entry] = {}
+    for word in wanted:
+        for name in TABLE if word.strip().lower() == "all" else (word,):
+            ours = our_name(name)
+            if ours is None:
+                raise MethodError(
+                    f"`--methods` names '{name.strip()}', which is no method and none of the arrangements "
+                    f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), [*names(), *ARRANGEMENTS, 'ncl'])}"
+                )
+            found.setdefault(ours, ARRANGEMENTS.get(ours) or of_method(ours))
+    return list(found.values())
+
+
+def our_name(name: str) -> str | None:
+    """Our name for an entry that may be called as in the paper; None where there is no such entry."""
+    ours = {_plain(name): name for name in (*names(), *ARRANGEMENTS)}
+    return ours.get(PAPER_NAMES.get(_plain(name), _plain(name)))
+
+
+def of_method(name: str) -> Entry:
+    """The entry of a method or variant."""
+    method = build(name)
+    return Entry(name, method.title, method.paper, making.stream, method=name)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())

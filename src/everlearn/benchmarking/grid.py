@@ -1,0 +1,291 @@
+"""The grid: which cells there are, which are missing, and the loop that makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from everlearn import files
+from everlearn.benchmarking.cells import CellResult, cell_name, load_results
+from everlearn.benchmarking.entries import Entry
+from everlearn.benchmarking.settings import Settings, identity
+from everlearn.benchmarking.suites import Suite
+from everlearn.errors import EverlearnError, RecipeError, RunError
+from everlearn.evaluation.results import Results
+from everlearn.interruption import Interrupted
+from everlearn.learner import ContinualLearner
+from everlearn.methods import build
+from everlearn.progress import Reporter
+from everlearn.recipe import Recipe
+from everlearn.run_folder import RunFolder
+
+FAILED = "failed.json"
+WAIT = 2.0
+"""Seconds between looks at a lock that another process holds."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An entry in one order with one seed; None where that makes no difference."""
+
+    entry: Entry
+    order: int | None
+    seed: int | None
+    domains: tuple[str, ...]
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its file and folder."""
+        return cell_name(self.entry.name, self.order, self.seed)
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a cell is, and why it failed."""
+
+    cell: str
+    state: Literal["done", "running", "failed", "missing"]
+    reason: str = ""
+
+
+class Grid:
+    """Entries × orders × seeds on one suite.
+
+    Args:
+        suite: domains, orders and recipes.
+        entries: rows of the table.
+        orders: numbers of the suite's orders.
+        seeds: of training.
+        settings: what all cells share.
+        results: folder of the results, one JSON file a cell.
+        runs: folder of the runs, and of what is known about failures.
+        data: folder of the suite's data; None where the suite finds it itself.
+        keep: keep the models of finished cells.
+        reporter: who is told what is going on.
+
+    Raises:
+        RecipeError: the suite has no such order, or a setting does not fit.
+        RunError: `results` holds cells of other settings.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        entries: Sequence[Entry],
+        orders: Sequence[int],
+        seeds: Sequence[int],
+        settings: Settings,
+        results: Path,
+        runs: Path,
+        data: Path | None = None,
+        keep: bool = False,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.suite, self.settings, self.data, self.keep = suite, settings, data, keep
+        self.results, self.runs = results, runs.resolve()
+        self.reporter = reporter or Reporter()
+        for order in orders:
+            if order not in suite.orders:
+                known = ", ".join(map(str, suite.orders))
+                raise RecipeError(f"`--orders` names {order}; the suite `{suite.name}` has {known}.")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RunError("A grid runs each cell in one process. Start `everlearn bench` several times to share it.")
+        self.first = tuple(suite.orders[min(suite.orders)])
+        self.cells = self._cells(entries, orders, seeds)
+        for cell in self.cells:
+            self.recipe(cell.domains, cell.spec, cell.seed or 0, self.runs)  # a wrong option stops here, not at night
+        self.shared = identity(settings, self.recipe(self.first, {"name": "sequential"}, 0, self.runs))
+        for found in load_results(results):
+            found.check(self.shared, results)
+
+    def _cells(self, entries: Sequence[Entry], orders: Sequence[int], seeds: Sequence[int]) -> list[Cell]:
+        found: dict[str, Cell] = {}
+        for seed in seeds:  # a whole table for the first seed comes first
+            for order in orders:
+                for entry in entries:
+                    own = order if entry.ordered else None
+                    domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
+                    spec = self.settings.spec(entry.method)
+                    cell = Cell(entry, own, seed if entry.seeded else None, domains, spec)
+                    found.setdefault(cell.name, cell)
+        return list(found.values())
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def path(self, cell: Cell) -> Path:
+        """The cell's result."""
+        return self.results / f"{cell.name}.json"
+
+    def done(self, cell: Cell) -> bool:
+        """Whether the cell is measured.
+
+        Raises:
+            RunError: it is, with other settings or options.
+        """
+        if not self.path(cell).is_file():
+            return False
+        found = CellResult.model_validate(files.read_json(self.path(cell)))
+        found.check(self.shared, self.results)
+        wanted = _options(cell)
+        if found.options != wanted:
+            raise RunError(
+                f"'{self.path(cell)}' was measured with other options of '{cell.entry.name}' ({found.options} there, "
+                f"{wanted} here). Remove it, change `methods` in the settings, or use another folder (`--results`)."
+            )
+        return True
+
+    def states(self) -> list[State]:
+        """How far every cell is."""
+        return [self._state(cell) for cell in self.cells]
+
+    def _state(self, cell: Cell) -> State:
+        place = self.runs / cell.name
+        if self.done(cell):
+            return State(cell.name, "done")
+        if not place.is_dir():
+            return State(cell.name, "missing")
+        try:
+            with RunFolder(place).lock():
+                pass
+        except RunError:
+            return State(cell.name, "running")
+        if (place / FAILED).is_file():
+            return State(cell.name, "failed", files.read_json(place / FAILED)["sentence"])
+        return State(cell.name, "missing")
+
+    # -- making what is missing -------------------------------------------------------------------------------
+
+    def run(self) -> list[State]:
+        """Make every missing cell that no other process works on; a cell that fails does not stop the others."""
+        missing = [cell for cell in self.cells if not self.done(cell)]
+        if missing:
+            self.base  # noqa: B018 - what is wrong with model or data is wrong for every cell: it stops here
+        for number, cell in enumerate(missing, 1):
+            place = self.runs / cell.name
+            place.mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(RunFolder(place).lock())
+                except RunError:
+                    self.reporter.say(f"{cell.name}: another process works on it.")
+                    continue
+                if not self.done(cell):  # it may have been made since
+                    self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
+                    self._make(cell, place)
+        return self.states()
+
+    def _make(self, cell: Cell, place: Path) -> None:
+        (place / FAILED).unlink(missing_ok=True)
+        try:
+            self._save(cell, cell.entry.make(self, cell, place).model_dump())
+        except Interrupted:
+            raise Interrupted("Stopped and saved. The same command goes on from here.") from None
+        except Exception as error:
+            sentence = str(error) if isinstance(error, EverlearnError) else f"{type(error).__name__}: {error}"
+            files.write_json(place / FAILED, {"sentence": sentence, "traceback": traceback.format_exc()})
+            self.reporter.say(f"{cell.name} failed: {sentence}")
+        else:
+            if not self.keep:
+                for run in [path.parent for path in place.glob("*/recipe.yaml")]:
+                    for stage in run.glob("stage-*"):
+                        shutil.rmtree(stage, ignore_errors=True)
+
+    def _save(self, cell: Cell, measured: dict[str, Any]) -> None:
+        needs = build(cell.spec).needs
+        result = CellResult(
+            suite=self.suite.name,
+            entry=cell.entry.name,
+            title=cell.entry.title,
+            paper=cell.entry.paper,
+            order=cell.order,
+            seed=cell.seed,
+            options=_options(cell),
+            domain_id_at_test=needs.domain_id_test,
+            old_data=needs.old_data,
+            settings=self.shared,
+            **measured,
+        )
+        files.write_json(self.path(cell), result.model_dump(mode="json"))
+
+    def recipe(self, order: Sequence[str], spec: dict[str, Any], seed: int, folder: Path) -> Recipe:
+        """A run of the suite in a folder."""
+        name = f"{folder.parent.name}-{folder.name}".removesuffix("-run")
+        return self.suite.recipe(
+            order, settings=self.settings, data=self.data, method=spec, seed=seed, name=name, folder=folder
+        )
+
+    def finish(self, recipe: Recipe) -> ContinualLearner:
+        """The learner of a run, after taking it to its end."""
+        learner = self._learner(recipe)
+        results = learner.folder.results_file
+        if not results.is_file() or Results.load(results).status != "finished":
+            self.share_base(learner.folder)
+            learner.resume()
+        return learner
+
+    def _learner(self, recipe: Recipe) -> ContinualLearner:
+        folder = RunFolder(recipe.folder())
+        if folder.recipe_file.is_file():
+            mine, wanted = (each.model_dump(exclude={"run": {"folder", "notes"}}) for each in (folder.recipe(), recipe))
+            if mine != wanted:
+                key = next(key for key in wanted if mine[key] != wanted[key])
+                raise RunError(
+                    f"{folder.path} holds a run of other settings (`{key}`). Remove it, or use another `--runs`."
+                )
+            return ContinualLearner.open(folder.path, reporter=self.reporter)
+        learner = ContinualLearner(recipe, reporter=self.reporter)
+        learner.check()
+        learner.folder.create(recipe)
+        return learner
+
+    # -- the base model ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def base(self) -> RunFolder:
+        """A run folder with the scores of the base model, measured once for all cells."""
+        place = self.runs / "base"
+        with self._waiting_for(place):
+            learner = self._learner(self.recipe(self.first, {"name": "sequential"}, 0, place / "run"))
+            learner.scorer().score(0)
+            return learner.folder
+
+    def share_base(self, folder: RunFolder) -> None:
+        """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
+        for part in (self.base.row(0), self.base.sets):
+            for file in part.iterdir():
+                place = folder.path / file.relative_to(self.base.path)
+                if not file.name.startswith(("_", files.PARTIAL)) and not place.is_file():
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    partial = place.with_name(f"{files.PARTIAL}{place.name}")
+                    shutil.copyfile(file, partial)
+                    partial.replace(place)
+
+    @contextlib.contextmanager
+    def _waiting_for(self, place: Path) -> Iterator[None]:
+        place.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            told = False
+            while True:
+                try:
+                    stack.enter_context(RunFolder(place).lock())
+                    break
+                except RunError:
+                    if not told:
+                        self.reporter.say("Waiting for another process, which measures the base model.")
+                    told = True
+                    time.sleep(WAIT)
+            yield
+
+
+def _options(cell: Cell) -> dict[str, Any]:
+    options: dict[str, Any] = build(cell.spec).config.model_dump(mode="json", exclude_defaults=True)
+    return options

@@ -1,0 +1,156 @@
+"""How a cell is made: methods learn the stream; the arrangements train plainly, each in its own way.
+
+All of it is runs of :class:`~everlearn.learner.ContinualLearner`, so a killed cell goes on where it was. The base
+model is measured once for the whole grid (:meth:`Grid.base`): its scores depend on model and data alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everlearn import files
+from everlearn.benchmarking.cells import Matrix, Measured, Moment, Scores, bits_of, measured_sets, scores_of
+from everlearn.data.corpus import is_held_out, read_documents
+from everlearn.evaluation.cells import LossCell
+from everlearn.evaluation.results import Results
+from everlearn.learner import ContinualLearner
+from everlearn.recipe import Recipe
+
+if TYPE_CHECKING:
+    from everlearn.benchmarking.grid import Cell, Grid
+
+POOL = "pool"
+
+
+def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
+    """A method learns one domain after another."""
+    learner = grid.finish(grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "run"))
+    recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
+    domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
+    sets = measured_sets(evaluation, last, held_out_names(recipe))
+
+    def moments(domain: str | None) -> dict[Moment, int]:
+        own: dict[Moment, int] = {"learnt": domains.index(domain) + 1} if domain in domains else {}
+        return {"base": 0, **own, "final": last}
+
+    model, methods = learner.some_model(), recipe.methods()
+    costs = [method.cost(model) for method in methods]
+    return Measured(
+        domains=domains,
+        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in recipe.end_tasks},
+        bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
+        matrix=Matrix(
+            rows=["base", *domains],
+            columns=sets,
+            values=[[bits_of(evaluation, row, name) for name in sets] for row in range(last + 1)],
+        ),
+        parameters=sum(cost.parameters for cost in costs),
+        passes_per_step=sum(cost.passes_per_step for cost in costs),
+        **_spent(learner),
+    )
+
+
+def none(grid: Grid, cell: Cell, place: Path) -> Measured:
+    """The base model as it is."""
+    recipe, evaluation = grid.base.recipe(), grid.base.path / "evaluation"
+    rows: dict[Moment, int] = {"base": 0, "final": 0}
+    sets = measured_sets(evaluation, 0, held_out_names(recipe))
+    return Measured(
+        domains=[domain.name for domain in recipe.domains],
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in recipe.end_tasks},
+        bits_per_byte={name: {moment: bits_of(evaluation, 0, name) for moment in rows} for name in sets},
+        notes=list(recipe.run.notes),
+    )
+
+
+def separate(grid: Grid, cell: Cell, place: Path) -> Measured:
+    """One model per domain, each trained from the base model; general text: the mean over these models."""
+    rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
+    parts = [grid.finish(grid.recipe((name,), cell.spec, cell.seed or 0, place / name)) for name in cell.domains]
+    found = Measured(domains=list(cell.domains))
+    general: dict[str, list[dict[Moment, float]]] = {}
+    for learner in parts:
+        evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
+        for task in learner.recipe.end_tasks:
+            found.tasks[task.name] = _tasks(evaluation, rows, task.name)
+        for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
+            bits = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
+            if name == domain:
+                found.bits_per_byte[name] = bits
+            else:
+                general.setdefault(name, []).append({"base": bits["base"], "final": bits["final"]})
+        spent = _spent(learner)
+        found.tokens += spent["tokens"]
+        found.seconds += spent["seconds"]
+        found.notes = list(dict.fromkeys([*found.notes, *spent["notes"]]))
+    moments: tuple[Moment, ...] = ("base", "final")
+    for name, each in general.items():
+        found.bits_per_byte[name] = {m: sum(bits[m] for bits in each) / len(each) for m in moments}
+    return found
+
+
+def pool(grid: Grid, cell: Cell, place: Path) -> Measured:
+    """One training on all domains shuffled together, with as many steps as all of them."""
+    whole = grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "held-out")
+    many = len(whole.domains)
+    longer = {key: whole.train[key] * many for key in ("max_steps", "warmup_steps") if whole.train.get(key, 0) >= 1}
+    answers = any(domain.target_column for domain in whole.domains)
+    corpus = {"name": POOL, "path": str(pooled(whole, grid.runs / "pool-corpus")), "validation": None}
+    learner = grid.finish(
+        whole.changed(
+            domains=[corpus | ({"target_column": "target"} if answers else {})],
+            end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
+            train=whole.train | longer,
+            run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
+        )
+    )
+    evaluation, base = learner.folder.path / "evaluation", grid.base.path / "evaluation"
+    # The pooled run holds no domain's text out: the six are measured as a model of the stream would be.
+    over = ContinualLearner(whole, reporter=grid.reporter)
+    grid.share_base(over.folder)
+    scorer = over.scorer()
+    domains = [name for name in scorer.names() if name in cell.domains]
+    bits: dict[str, dict[Moment, float]] = {}
+    for name in domains:
+        scorer.score_alone(name, learner.folder.stage(1, POOL))
+        alone = LossCell.load(scorer.cells / "alone" / f"{name}.safetensors").bits_per_byte
+        bits[name] = {"base": bits_of(base, 0, name), "final": alone}
+    rows: dict[Moment, int] = {"base": 0, "final": 1}
+    for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
+        bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
+    return Measured(
+        domains=list(cell.domains),
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in learner.recipe.end_tasks},
+        bits_per_byte=bits,
+        **_spent(learner),
+    )
+
+
+def pooled(recipe: Recipe, folder: Path) -> Path:
+    """One file with every training document of every domain. Training shuffles its rows, so documents need no order."""
+    file = folder / "documents.jsonl"
+    if files.damage(folder) is not None:
+        with files.new_folder(folder) as made, (made / file.name).open("w", encoding="utf-8") as out:
+            for domain in recipe.domains:
+                for document, _ in read_documents(domain):
+                    if not is_held_out(document, domain.held_out_share):
+                        answer = {} if document.target is None else {"target": document.target}
+                        out.write(json.dumps({"text": document.text, **answer}, ensure_ascii=False) + "\n")
+    return file
+
+
+def held_out_names(recipe: Recipe) -> list[str]:
+    """Names of the domains, and of the general text if there is one."""
+    return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
+
+
+def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
+    return {moment: scores_of(evaluation, row, task) for moment, row in rows.items()}
+
+
+def _spent(learner: ContinualLearner) -> dict[str, Any]:
+    results = Results.load(learner.folder.results_file)
+    return {"tokens": results.cost.tokens, "seconds": results.cost.training_seconds, "notes": results.notes}

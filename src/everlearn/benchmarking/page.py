@@ -1,0 +1,250 @@
+"""The filled table: for a terminal, as a page, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from everlearn import __version__
+from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.entries import TABLE, our_name
+from everlearn.benchmarking.grid import State
+from everlearn.benchmarking.suites import Published, Suite
+from everlearn.benchmarking.summary import METRICS, Line, Metric, summarise
+from everlearn.report import formatting as fmt
+from everlearn.report.html import render
+from everlearn.report.plots import dot_whisker, labelled
+from everlearn.report.runs import Estimate
+from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
+
+WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
+_BITS = (
+    ("bits", "At the end ↓"),
+    ("bits_learnt", "Learnt ↑"),
+    ("bits_forgotten", "Forgotten ↓"),
+    ("bits_drift", "General drift ↓"),
+)
+_INTERVALS = "In brackets: 95 % bootstrap intervals over runs (orders × seeds); none where there is one run."
+
+
+class Sheet:
+    """Everything that is shown of a grid.
+
+    Args:
+        suite: what it was run on.
+        cells: its results.
+        reference: what the entries are compared with; plain training when left out.
+    """
+
+    def __init__(self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None) -> None:
+        self.suite, self.cells = suite, cells
+        places = {our_name(name): place for place, name in enumerate(TABLE)}
+        self.lines = sorted(summarise(cells, reference), key=lambda line: (places.get(line.entry, 99), line.entry))
+        self.reference = next(line for line in self.lines if not line.differences or len(self.lines) == 1)
+        self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
+        self.notes = list(dict.fromkeys(note for cell in cells for note in cell.notes))
+
+    def tables(self) -> list[Table]:
+        """All tables, the end tasks first."""
+        found = [self._task_table(metric) for metric in METRICS if self.tasks]
+        found.append(self._bits_table())
+        if len(self.lines) > 1:
+            found.append(self._difference_table())
+        found.append(self._facts_table())
+        if self.suite.published is not None and self.tasks:
+            found.append(self._published_table(self.suite.published))
+        return found
+
+    def _rows(self, cells: Callable[[Line], list[Cell]]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+        return tuple((line.title, tuple(cells(line))) for line in self.lines)
+
+    def _task_table(self, metric: Metric) -> Table:
+        names = [*(f"{metric}/{task}" for task in self.tasks), metric, f"{metric}_forgetting"]
+        micro = metric == "f1" and any(
+            scores.f1 != scores.macro_f1 for cell in self.cells for at in cell.tasks.values() for scores in at.values()
+        )
+        caption = f"Percent. {_INTERVALS} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
+        if micro:
+            caption += " F1 is macro-F1, or micro-F1 for tasks that ask for it (it equals their accuracy)."
+        return Table(
+            f"{WORDS[metric]} of end tasks after the last domain",
+            ("Method", *self.tasks, "Average ↑", "Forgetting ↓"),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in names]),
+            caption,
+        )
+
+    def _bits_table(self) -> Table:
+        return Table(
+            "Held-out text (bits per byte)",
+            ("Method", *(title for _, title in _BITS)),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]),
+            "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment "
+            f"after the own domain. {_INTERVALS}",
+        )
+
+    def _difference_table(self) -> Table:
+        shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in METRICS]
+        shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in METRICS]
+        shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
+        shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
+
+        def cells(line: Line) -> list[Cell]:
+            found = []
+            for name, _, scale, places in shown:
+                own = line.differences.get(name)
+                cell = _cell(own.estimate if own else None, places, scale, signed=True)
+                p = f" p = {own.p_value:.3f}" if own and own.p_value is not None else ""
+                found.append(Cell(cell.text, f"{cell.detail}{p}".strip()))
+            return found
+
+        return Table(
+            f"Difference to {self.reference.title}",
+            ("Method", *(title for _, title, _, _ in shown)),
+            tuple(row for row in self._rows(cells) if row[0] != self.reference.title),
+            "Runs of the same order and seed in pairs. p: two-sided sign-flip permutation test over these; with n "
+            "pairs it cannot be below 2/2ⁿ.",
+        )
+
+    def _facts_table(self) -> Table:
+        plain = next((line.seconds for line in self.lines if line.entry == "sequential"), 0.0)
+
+        def cells(line: Line) -> list[Cell]:
+            facts = line.facts
+            return [
+                Cell(str(line.cells)),
+                Cell("yes" if facts.domain_id_at_test else "no"),
+                Cell("yes" if facts.old_data else "no"),
+                Cell(fmt.whole(facts.parameters)),
+                Cell(f"{facts.passes_per_step:g}"),
+                Cell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
+                Cell(fmt.whole(facts.tokens)),
+            ]
+
+        header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
+        return Table(
+            "What each takes",
+            (*header, "Extra passes a step", "Training time", "Tokens learnt from"),
+            self._rows(cells),
+            "Training time against plain training, with importance and the like, as measured: only as good as the "
+            "machine was quiet. Parameters: trainable, for each domain.",
+        )
+
+    def _published_table(self, published: Published) -> Table:
+        mine = ("f1", "accuracy", "f1_forgetting", "accuracy_forgetting")
+        lines = {line.entry: line for line in self.lines}
+        rows = []
+        for entry in dict.fromkeys([*published.rows, *lines]):
+            if entry in published.rows or entry in lines:
+                given = published.rows.get(entry, (None,) * len(published.columns))
+                own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
+                cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
+                rows.append((lines[entry].title if entry in lines else entry, tuple(cells)))
+        header = ("Method", *(f"published: {name}" for name in published.columns))
+        here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
+        return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
+
+    # -- outputs ----------------------------------------------------------------------------------------------
+
+    def terminal(self) -> RenderableType:
+        """For a terminal; print it with a rich console."""
+        parts: list[RenderableType] = []
+        for table in self.tables():
+            parts += [terminal_table(table), Text("")]
+        return Group(*parts, *(Text(f"Note: {note}") for note in self.notes))
+
+    def markdown(self) -> str:
+        """Pipe tables and the notes."""
+        parts = [markdown_table(table, level=3) for table in self.tables()]
+        parts += ["\n".join(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """Tables for ``booktabs``."""
+        return "\n".join(latex_table(table) for table in self.tables())
+
+    def csv(self) -> str:
+        """One number of one cell a line."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["entry", "order", "seed", "number", "value"])
+        for line in self.lines:
+            for name, units in line.units.items():
+                for (order, seed), value in units.items():
+                    writer.writerow([line.entry, *("" if x is None else x for x in (order, seed)), name, value])
+        return file.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return {
+            "suite": self.suite.name,
+            "reference": self.reference.entry,
+            "settings": self.cells[0].settings,
+            "lines": [line.to_json() for line in self.lines],
+            "notes": self.notes,
+        }
+
+    def json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def page(self) -> str:
+        """One self-contained HTML page."""
+        plates = [
+            self._figure(f"{metric}-difference", f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric)
+            for metric in METRICS
+        ]
+        plates.append(self._figure("f1_forgetting", "F1 forgetting rate (points)", 100))
+        plates.append(self._figure("bits_forgotten", "forgotten (bits per byte)", 1))
+        settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
+        orders = sorted({cell.order for cell in self.cells if cell.order is not None})
+        return render(
+            "bench.html.jinja",
+            title=f"{self.suite.name}: {len(self.lines)} ways to learn {len(self.cells[0].domains)} domains",
+            version=__version__,
+            facts=[
+                ("Orders", "; ".join(f"{order}: {' → '.join(self.suite.orders[order])}" for order in orders) or "–"),
+                ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
+                *fmt.flatten(settings),
+            ],
+            tables=self.tables(),
+            figures=[plate for plate in plates if plate],
+            notes=self.notes,
+            papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
+        )
+
+    def _figure(self, name: str, unit: str, scale: float, difference: str | None = None) -> dict[str, Any] | None:
+        """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""
+        rows: dict[str, Estimate] = {}
+        for line in self.lines:
+            if difference is not None and difference in line.differences:
+                rows[line.title] = _scaled(line.differences[difference].estimate, scale)
+            elif difference is None and name in line.numbers:
+                rows[line.title] = _scaled(line.numbers[name], scale)
+        if not rows:
+            return None
+        figure = dot_whisker(name, unit, list(rows), [list(rows.values())])
+        return {"svg": Markup(labelled(figure, unit)), "caption": f"{unit}. Lines: 95 % intervals over runs."}
+
+
+def status_table(states: Sequence[State]) -> Table:
+    """Cells that are not done, and how many are."""
+    counts = {state: sum(each.state == state for each in states) for state in ("done", "running", "failed", "missing")}
+    rows = [(each.cell, (Cell(each.state), Cell(each.reason))) for each in states if each.state != "done"]
+    title = f"Cells: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
+    return Table(title, ("Cell", "State", "Why"), tuple(rows))
+
+
+def _scaled(found: Estimate, scale: float) -> Estimate:
+    return Estimate(*(None if value is None else scale * value for value in (found.value, found.low, found.high)))
+
+
+def _cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> Cell:
+    shown = _scaled(found or Estimate(), scale)
+    return Cell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

@@ -1,0 +1,156 @@
+"""What all cells of a grid share: the base model, the budget, how end tasks are fine-tuned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from everlearn.data.corpus import Domain, corpus_fingerprint
+from everlearn.data.readers import resolve_files
+from everlearn.errors import MethodError, RecipeError, did_you_mean
+from everlearn.files import digest
+from everlearn.methods import build, names
+from everlearn.recipe import Recipe
+
+
+class Group(BaseModel):
+    """Base of the groups: unknown keys are refused. A value that is left out is the suite's own (the paper's)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def given(self) -> dict[str, Any]:
+        """The keys that were set."""
+        return {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
+
+
+class EndTaskSettings(Group):
+    """How end tasks are fine-tuned."""
+
+    settings: Literal["released", "paper"] | None = None
+    """Learning rate and epochs of the released code or of the paper, where they differ."""
+    aspect: Literal["pair", "released"] | None = None
+    """Aspect and sentence as two texts, or as one string as in the released code."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Fine-tune on no more than so many examples."""
+    max_test: int | None = Field(default=None, ge=1)
+    """Measure on no more than so many examples."""
+    epochs_factor: float | None = Field(default=None, gt=0)
+    """The epochs times this."""
+    seeds: int | None = Field(default=None, ge=1)
+    """Fine-tunings per end task."""
+
+
+class Settings(Group):
+    """The settings file of ``everlearn bench``."""
+
+    model: str | None = None
+    """Hub id or folder of the base model; a folder relative to the file, or to where the command runs."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps per domain, the same for every method."""
+    budget_tokens: int | None = Field(default=None, ge=1)
+    """Tokens per domain instead of `steps`."""
+    batch: int | None = Field(default=None, ge=1)
+    """Rows per device and micro-batch."""
+    accumulate: int | None = Field(default=None, ge=1)
+    """Micro-batches per step."""
+    block_size: int | None = Field(default=None, ge=8)
+    """Tokens per row."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate."""
+    samples: int | None = Field(default=None, ge=1)
+    """Rows for importance, for every method that measures it."""
+    blocks: int | None = Field(default=None, ge=1)
+    """Held-out rows per domain and of general text."""
+    end_tasks: EndTaskSettings = EndTaskSettings()
+    """How end tasks are fine-tuned."""
+    train: dict[str, Any] = {}
+    """Further `TrainingArguments`, such as `{bf16: true}`."""
+    methods: dict[str, dict[str, Any]] = {}
+    """Options of methods, by name, where the defaults are not wanted."""
+
+    def spec(self, method: str) -> dict[str, Any]:
+        """A method with its options, as a recipe has it."""
+        return {"name": method, **self.methods.get(method, {})}
+
+
+def load_settings(path: Path | None, **changes: Any) -> Settings:
+    """Read a settings file.
+
+    Args:
+        path: the YAML file; None for none.
+        changes: keys that replace the file's; None leaves it as it is. `steps` and `budget_tokens` replace each other.
+
+    Raises:
+        RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
+        MethodError: a method or an option of `methods` is unknown.
+    """
+    raw: Any = {}
+    if path is not None:
+        try:
+            raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except OSError as error:
+            raise RecipeError(f"The settings '{path}' cannot be read: {error.strerror}.") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RecipeError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}.") from None
+        if not isinstance(raw, dict):
+            raise RecipeError(f"'{path}' must hold a mapping of keys such as `model` and `budget_tokens`.")
+        if isinstance(raw.get("model"), str) and (path.parent / raw["model"]).is_dir():
+            raw["model"] = str(path.parent / raw["model"])
+    changes = {key: value for key, value in changes.items() if value is not None}
+    for key, other in (("steps", "budget_tokens"), ("budget_tokens", "steps")):
+        if key in changes:
+            raw.pop(other, None)
+    try:
+        settings = Settings.model_validate(raw | changes)
+    except ValidationError as error:
+        raise RecipeError(_sentence(error)) from None
+    for name in settings.methods:
+        if name not in names():
+            raise MethodError(f"`methods` names '{name}', no method.{did_you_mean(name, names())}")
+        build(settings.spec(name))
+    return settings
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        group = EndTaskSettings if len(first["loc"]) > 1 else Settings
+        return f"Unknown key `{key}` in the settings.{did_you_mean(str(first['loc'][-1]), group.model_fields)}"
+    return f"`{key}` in the settings: {first['msg']} (got {first['input']!r})."
+
+
+def identity(settings: Settings, recipe: Recipe) -> dict[str, Any]:
+    """What must be equal for two cells to stand in one table: the settings, and the contents of model and data.
+
+    Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the
+    methods' own options, which each cell keeps.
+    """
+    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "model"})
+    general = [recipe.general] if recipe.general is not None else []
+    return known | {
+        "model": _model(str(recipe.model.path), recipe.model.revision),
+        "corpora": {domain.name: _corpus(domain) for domain in (*recipe.domains, *general)},
+        "end_task_files": {
+            task.name: [digest(file) for part in (task.train, task.test) for file in resolve_files(part)]
+            for task in recipe.end_tasks
+        },
+    }
+
+
+def _model(path: str, revision: str | None) -> str:
+    """A hub id, or a folder's name and the digests of its weights: it may lie elsewhere on another machine."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return f"{path}@{revision}" if revision else path
+    weights = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
+    return " ".join([folder.resolve().name, *(digest(file)[:12] for file in weights)])
+
+
+def _corpus(domain: Domain) -> list[str]:
+    held_out = domain.held_out_corpus
+    own = [corpus_fingerprint(corpus) for corpus in (domain, held_out) if corpus is not None]
+    return [*own, str(domain.held_out_share)] if domain.held_out_share else own

@@ -1,0 +1,197 @@
+"""From cells to the numbers of the table: means over orders and seeds, intervals, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from everlearn.benchmarking.cells import CellResult, Moment
+from everlearn.errors import RunError, did_you_mean
+from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
+from everlearn.report.runs import Estimate
+
+Metric = Literal["f1", "accuracy"]
+METRICS: tuple[Metric, ...] = ("f1", "accuracy")
+Unit = tuple[int | None, int | None]
+"""Order and seed of a cell; None where that makes no difference."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An entry minus the reference, over the cells of the same order and seed."""
+
+    estimate: Estimate
+    p_value: float | None
+    """Two-sided sign-flip permutation test; None with fewer than two pairs."""
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """An entry of the table.
+
+    Attributes:
+        numbers: as :func:`numbers` names them, over all of the entry's cells.
+        differences: each number minus the reference's; empty for the reference itself.
+        facts: of the first cell; the same for all of them.
+        seconds: of training, the mean over cells.
+        units: number → the value of each cell.
+    """
+
+    entry: str
+    title: str
+    cells: int
+    facts: CellResult
+    numbers: dict[str, Estimate]
+    seconds: float
+    differences: dict[str, Difference] = field(default_factory=dict)
+    units: dict[str, dict[Unit, float]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return {
+            "entry": self.entry,
+            "title": self.title,
+            "cells": self.cells,
+            "numbers": {name: vars(found) for name, found in self.numbers.items()},
+            "differences": {
+                name: {**vars(found.estimate), "p_value": found.p_value, "pairs": found.pairs}
+                for name, found in self.differences.items()
+            },
+            "domain_id_at_test": self.facts.domain_id_at_test,
+            "old_data": self.facts.old_data,
+            "parameters": self.facts.parameters,
+            "passes_per_step": self.facts.passes_per_step,
+            "seconds": self.seconds,
+            "tokens": self.facts.tokens,
+        }
+
+
+def numbers(cell: CellResult) -> dict[str, float]:
+    """What one cell brought; what it cannot have is absent.
+
+    ========================  =======================================================================================
+    ``f1``, ``accuracy``      A_T: mean over end tasks at the end, each the mean over its fine-tunings
+    ``f1/<task>`` …           the same of one task
+    ``f1_forgetting`` …       (1/(T−1)) Σ_{k<T} (A_kk − A_Tk): what the tasks of earlier domains lost (DAS, arXiv
+                              2302.03241); below 0 later domains helped. Only where domains are learnt in an order
+    ``bits``                  held-out bits per byte at the end, mean over domains
+    ``bits_learnt``           base model − right after the own domain, mean over domains; above 0 is good
+    ``bits_forgotten``        end − right after the own domain, mean over earlier domains; above 0 is bad
+    ``bits_drift``            general text, end − base model; above 0 is bad
+    ========================  =======================================================================================
+    """
+    found: dict[str, float] = {}
+    earlier = cell.domains[:-1] if cell.order is not None else []
+    for metric in METRICS:
+
+        def score(task: str, moment: Moment, metric: Metric = metric) -> float | None:
+            scores = cell.tasks[task].get(moment)
+            return None if scores is None else float(np.mean(getattr(scores, metric)))
+
+        finals = {task: score(task, "final") for task in cell.tasks}
+        known = {task: value for task, value in finals.items() if value is not None}
+        _add_mean(found, metric, known.values())
+        found |= {f"{metric}/{task}": value for task, value in known.items()}
+        lost = [(score(task, "learnt"), score(task, "final")) for task in earlier if task in cell.tasks]
+        _add_mean(found, f"{metric}_forgetting", [a - b for a, b in lost if a is not None and b is not None])
+    own = [bits for name, bits in cell.bits_per_byte.items() if name in cell.domains]
+    before = [bits for name, bits in cell.bits_per_byte.items() if name in earlier]
+    general = [bits for name, bits in cell.bits_per_byte.items() if name not in cell.domains]
+    _add_mean(found, "bits", [bits["final"] for bits in own])
+    _add_mean(found, "bits_learnt", [bits["base"] - bits["learnt"] for bits in own if "learnt" in bits])
+    _add_mean(found, "bits_forgotten", [bits["final"] - bits["learnt"] for bits in before])
+    _add_mean(found, "bits_drift", [bits["final"] - bits["base"] for bits in general])
+    return found
+
+
+def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list[Line]:
+    """A line for each entry, in the order in which entries first come.
+
+    Intervals are bootstraps over the entry's cells (orders × seeds): they say how far other orders and seeds could
+    move the mean. Differences pair cells of the same order and seed; where one side does not depend on the order, the
+    other is averaged over its orders first.
+
+    Args:
+        cells: of one grid.
+        reference: the entry that the others are compared with; plain training, or the first, when left out.
+
+    Raises:
+        RunError: there is no cell, or none of the reference.
+    """
+    if not cells:
+        raise RunError("There is no result yet: run `everlearn bench` without `--show` first.")
+    entries: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        entries.setdefault(cell.entry, []).append(cell)
+    if reference is not None and reference not in entries:
+        raise RunError(
+            f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, entries)}"
+        )
+    against = reference or ("sequential" if "sequential" in entries else next(iter(entries)))
+    lines = {name: _line(found) for name, found in entries.items()}
+    for name, line in lines.items():
+        if name != against:
+            for number, values in line.units.items():
+                if number in lines[against].units:
+                    line.differences[number] = difference(values, lines[against].units[number])
+    return list(lines.values())
+
+
+def _line(cells: Sequence[CellResult]) -> Line:
+    first = cells[0]
+    units: dict[str, dict[Unit, float]] = {}
+    for cell in cells:
+        for name, value in numbers(cell).items():
+            units.setdefault(name, {})[cell.order, cell.seed] = value
+    return Line(
+        first.entry,
+        first.title,
+        len(cells),
+        first,
+        {name: _estimate(list(values.values()), name) for name, values in units.items()},
+        float(np.mean([cell.seconds for cell in cells])),
+        units=units,
+    )
+
+
+def difference(ours: dict[Unit, float], theirs: dict[Unit, float]) -> Difference:
+    """The mean of a − b over the pairs that both sides have."""
+    if any(order is None for order, _ in (*ours, *theirs)):
+        ours, theirs = _over_orders(ours), _over_orders(theirs)
+    ours, theirs = _for_seeds(ours, theirs), _for_seeds(theirs, ours)
+    pairs = [unit for unit in ours if unit in theirs]
+    a, b = [ours[unit] for unit in pairs], [theirs[unit] for unit in pairs]
+    if len(pairs) < 2:
+        return Difference(Estimate(a[0] - b[0] if pairs else None), None, len(pairs))
+    found = paired_bootstrap(a, b, seed="bench")
+    return Difference(Estimate(found.difference, found.low, found.high), permutation_test(a, b), len(pairs))
+
+
+def _over_orders(side: dict[Unit, float]) -> dict[Unit, float]:
+    seeds: dict[int | None, list[float]] = {}
+    for (_, seed), value in side.items():
+        seeds.setdefault(seed, []).append(value)
+    return {(None, seed): float(np.mean(values)) for seed, values in seeds.items()}
+
+
+def _for_seeds(side: dict[Unit, float], other: dict[Unit, float]) -> dict[Unit, float]:
+    """The base model has no seed: it is the same beside every seed of the other side."""
+    only = side.get((None, None))
+    return side if only is None else dict.fromkeys(other, only)
+
+
+def _estimate(values: Sequence[float], name: str) -> Estimate:
+    if len(values) < 2:
+        return Estimate(values[0])
+    low, high = percentiles(bootstrap_ratio(values, np.ones(len(values)), seed=("bench", name))[:, 0])
+    return Estimate(float(np.mean(values)), float(low), float(high))
+
+
+def _add_mean(found: dict[str, float], name: str, values: Iterable[float]) -> None:
+    listed = list(values)
+    if listed:
+        found[name] = float(np.mean(listed))

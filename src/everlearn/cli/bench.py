@@ -1,0 +1,121 @@
+"""``everlearn bench``: methods × orders × seeds on a suite, one result a cell, one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everlearn.cli.common import AsJson, console
+
+
+def command(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="The suite, for example six-domains.")],
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods and variants by our names or the paper's, with commas; also `none` (the base model), "
+            "`separate` (one model per domain), `pool` (all domains at once), or `all` (the paper's table)."
+        ),
+    ] = None,
+    orders: Annotated[str, typer.Option(help="Numbers of the suite's orders, with commas.")] = "0",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds of training: 0, 1, …")] = 3,
+    budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the suite's data.")] = None,
+    model: Annotated[str | None, typer.Option(help="Hub id or folder of the base model.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="YAML file with what all cells share.")] = None,
+    results: Annotated[Path | None, typer.Option(help="One JSON file a cell; bench/SUITE when left out.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Runs under way; runs/bench-SUITE when left out.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")] = False,
+    only_show: Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")] = False,
+    reference: Annotated[
+        str | None, typer.Option(help="Entry that the others are compared with; plain training when left out.")
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the tables: .html, .md, .tex, .csv or .json."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
+    from everlearn.benchmarking import Grid, find_suite, load_results, load_settings, resolve
+    from everlearn.errors import RecipeError
+    from everlearn.loading import quiet
+    from everlearn.progress import Terminal
+
+    quiet()
+    endings = ("html", "md", "tex", "csv", "json")
+    for file in output or ():
+        if file.suffix.lower().lstrip(".") not in endings:
+            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(endings)}.")
+    chosen = find_suite(suite)
+    entries = resolve(_words(methods)) if methods is not None else []
+    place = results or Path("bench") / suite
+    states = []
+    if not only_show:
+        if not entries:
+            raise RecipeError("`everlearn bench` needs `--methods`, for example --methods sequential,das,ewc.")
+        grid = Grid(
+            chosen,
+            entries,
+            _numbers(orders),
+            range(seeds),
+            load_settings(settings, model=model, budget_tokens=budget),
+            place,
+            runs or Path("runs") / f"bench-{suite}",
+            data=data,
+            keep=keep,
+            reporter=Terminal(),
+        )
+        states = grid.run()
+    cells = [cell for cell in load_results(place) if not (only_show and entries) or cell.entry in _names(entries)]
+    _show(chosen, cells, states, resolve([reference])[0].name if reference else None, place, output, as_json)
+    if any(state.state == "failed" for state in states):
+        raise typer.Exit(1)
+
+
+def _show(
+    suite: Any, cells: Any, states: Any, reference: str | None, place: Path, output: list[Path] | None, as_json: bool
+) -> None:
+    from everlearn import files
+    from everlearn.benchmarking.page import Sheet, status_table
+    from everlearn.report.tables import terminal_table
+
+    if not cells and states:  # nothing came through: the reasons are all there is
+        sheet = None
+    else:
+        sheet = Sheet(suite, cells, reference)
+        for file in output or [place / "index.html"]:
+            writers = {"html": sheet.page, "md": sheet.markdown, "tex": sheet.latex, "csv": sheet.csv}
+            files.write_text(file, writers.get(file.suffix.lower().lstrip("."), sheet.json)())
+    if as_json:
+        import json
+
+        value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
+        print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
+        return
+    shown = console()
+    if sheet is not None:
+        shown.print(sheet.terminal())
+        for file in output or [place / "index.html"]:
+            shown.print(f"Wrote {file}", markup=False, soft_wrap=True)
+    if states:
+        shown.print(terminal_table(status_table(states)))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word.strip()]
+
+
+def _names(entries: Any) -> set[str]:
+    return {entry.name for entry in entries}
+
+
+def _numbers(text: str) -> list[int]:
+    from everlearn.errors import RecipeError
+
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError:
+        raise RecipeError(f"`--orders` is '{text}', but must be numbers with commas, for example 0,1.") from None

@@ -1,0 +1,126 @@
+"""Importance for general knowledge without the data that it came from (arXiv 2302.03241, eq. 5)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from everlearn.anatomy import Site
+from everlearn.errors import MethodError
+from everlearn.importance.units import Batch, Reduce, gate_gradients
+from everlearn.modes import evaluating, training
+
+if TYPE_CHECKING:
+    from everlearn.objectives import Objective
+
+Text = Literal["plain", "masked"]
+Representation = Literal["hidden", "logits"]
+Softmax = Literal["features", "sequence"]
+
+
+def general_importance(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    objective: Objective,
+    sites: Sequence[Site] | None = None,
+    reduce: Reduce = "abs_per_sample",
+    *,
+    dropout: bool = True,
+    text: Text = "plain",
+    representation: Representation = "hidden",
+    softmax: Softmax = "features",
+) -> dict[str, Tensor]:
+    """Importance of every unit for general knowledge, measured on any text (arXiv 2302.03241, eq. 5).
+
+    A text is run twice in one pass, with independent dropout, and the difference of the two representations
+    (:func:`proxy_kl_per_sample`) is differentiated: units that the model's knowledge is robust in matter less. Both
+    copies of a sample share its gates, so the absolute value is taken per sample. The model is in training mode
+    during the passes only.
+
+    Args:
+        model: the model, at the weights to measure.
+        batches: as the objective collates them.
+        objective: gives the model's inputs and the last hidden state.
+        sites: which units; None for all.
+        reduce: see :func:`~everlearn.importance.units.unit_importance`.
+        dropout: off, as in the released code, the two passes are equal and the result is rounding noise.
+        text: the text before masking (``plain_ids``) where a batch has it, or as the objective masked it.
+        representation: the last hidden state, or the logits (which hold a vocabulary for every token in memory).
+        softmax: the axis of the distributions; the released code takes the positions.
+
+    Returns:
+        Site name to importance, [units] float32.
+
+    Raises:
+        MethodError: the model has no dropout (the proxy would be zero everywhere), there is no batch, or a gradient
+            is not finite.
+    """
+    if dropout and not has_dropout(model):
+        raise MethodError(
+            "General importance compares two passes with different dropout, but this model has no dropout: every rate "
+            "is 0, so the measure would be exactly zero. Give the model dropout (for example "
+            "`model.config: {attention_dropout: 0.1}`), or do not ask for general importance."
+        )
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        inputs = objective.inputs(batch)
+        if text == "plain" and "plain_ids" in batch:
+            inputs["input_ids"] = batch["plain_ids"]
+        twice = {name: torch.cat([value, value]) for name, value in inputs.items()}
+        if representation == "hidden":
+            both = objective.hidden(model, twice)
+        else:
+            outputs: Any = model(**twice, **objective.options())
+            both = outputs.logits
+        first, second = both.chunk(2)
+        # The mask of the sequence whose hidden state this is; document masks [B, 1, S, S] hide no position.
+        mask = inputs.get("decoder_attention_mask" if "decoder_input_ids" in inputs else "attention_mask")
+        return proxy_kl_per_sample(first, second, mask if mask is not None and mask.dim() == 2 else None, softmax)
+
+    mode: contextlib.AbstractContextManager[None] = training(model) if dropout else evaluating(model)
+    with mode:
+        return gate_gradients(model, batches, loss, sites, reduce, copies=2)
+
+
+def proxy_kl_per_sample(
+    first: Tensor, second: Tensor, mask: Tensor | None = None, softmax: Softmax = "features"
+) -> Tensor:
+    """KL(p₁ ‖ p₂) between two representations of the same texts.
+
+    Args:
+        first: representation of the first pass, [B, S, H].
+        second: representation of the second pass, [B, S, H].
+        mask: 1 for the tokens that count, [B, S]; None counts all.
+        softmax: `features` gives every token a distribution over its features (the mean over tokens is returned),
+            `sequence` every feature one over the tokens (the mean over features).
+
+    Returns:
+        Nats per token, or per feature, for each sample, [B].
+    """
+    first, second = first.float(), second.float()
+    if softmax == "sequence":
+        if mask is not None:
+            hidden = mask[:, :, None] == 0
+            first, second = (x.masked_fill(hidden, torch.finfo(torch.float32).min) for x in (first, second))
+        p, q = F.log_softmax(first, dim=1), F.log_softmax(second, dim=1)
+        return (p.exp() * (p - q)).sum(1).mean(-1)
+    p, q = F.log_softmax(first, dim=-1), F.log_softmax(second, dim=-1)
+    tokens = (p.exp() * (p - q)).sum(-1)
+    if mask is None:
+        return tokens.mean(1)
+    return (tokens * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Whether any rate is above 0, as a dropout module or as a number that a functional dropout reads."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            return True
+        if any("drop" in name and isinstance(value, float) and value > 0 for name, value in vars(module).items()):
+            return True
+    return False

@@ -1,0 +1,299 @@
+"""The grid: every way of making a cell, missing cells only, kill and resume, a failing cell, sharing, settings."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench_suite import STEPS, TinySuite
+from everlearn import files
+from everlearn.benchmarking import CellResult, Grid, Settings, load_results, load_settings, resolve
+from everlearn.benchmarking import making as making_module
+from everlearn.benchmarking.entries import of_method
+from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
+from everlearn.learner import ContinualLearner
+from everlearn.methods.ewc import EWC
+from everlearn.run_folder import RunFolder
+from everlearn.scoring import Scorer
+
+ALL = ["none", "separate", "pool", "ncl", "ewc"]
+EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
+
+
+def grid(folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), settings: Settings | None = None, **options) -> Grid:
+    return Grid(
+        TinySuite(folder),
+        resolve(entries),
+        orders,
+        seeds,
+        settings or Settings(methods=EWC_OPTIONS),
+        folder / "results",
+        folder / "runs",
+        **options,
+    )
+
+
+def cell(folder: Path, name: str) -> CellResult:
+    return CellResult.model_validate(files.read_json(folder / "results" / f"{name}.json"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished grid with everything in it, models kept."""
+    folder = tmp_path_factory.mktemp("grid")
+    states = grid(folder, ALL, keep=True).run()
+    assert [(state.state, state.reason) for state in states] == [("done", "")] * len(ALL)
+    return folder
+
+
+def copy_of(whole: Path, folder: Path) -> Path:
+    """The same grid elsewhere, with its data where it was."""
+    shutil.copytree(whole / "results", folder / "results")
+    shutil.copytree(whole / "runs", folder / "runs")
+    return folder
+
+
+def test_a_stream_is_what_the_learner_measured(whole: Path) -> None:
+    found = cell(whole, "sequential-order0-seed0")
+    results = files.read_json(whole / "runs/sequential-order0-seed0/run/results.json")
+    accuracy, bits = results["matrices"]["accuracy"], results["matrices"]["bits_per_byte"]
+    for stage, (name, moments) in enumerate(found.tasks.items(), 1):
+        column = accuracy["columns"].index(name)
+        for moment, row in (("base", 0), ("learnt", stage), ("final", 3)):
+            scores = moments[moment]  # type: ignore[index]
+            assert len(scores.accuracy) == 2
+            assert sum(scores.accuracy) / 2 == pytest.approx(accuracy["values"][row][column])
+            assert (scores.f1 == scores.accuracy) == (name == "c") or scores.f1 == scores.macro_f1
+    assert found.matrix is not None
+    assert found.matrix.columns == bits["columns"] == ["a", "b", "c", "general"]
+    assert found.matrix.values == [pytest.approx(row) for row in bits["values"]]
+    assert found.bits_per_byte["a"]["learnt"] == pytest.approx(bits["values"][1][0])
+    assert found.bits_per_byte["general"].keys() == {"base", "final"}
+    assert found.tokens == results["cost"]["tokens"] == 3 * STEPS * 2 * 32
+    assert cell(whole, "ewc-order0-seed0").options == {"samples": 4, "strength": 10.0}
+
+
+def test_only_diagonal_and_final_end_tasks_are_fine_tuned(whole: Path) -> None:
+    evaluation = whole / "runs/sequential-order0-seed0/run/evaluation"
+    measured = [sorted(path.stem for path in (evaluation / f"stage-0{row}").glob("[abc].json")) for row in range(4)]
+    assert measured == [["a", "b", "c"], ["a"], ["b"], ["a", "b", "c"]]
+
+
+def test_the_base_model_is_measured_once(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = cell(whole, "none")
+    assert base.order is None
+    assert base.seed is None
+    for name in ("sequential-order0-seed0", "ewc-order0-seed0", "separate-seed0", "pool-seed0"):
+        other = cell(whole, name)
+        for task in base.tasks:
+            assert other.tasks[task]["base"] == base.tasks[task]["base"] == base.tasks[task]["final"]
+        for text in base.bits_per_byte:
+            assert other.bits_per_byte[text]["base"] == base.bits_per_byte[text]["final"]
+    rows: list[int] = []
+    original = Scorer._end_task
+    monkeypatch.setattr(Scorer, "_end_task", lambda s, row, *rest: (rows.append(row), original(s, row, *rest))[1])
+    shutil.copytree(whole / "runs/base", tmp_path / "runs/base")
+    again = grid(whole, ["ncl"])
+    again.results, again.runs = tmp_path / "results", tmp_path / "runs"
+    assert [state.state for state in again.run()] == ["done"]
+    assert 0 not in rows
+    assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
+
+
+def test_separate_models_start_from_the_base(whole: Path) -> None:
+    """The first domain of plain training is that domain alone; the others are not what the stream made of them."""
+    alone, stream = cell(whole, "separate-seed0"), cell(whole, "sequential-order0-seed0")
+    assert alone.tasks["a"]["final"] == stream.tasks["a"]["learnt"]
+    assert alone.bits_per_byte["a"]["learnt"] == stream.bits_per_byte["a"]["learnt"]
+    assert alone.bits_per_byte["b"]["learnt"] != stream.bits_per_byte["b"]["learnt"]
+    assert alone.tokens == stream.tokens
+    drifts = [
+        files.read_json(whole / f"runs/separate-seed0/{name}/results.json")["matrices"]["bits_per_byte"]["values"][1][1]
+        for name in "abc"
+    ]
+    assert alone.bits_per_byte["general"]["final"] == pytest.approx(sum(drifts) / 3)
+
+
+def test_pool_learns_all_domains_in_one_training(whole: Path) -> None:
+    found = cell(whole, "pool-seed0")
+    documents = (whole / "runs/pool-corpus/documents.jsonl").read_text().splitlines()
+    assert len(documents) == 3 * 40
+    recipe = RunFolder(whole / "runs/pool-seed0/run").recipe()
+    assert recipe.train["max_steps"] == 3 * STEPS
+    assert recipe.train["warmup_steps"] == 3
+    assert found.tokens == cell(whole, "sequential-order0-seed0").tokens
+    assert found.tasks.keys() == {"a", "b", "c"}
+    assert found.bits_per_byte.keys() == {"a", "b", "c", "general"}
+    assert found.bits_per_byte["a"]["final"] < found.bits_per_byte["a"]["base"]
+    assert all("learnt" not in moments for moments in (*found.tasks.values(), *found.bits_per_byte.values()))
+
+
+def test_only_missing_cells_are_made(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_of(whole, tmp_path)
+    (tmp_path / "results/sequential-order0-seed0.json").unlink()
+    shutil.rmtree(tmp_path / "runs/sequential-order0-seed0")
+    trained: list[Path] = []
+    original = ContinualLearner.train_stage
+    monkeypatch.setattr(
+        ContinualLearner,
+        "train_stage",
+        lambda self, *rest: (trained.append(self.folder.path), original(self, *rest))[1],
+    )
+    again = grid(whole, ALL)
+    again.results, again.runs = tmp_path / "results", tmp_path / "runs"
+    assert [state.state for state in again.states()].count("missing") == 1
+    again.run()
+    assert set(trained) == {tmp_path / "runs/sequential-order0-seed0/run"}
+    assert len(trained) == 3
+    kept = list((tmp_path / "runs/sequential-order0-seed0/run").glob("stage-*"))
+    assert kept == []
+    assert (tmp_path / "runs/sequential-order0-seed0/run/evaluation/stage-01/a.json").is_file()
+    trained.clear()
+    (tmp_path / "results/sequential-order0-seed0.json").unlink()
+    again.run()
+    assert trained == []  # a lost result comes from the run that is there
+    assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
+
+
+def test_a_killed_grid_goes_on_and_ends_the_same(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    original, calls = ContinualLearner.train_stage, []
+
+    def dying(self: ContinualLearner, index: int, *rest: object) -> None:
+        calls.append(index)
+        if calls == [1, 2]:
+            raise Killed
+        original(self, index, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ContinualLearner, "train_stage", dying)
+    first = grid(whole, ["ewc"])
+    first.results, first.runs = tmp_path / "results", tmp_path / "runs"
+    with pytest.raises(Killed):
+        first.run()
+    assert [state.state for state in first.states()] == ["missing"]
+    assert not list((tmp_path).glob("results/*"))
+    first.run()
+    assert calls == [1, 2, 2, 3]
+    mine, theirs = cell(tmp_path, "ewc-order0-seed0"), cell(whole, "ewc-order0-seed0")
+    assert (mine.tasks, mine.bits_per_byte) == (theirs.tasks, theirs.bits_per_byte)
+
+
+def test_a_failing_cell_does_not_stop_the_others(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: EWC, *rest: object) -> None:
+        raise ZeroDivisionError("no Fisher today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EWC, "end_domain", broken)
+        found = grid(whole, ["ewc", "ncl"])
+        found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+        states = {state.cell: state for state in found.run()}
+        failed = states["ewc-order0-seed0"]
+        assert (failed.state, failed.reason) == ("failed", "ZeroDivisionError: no Fisher today")
+        assert states["sequential-order0-seed0"].state == "done"
+        assert "broken" in files.read_json(tmp_path / "runs/ewc-order0-seed0/failed.json")["traceback"]
+    assert {state.state for state in found.run()} == {"done"}
+
+
+def test_a_cell_of_another_process_is_left_alone(whole: Path, tmp_path: Path) -> None:
+    copy_of(whole, tmp_path)
+    (tmp_path / "results/sequential-order0-seed0.json").unlink()
+    found = grid(whole, ["ncl"])
+    found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+    with RunFolder(tmp_path / "runs/sequential-order0-seed0").lock():
+        assert [state.state for state in found.run()] == ["running"]
+    assert not (tmp_path / "results/sequential-order0-seed0.json").exists()
+    assert [state.state for state in found.run()] == ["done"]
+
+
+def test_other_settings_are_refused(whole: Path) -> None:
+    with pytest.raises(RunError, match=r"other settings \(`steps`: None there, 7 here\).*--results"):
+        grid(whole, settings=Settings(steps=7, methods=EWC_OPTIONS))
+    with pytest.raises(RunError, match=r"other options of 'ewc'.*10\.0.*11\.0"):
+        grid(whole, ["ewc"], settings=Settings(methods={"ewc": {"samples": 4, "strength": 11.0}})).run()
+    assert [state.state for state in grid(whole, ["ncl"], settings=Settings(methods={})).states()] == ["done"]
+    with pytest.raises(RecipeError, match=r"`--orders` names 9; the suite `tiny` has 0, 1"):
+        grid(whole, orders=(9,))
+
+
+def test_other_data_is_other_settings(whole: Path, tmp_path: Path) -> None:
+    """The place of the data does not matter, what is in it does."""
+    for path in whole.glob("*.jsonl"):
+        shutil.copy(path, tmp_path)
+    shutil.copytree(whole / "model", tmp_path / "model")
+    shutil.copytree(whole / "results", tmp_path / "results")
+    assert [state.state for state in grid(tmp_path, ALL).states()] == ["done"] * 5
+    with (tmp_path / "b.train.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    with pytest.raises(RunError, match="`corpora`"):
+        grid(tmp_path)
+
+
+def test_cells_are_entries_by_orders_by_seeds(tmp_path: Path) -> None:
+    names = [each.name for each in grid(tmp_path, ALL[:4], orders=(0, 1), seeds=(0, 1)).cells]
+    own = [f"{name}-seed{seed}" for seed in (0, 1) for name in ("separate", "pool")]
+    streams = [f"sequential-order{order}-seed{seed}" for seed in (0, 1) for order in (0, 1)]
+    assert sorted(names) == sorted(["none", *own, *streams])
+    assert names.index("sequential-order1-seed0") < names.index("sequential-order0-seed1")
+
+
+def test_a_damaged_or_foreign_result_is_named(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / "results", tmp_path / "results")
+    assert len(load_results(tmp_path / "results")) == 5
+    files.write_json(tmp_path / "results/notes.json", {"hello": 1})
+    with pytest.raises(RunError, match=r"notes\.json' is no cell"):
+        load_results(tmp_path / "results")
+
+
+def test_names_of_the_paper_and_ours() -> None:
+    assert [entry.name for entry in resolve(["NCL", "das", "DER++", "HAT-All", "sequential", "Pool", "RoBERTa"])] == [
+        "sequential",
+        "das",
+        "derpp",
+        "hat_all",
+        "pool",
+        "none",
+    ]
+    assert resolve(["DAP-RoBERTa"])[0].name == "separate"
+    assert resolve(["hat_all"])[0].title == "HAT-All"
+    with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
+        resolve(["ewcc"])
+    assert of_method("ewc").make is making_module.stream
+
+
+def test_settings_files(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    (tmp_path / "base").mkdir()
+    file.write_text("model: base\nsteps: 5\nend_tasks: {max_train: 10}\nmethods: {ewc: {strength: 3}}\n")
+    found = load_settings(file, budget_tokens=400, model=None)
+    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods"}
+    assert found.model == str(tmp_path / "base")
+    assert found.spec("ewc") == {"name": "ewc", "strength": 3}
+    assert load_settings(None, model="owner/name").model == "owner/name"
+    wrong: list[tuple[str, type[EverlearnError], str]] = [
+        ("step: 5", RecipeError, r"Unknown key `step`.*Did you mean 'steps'"),
+        ("end_tasks: {max_trian: 5}", RecipeError, r"`end_tasks.max_trian`.*'max_train'"),
+        ("steps: 0", RecipeError, r"`steps`.*got 0"),
+        ("methods: {ewcc: {}}", MethodError, r"'ewcc', no method.*'ewc'"),
+        ("methods: {ewc: {strenght: 1}}", MethodError, r"no option 'strenght'"),
+        ("[1]", RecipeError, "mapping"),
+        ("a: [", RecipeError, "not valid YAML"),
+    ]
+    for text, kind, sentence in wrong:
+        file.write_text(text)
+        with pytest.raises(kind, match=sentence):
+            load_settings(file)
+    with pytest.raises(RecipeError, match="cannot be read"):
+        load_settings(tmp_path / "none.yaml")
+
+
+def test_kept_models_are_whole(whole: Path) -> None:
+    for run in ("sequential-order0-seed0/run/stage-03-c", "separate-seed0/b/stage-01-b", "pool-seed0/run/stage-01-pool"):
+        assert files.damage(whole / "runs" / run) is None
+        assert all(torch.isfinite(x).all() for x in files.load_tensors(whole / "runs" / run / "model.safetensors").values())
