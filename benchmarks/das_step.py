@@ -10,7 +10,7 @@ DAS in these forms, all in turns (see ``harness.py``):
     exact              the paper's mathematics in one pass, projected where there is a label
     stop gradient      the gated rows in a pass of their own without gradient
     anchor masked      the pass of the loss is one of the two representations
-    quarter            a quarter of each batch contrasted; with the masked anchor too
+    quarter            a quarter of each batch contrasted; with the masked anchor too; with both savings
     mask alone         contrast 0
 
 The mask is of a later domain, so that every view is there; its importance is random, because its values do not change
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM, RobertaConfig, Trainer
+from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
 import harness
 from everlearn.anatomy import anatomy
@@ -45,6 +45,7 @@ DAS: dict[str, dict[str, Any]] = {
     "anchor masked": {"anchor": "masked"},
     "quarter": {"contrast_fraction": 0.25},
     "quarter, anchor masked": {"contrast_fraction": 0.25, "anchor": "masked"},
+    "quarter, both": {"contrast_fraction": 0.25, "anchor": "masked", "stop_gradient_prev": True},
     "mask alone": {"contrast": 0},
 }
 
@@ -96,7 +97,8 @@ def model_of(size: str, device: str) -> nn.Module:
     if size == "small":
         return harness.small_model("roberta", device)
     torch.manual_seed(0)
-    config = RobertaConfig(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, **harness.SPECIAL)
+    sizes = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}  # the rest is the default
+    config = AutoConfig.for_model("roberta", **sizes, **harness.SPECIAL)
     model: nn.Module = AutoModelForMaskedLM.from_config(config, dtype=torch.float32).to(device)
     return model
 

@@ -24,7 +24,7 @@ from everlearn.recipe import Recipe
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
-QUICK |= {"contrast_dropout": 0.0}
+QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
 TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}

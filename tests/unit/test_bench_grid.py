@@ -10,7 +10,7 @@ import torch
 
 from bench_suite import STEPS, TinySuite
 from everlearn import files
-from everlearn.benchmarking import CellResult, Grid, Settings, load_results, load_settings, resolve
+from everlearn.benchmarking import TABLE, CellResult, Grid, Settings, load_results, load_settings, resolve
 from everlearn.benchmarking import making as making_module
 from everlearn.benchmarking.entries import of_method
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
@@ -158,9 +158,7 @@ def test_only_missing_cells_are_made(whole: Path, tmp_path: Path, monkeypatch: p
     assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
 
 
-def test_a_killed_grid_goes_on_and_ends_the_same(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_grid_goes_on_and_ends_the_same(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Killed(BaseException):
         pass
 
@@ -262,6 +260,8 @@ def test_names_of_the_paper_and_ours() -> None:
     ]
     assert resolve(["DAP-RoBERTa"])[0].name == "separate"
     assert resolve(["hat_all"])[0].title == "HAT-All"
+    table = resolve(["all", "das"])
+    assert len(table) == len(TABLE) == len({entry.title for entry in table})
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
         resolve(["ewcc"])
     assert of_method("ewc").make is making_module.stream
@@ -294,6 +294,12 @@ def test_settings_files(tmp_path: Path) -> None:
 
 
 def test_kept_models_are_whole(whole: Path) -> None:
-    for run in ("sequential-order0-seed0/run/stage-03-c", "separate-seed0/b/stage-01-b", "pool-seed0/run/stage-01-pool"):
+    for run in (
+        "sequential-order0-seed0/run/stage-03-c",
+        "separate-seed0/b/stage-01-b",
+        "pool-seed0/run/stage-01-pool",
+    ):
         assert files.damage(whole / "runs" / run) is None
-        assert all(torch.isfinite(x).all() for x in files.load_tensors(whole / "runs" / run / "model.safetensors").values())
+        assert all(
+            torch.isfinite(x).all() for x in files.load_tensors(whole / "runs" / run / "model.safetensors").values()
+        )

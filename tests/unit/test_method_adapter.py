@@ -22,24 +22,24 @@ from everlearn.methods.das import DAS
 from everlearn.methods.inc_lora import IncLoRA
 
 IDS = torch.arange(5, 53).view(2, 24)
-OWN = "everlearn_adapter.layers."
+OWN = "everlearn_dap_adapter.layers."
 
 
 def vocabulary_of(index: int) -> PackedBlocks:
     """A domain of one of three disjoint vocabularies."""
     rows = stages.blocks(12, index)
     for row in rows:
-        row["input_ids"] = (row["input_ids"] % 40 + 10 + 100 * index).astype("int32")
+        row["input_ids"] = (row["input_ids"] % 8 + 10 + 100 * index).astype("int32")
     return PackedBlocks.from_blocks(rows, index, f"d{index}")
 
 
-def learnt(method: Adapter, model: nn.Module, vocabularies: list[int], steps: int = 12) -> list[Any]:
+def learnt(method: Adapter, model: nn.Module, vocabularies: list[int], steps: int = 8) -> list[Any]:
     """A stream of domains of their own vocabularies."""
     done = []
     for index, vocabulary in enumerate(vocabularies, 1):
         at = stages.stage(model, index, steps=steps)
         at.source = vocabulary_of(vocabulary)
-        stages.learn([method], at)
+        stages.learn([method], at, lr=0.05)
         done.append(at)
     return done
 
@@ -103,7 +103,7 @@ def test_it_starts_as_the_base_model_and_is_of_the_declared_size(architecture: s
     stages.hook(method, "begin_domain", at)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     layers = len(feed_forward_outputs(model))
-    assert len(trained) == 4 * layers == 4 * len(attached(model, "adapter").layers)
+    assert len(trained) == 4 * layers == 4 * len(attached(model, "dap_adapter").layers)
     assert sum(p.numel() for p in trained.values()) == layers * (2 * 32 * 2 + 2 + 32) == method.cost(model).parameters
     with torch.no_grad():
         assert torch.equal(at.objective.per_sample_loss(model, batch), before)
@@ -157,7 +157,7 @@ def test_one_adapter_for_the_stream_reads_every_text() -> None:
     assert not method.needs.domain_id_test
     at = stages.stage(model, 1)
     assert method.test_model(model, reading(at, "d1")) is model
-    assert not hasattr(model, "everlearn_adapter"), "before the first domain there is nothing to read with"
+    assert not hasattr(model, "everlearn_dap_adapter"), "before the first domain there is nothing to read with"
     first, second = learnt(method, model, [0], steps=3)[0], stages.stage(model, 2)
     kept = {name: value.clone() for name, value in method._kept["shared"].items()}
     stages.hook(method, "begin_domain", second)
@@ -252,7 +252,7 @@ def test_memory_round_trip() -> None:
     assert torch.equal(*losses)
     narrow = Adapter(reduction_factor=2)
     narrow.load_memory(method.memory())
-    with pytest.raises(MethodError, match=r"remembers 'everlearn_adapter.*another model or `reduction_factor`"):
+    with pytest.raises(MethodError, match=r"remembers 'everlearn_dap_adapter.*another model or `reduction_factor`"):
         narrow.test_model(copy.deepcopy(model), reading(at, "d2"))
 
 
@@ -261,9 +261,9 @@ def test_what_does_not_go_together_is_refused() -> None:
         with pytest.raises(MethodError, match=f"option '{option}'.*shared: true"):
             Adapter(shared=True, **{option: value})
     model, method = tiny.model(), Adapter()
-    with pytest.raises(MethodError, match="'adapter' does not work on a model with PEFT"):
+    with pytest.raises(MethodError, match="'dap_adapter' does not work on a model with PEFT"):
         method.check(stages.setting(model, [method, IncLoRA()]))
-    with pytest.raises(MethodError, match="'adapter' trains nothing but what it adds, so method 'dap_prompt'"):
+    with pytest.raises(MethodError, match="'dap_adapter' trains nothing but what it adds, so method 'dap_prompt'"):
         method.check(stages.setting(model, [method, build("dap_prompt")]))
     method.check(stages.setting(model, [method, DAS()]))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from everlearn.methods.das import DAS
 from everlearn.methods.das_options import RELEASED
 from everlearn.methods.protection import check_methods
 from everlearn.modes import evaluating
+from everlearn.recipe import load
 from everlearn.seeding import seeded
 
 SWITCHES = [{name: value} for name, value in RELEASED.items()] + [{"reduce": "signed_sum"}]
@@ -191,3 +194,18 @@ def test_more_refusals() -> None:
     with pytest.raises(MethodError, match="'units"):
         DAS(units=[])
     assert math.isclose(DAS(contrast_fraction=0.25, anchor="masked").cost(model).passes_per_step, 0.5)
+
+
+def test_shipped_recipes_load_and_their_commands_parse() -> None:
+    root = Path(__file__).parents[2]
+    paths = sorted((root / "recipes" / "das").glob("*.yaml"))
+    assert len(paths) == 2
+    for path in paths:
+        assert [method.name for method in load(path).methods()] == ["das"]
+        commands = re.findall(r"^#   everlearn run (\S+) ?(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert commands
+        for recipe, overrides in commands:
+            load(root / recipe, overrides.split())
+    assert load(paths[1]).methods()[0].config == build({"name": "das_released"}).config
+    single = load(paths[1], ["method=das", "method.pair=interleaved"]).methods()[0]
+    assert single.config == DAS(pair="interleaved").config

@@ -47,8 +47,10 @@ def test_a_variant_is_the_method_with_other_defaults(plain) -> None:
     made = build("plain_half")
     assert type(made) is plain
     assert (made.label, made.name, made.title, made.paper) == ("plain_half", "plain_test", "Half", plain.paper)
-    assert made.config.rate == 0.5 and made.config.other == 3
-    assert made.needs.domain_id_test and not build("plain_test").needs.domain_id_test
+    assert made.config.rate == 0.5
+    assert made.config.other == 3
+    assert made.needs.domain_id_test
+    assert not build("plain_test").needs.domain_id_test
     assert build("plain_paper").paper == "https://example.org/other"
     assert build({"name": "plain_half", "rate": 0.25}).config.rate == 0.25
     assert {"plain_test", "plain_half", "plain_paper"} <= set(names())
@@ -74,7 +76,7 @@ def test_variants_are_described_with_their_defaults(plain) -> None:
 
 
 def test_names_are_refused_when_wrong_or_taken(plain) -> None:
-    with pytest.raises(MethodError, match="There is no method 'plain_hafl'. Did you mean 'plain_half'"):
+    with pytest.raises(MethodError, match=r"There is no method 'plain_hafl'\. Did you mean 'plain_half'"):
         build("plain_hafl")
     for name, message in (("plain_half", "belongs to Plain already"), ("Plain-Half", "snake_case")):
         other = type("Other", (Method,), {"__doc__": "x", "name": name, "title": "x", "paper": ""})

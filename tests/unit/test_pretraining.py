@@ -146,3 +146,21 @@ def test_a_compact_tokenizer_is_the_same_one(make, tmp_path):
     assert one.mask_token_id == two.mask_token_id
     sizes = [(tmp_path / name / "tokenizer.json").stat().st_size for name in ("whole", "copy")]
     assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_shipped_english_base_is_whole_small_and_of_this_shape(make):
+    assert read_json(ENGLISH / "checksum.json") == {"model.safetensors": digest(ENGLISH / "model.safetensors")}
+    assert sum(path.stat().st_size for path in ENGLISH.iterdir() if path.is_file()) <= 12 * 10**6
+    config = AutoConfig.from_pretrained(ENGLISH)
+    wanted = make.configuration()
+    for name in ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings", "layer_norm_eps"):
+        assert getattr(config, name) == getattr(wanted, name), name
+    assert config.hidden_dropout_prob == 0.1
+    tokenizer = AutoTokenizer.from_pretrained(ENGLISH)
+    assert len(tokenizer) == config.vocab_size
+    text = "It is located in the north of the<mask> States."
+    batch = tokenizer(text, return_tensors="pt")
+    model = AutoModelForMaskedLM.from_pretrained(ENGLISH, dtype=torch.float32).eval()
+    with torch.no_grad():
+        best = model(**batch).logits[batch.input_ids == tokenizer.mask_token_id].argmax(-1)
+    assert tokenizer.decode(best) == " United"

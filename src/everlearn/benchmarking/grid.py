@@ -101,8 +101,6 @@ class Grid:
             raise RunError("A grid runs each cell in one process. Start `everlearn bench` several times to share it.")
         self.first = tuple(suite.orders[min(suite.orders)])
         self.cells = self._cells(entries, orders, seeds)
-        for cell in self.cells:
-            self.recipe(cell.domains, cell.spec, cell.seed or 0, self.runs)  # a wrong option stops here, not at night
         self.shared = identity(settings, self.recipe(self.first, {"name": "sequential"}, 0, self.runs))
         for found in load_results(results):
             found.check(self.shared, results)

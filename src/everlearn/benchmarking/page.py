@@ -17,7 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.entries import TABLE, our_name
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.suites import Published, Suite
-from everlearn.benchmarking.summary import METRICS, Line, Metric, summarise
+from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
 from everlearn.report import formatting as fmt
 from everlearn.report.html import render
 from everlearn.report.plots import dot_whisker, labelled
@@ -47,7 +47,8 @@ class Sheet:
         self.suite, self.cells = suite, cells
         places = {our_name(name): place for place, name in enumerate(TABLE)}
         self.lines = sorted(summarise(cells, reference), key=lambda line: (places.get(line.entry, 99), line.entry))
-        self.reference = next(line for line in self.lines if not line.differences or len(self.lines) == 1)
+        against = reference or plain_or_first(cell.entry for cell in cells)
+        self.reference = next(line for line in self.lines if line.entry == against)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.notes = list(dict.fromkeys(note for cell in cells for note in cell.notes))
 
@@ -107,7 +108,7 @@ class Sheet:
         return Table(
             f"Difference to {self.reference.title}",
             ("Method", *(title for _, title, _, _ in shown)),
-            tuple(row for row in self._rows(cells) if row[0] != self.reference.title),
+            tuple((line.title, tuple(cells(line))) for line in self.lines if line is not self.reference),
             "Runs of the same order and seed in pairs. p: two-sided sign-flip permutation test over these; with n "
             "pairs it cannot be below 2/2ⁿ.",
         )

@@ -39,6 +39,8 @@ class EndTaskSettings(Group):
     """Measure on no more than so many examples."""
     epochs_factor: float | None = Field(default=None, gt=0)
     """The epochs times this."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate, instead of the one of `settings`."""
     seeds: int | None = Field(default=None, ge=1)
     """Fine-tunings per end task."""
 
@@ -64,6 +66,8 @@ class Settings(Group):
     """Rows for importance, for every method that measures it."""
     blocks: int | None = Field(default=None, ge=1)
     """Held-out rows per domain and of general text."""
+    corpora: dict[str, str | dict[str, Any]] | None = None
+    """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
     end_tasks: EndTaskSettings = EndTaskSettings()
     """How end tasks are fine-tuned."""
     train: dict[str, Any] = {}
@@ -129,7 +133,7 @@ def identity(settings: Settings, recipe: Recipe) -> dict[str, Any]:
     Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the
     methods' own options, which each cell keeps.
     """
-    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "model"})
+    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "model", "corpora"})
     general = [recipe.general] if recipe.general is not None else []
     return known | {
         "model": _model(str(recipe.model.path), recipe.model.revision),

@@ -131,7 +131,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
         raise RunError(
             f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, entries)}"
         )
-    against = reference or ("sequential" if "sequential" in entries else next(iter(entries)))
+    against = reference or plain_or_first(entries)
     lines = {name: _line(found) for name, found in entries.items()}
     for name, line in lines.items():
         if name != against:
@@ -139,6 +139,12 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
                 if number in lines[against].units:
                     line.differences[number] = difference(values, lines[against].units[number])
     return list(lines.values())
+
+
+def plain_or_first(entries: Iterable[str]) -> str:
+    """What the others are compared with unless something is named."""
+    listed = list(entries)
+    return "sequential" if "sequential" in listed else listed[0]
 
 
 def _line(cells: Sequence[CellResult]) -> Line:

@@ -115,7 +115,7 @@ def _names(entries: Any) -> set[str]:
 def _numbers(text: str) -> list[int]:
     from everlearn.errors import RecipeError
 
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise RecipeError(f"`--orders` is '{text}', but must be numbers with commas, for example 0,1.") from None
+    words = _words(text)
+    if not words or not all(word.strip().isdigit() for word in words):
+        raise RecipeError(f"`--orders` is '{text}', but must be numbers with commas, for example 0,1.")
+    return [int(word) for word in words]

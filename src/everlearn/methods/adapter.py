@@ -49,25 +49,18 @@ class Adapter(Method):
     use, draws both matrices from N(0, 0.02²) and feeds W_down the normalised sum of h and the residual. There the
     parts of the vocabulary head that are not tied to the embeddings train too (`train_head`).
 
-    Settings with names of their own: one adapter through the whole stream (NCL-Adapter); a new adapter that starts at
-    j* = argmin_{j<t} exp(mean loss of adapter j on D_t) (DEMIX, arXiv 2108.05036, as in DAS); the adapter chosen at
-    test by the same measure on the text, without a domain id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL chooses
-    for each example; here for each test set, which is read with one adapter.
+    As it stands this is DAP-Adapter: an adapter for each domain. Settings with names of their own: one adapter through
+    the whole stream (NCL-Adapter); a new adapter that starts at j* = argmin_{j<t} exp(mean loss of adapter j on D_t)
+    (DEMIX, arXiv 2108.05036, as in DAS); the adapter chosen at test by the same measure on the text, without a domain
+    id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL chooses for each example; here for each test set, which is read
+    with one adapter.
     """
 
-    name = "adapter"
-    title = "Adapter"
+    name = "dap_adapter"
+    title = "DAP-Adapter"
     paper = "https://arxiv.org/abs/2005.00247"
     needs = _NEEDS
     variants = (
-        Variant(
-            "dap_adapter",
-            "DAP-Adapter",
-            "An adapter for each domain, learnt alone beside the frozen base model; the domain is known at test.",
-            {},
-            paper=_DAS,
-            needs=_NEEDS,
-        ),
         Variant(
             "ncl_adapter",
             "NCL-Adapter",
@@ -123,8 +116,8 @@ class Adapter(Method):
         for option, value in (("initialise", "nearest"), ("choose", "perplexity")):
             if self.config.shared and getattr(self.config, option) == value:
                 raise MethodError(
-                    f"Method 'adapter', option '{option}': '{value}' chooses among adapters, but `shared: true` has one "
-                    "for the whole stream. Set one of the two."
+                    f"Method 'dap_adapter', option '{option}': '{value}' chooses among adapters, but `shared: true` "
+                    "has one for the whole stream. Set one of the two."
                 )
         self.needs = replace(
             _NEEDS,
@@ -260,7 +253,7 @@ class Adapter(Method):
         for name, value in kept.items():
             if name in own and own[name].shape != value.shape:
                 raise MethodError(
-                    f"Method 'adapter' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"Method 'dap_adapter' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
                     f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `reduction_factor`."
                 )
         with torch.no_grad():

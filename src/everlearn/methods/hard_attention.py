@@ -127,6 +127,7 @@ class HardAttention(nn.Module):
         self.gates = None
         self.values.clear()
 
+    @torch.no_grad()
     def clamp(self) -> None:
         """Keep |e| within its limit."""
         local(self.embedding).clamp_(-LIMIT, LIMIT)

@@ -1,0 +1,203 @@
+"""Judge claims about methods from the cells of a grid: difference, interval, p-value and verdict of each comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from everlearn.benchmarking.cells import CellResult, Moment
+from everlearn.benchmarking.crossed import crossed_mean, holm
+from everlearn.benchmarking.summary import Unit
+from everlearn.report.runs import Estimate
+from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
+
+SIGNIFICANT = 0.05
+RUNS = 3
+"""No verdict rests on fewer: with two, noise of runs can make one difference in six of those that are not there."""
+Verdict = Literal["holds here", "does not hold here", "not decidable at this size", "not measured yet"]
+HOLDS: Verdict = "holds here"
+FAILS: Verdict = "does not hold here"
+OPEN: Verdict = "not decidable at this size"
+MISSING: Verdict = "not measured yet"
+Rows = dict[Unit, dict[str, float]]
+"""Order and seed → end task, or domain → a number."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to a question.
+
+    Attributes:
+        question: what was asked.
+        verdict: whether what is claimed was found.
+        difference: the mean over runs and tasks, in the unit of the number; of the number itself where a question
+            has no other entry. Without an interval where there is one run.
+        sides: means of the entry and of the other, over the paired runs.
+        p_value: two-sided, of the true mean being the question's bar (for equality, its nearer margin).
+        adjusted: the same after Holm's correction over the claim's comparisons.
+        runs: order and seed of the pairs.
+        tasks: end tasks, or domains.
+    """
+
+    question: Question
+    verdict: Verdict = MISSING
+    difference: Estimate = field(default_factory=Estimate)
+    sides: tuple[float, ...] = ()
+    p_value: float | None = None
+    adjusted: float | None = None
+    runs: tuple[Unit, ...] = ()
+    tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its findings and its own verdict."""
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the comparisons that the paper has: all hold; or one is contradicted, corrected for their number."""
+        counted = [finding for finding in self.findings if finding.question.published]
+        against = [finding.adjusted for finding in counted if finding.verdict == FAILS and finding.adjusted is not None]
+        if any(p < SIGNIFICANT for p in against):
+            return FAILS
+        if any(finding.verdict == MISSING for finding in counted):
+            return MISSING
+        return HOLDS if all(finding.verdict == HOLDS for finding in counted) else OPEN
+
+
+def parts(cell: CellResult, number: Number) -> dict[str, float]:
+    """What a number of :func:`~everlearn.benchmarking.summary.numbers` is the mean of: end task, or domain → value.
+
+    Empty where the cell cannot have the number.
+    """
+    earlier = set(cell.domains[:-1]) if cell.order is not None else set()
+    if number.startswith("bits"):
+        own = {name: bits for name, bits in cell.bits_per_byte.items() if name in cell.domains}
+        if number == "bits":
+            return _between(own, "final", None)
+        if number == "bits_learnt":
+            return _between(own, "base", "learnt")
+        return _between({name: bits for name, bits in own.items() if name in earlier}, "final", "learnt")
+    metric = number.removesuffix("_forgetting")
+    scores: dict[str, dict[Moment, float]] = {
+        task: {moment: float(np.mean(getattr(found, metric))) for moment, found in moments.items()}
+        for task, moments in cell.tasks.items()
+    }
+    if metric == number:
+        return _between(scores, "final", None)
+    return _between({task: found for task, found in scores.items() if task in earlier}, "learnt", "final")
+
+
+def ask(cells: Sequence[CellResult], question: Question) -> Finding:
+    """Answer a question, without the correction for others."""
+    ours, theirs = _rows(cells, question.entry, question.number), None
+    if question.other is not None:
+        theirs = _rows(cells, question.other, question.number)
+        ours, theirs = aligned(ours, theirs)
+    if not ours:
+        return Finding(question)
+    if theirs is None:
+        differences, sides = ours, [_mean(ours)]
+    else:
+        differences = {unit: {task: a - theirs[unit][task] for task, a in row.items()} for unit, row in ours.items()}
+        sides = [_mean(ours), _mean(theirs)]
+    found = crossed_mean(list(differences.values()))
+    interval = found.interval()
+    bar = question.bar
+    if question.relation == "within" and found.value < 0:
+        bar = -bar  # the nearer margin
+    return Finding(
+        question,
+        verdict=verdict(question, interval, len(differences)),
+        difference=Estimate(found.value, *(interval or ())),
+        sides=tuple(sides),
+        p_value=found.p_value(bar),
+        runs=tuple(sorted(differences, key=str)),
+        tasks=len({task for row in differences.values() for task in row}),
+    )
+
+
+def verdict(question: Question, interval: tuple[float, float] | None, runs: int) -> Verdict:
+    """The rule, fixed before anything was measured: which side of the bar the whole interval lies on.
+
+    An end that touches the bar decides nothing, and neither do fewer than `RUNS` runs.
+    """
+    if interval is None or runs < RUNS:
+        return OPEN
+    low, high = interval
+    bar = question.bar
+    if question.relation == "above":
+        yes, no = low > bar, high < bar
+    elif question.relation == "below":
+        yes, no = high < bar, low > bar
+    else:
+        yes, no = -bar < low and high < bar, low > bar or high < -bar
+    return HOLDS if yes else FAILS if no else OPEN
+
+
+def judge(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> list[Judged]:
+    """Judge claims from whatever cells there are."""
+    judged = []
+    for claim in claims:
+        found = [ask(cells, question) for question in claim.questions]
+        tested = [finding.p_value for finding in found if finding.p_value is not None]
+        adjusted = iter(holm(tested))
+        found = [each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found]
+        judged.append(Judged(claim, tuple(found)))
+    return judged
+
+
+def aligned(ours: Rows, theirs: Rows) -> tuple[Rows, Rows]:
+    """Both sides over the runs and tasks that both have.
+
+    Where one side does not depend on the order, the other is averaged over its orders; the base model, which has no
+    seed, stands beside every seed.
+    """
+    if any(order is None for order, _ in (*ours, *theirs)):
+        ours, theirs = _over_orders(ours), _over_orders(theirs)
+    ours, theirs = _for_seeds(ours, theirs), _for_seeds(theirs, ours)
+    found: tuple[Rows, Rows] = {}, {}
+    for unit in ours:
+        tasks = [task for task in ours[unit] if task in theirs.get(unit, {})]
+        if tasks:
+            for side, rows in zip(found, (ours, theirs), strict=True):
+                side[unit] = {task: rows[unit][task] for task in tasks}
+    return found
+
+
+def _rows(cells: Sequence[CellResult], entry: str, number: Number) -> Rows:
+    rows = {(cell.order, cell.seed): parts(cell, number) for cell in cells if cell.entry == entry}
+    return {unit: row for unit, row in rows.items() if row}
+
+
+def _over_orders(rows: Rows) -> Rows:
+    seeds: dict[int | None, dict[str, list[float]]] = {}
+    for (_, seed), row in rows.items():
+        for task, value in row.items():
+            seeds.setdefault(seed, {}).setdefault(task, []).append(value)
+    return {(None, seed): {task: float(np.mean(each)) for task, each in row.items()} for seed, row in seeds.items()}
+
+
+def _for_seeds(rows: Rows, other: Rows) -> Rows:
+    only = rows.get((None, None))
+    return rows if only is None else dict.fromkeys(other, only)
+
+
+def _between(scores: Mapping[str, Mapping[Moment, float]], first: Moment, then: Moment | None) -> dict[str, float]:
+    """The value at `first`, less the one at `then`, wherever there is both."""
+    wanted = [moment for moment in (first, then) if moment is not None]
+    return {
+        name: at[first] - (at[then] if then is not None else 0.0)
+        for name, at in scores.items()
+        if all(moment in at for moment in wanted)
+    }
+
+
+def _mean(rows: Rows) -> float:
+    return float(np.mean([value for row in rows.values() for value in row.values()]))

@@ -1,0 +1,151 @@
+"""The page of claims, in Markdown: the verdicts, then for each claim the comparisons that they rest on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from everlearn import files
+from everlearn.benchmarking.cells import CellResult, load_results
+from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, Finding, Judged, judge
+from everlearn.benchmarking.effects import effect_tables
+from everlearn.benchmarking.entries import resolve
+from everlearn.report import formatting as fmt
+from everlearn.report.tables import Cell, Table, escape_markdown, markdown_table
+from everlearn.suites.six_domains.claims import INTRODUCTION, Number, Question
+
+NUMBERS: dict[Number, str] = {
+    "f1": "F1",
+    "accuracy": "accuracy",
+    "f1_forgetting": "F1 forgetting",
+    "accuracy_forgetting": "accuracy forgetting",
+    "bits": "bits per byte at the end",
+    "bits_learnt": "bits per byte learnt",
+    "bits_forgotten": "bits per byte forgotten",
+}
+_HIDDEN = ("corpora", "end_task_files")
+"""Settings that are long lists of digests."""
+
+
+def write_claims(results: Path, output: Path) -> list[Judged]:
+    """Judge the claims of the DAS paper from a grid's results and write the page.
+
+    Args:
+        results: folder of the cells; it may be empty, or absent.
+        output: the Markdown file; replaced atomically.
+
+    Raises:
+        RunError: a file in `results` is no cell, or the cells were measured with different settings.
+    """
+    cells = load_results(results)
+    judged = judge(cells)
+    files.write_text(output, page("The claims of the DAS paper", INTRODUCTION, judged, cells))
+    return judged
+
+
+def page(title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
+    """The page.
+
+    Args:
+        title: its heading.
+        introduction: Markdown.
+        judged: the claims.
+        cells: what they were judged from.
+    """
+    titles = _titles(judged, cells)
+    parts = [f"# {escape_markdown(title)}", introduction.strip(), _measured(cells), markdown_table(summary(judged), 2)]
+    parts.append("## The comparisons")
+    for number, each in enumerate(judged, 1):
+        parts.append(markdown_table(claim_table(number, each, titles), 3))
+    effects = effect_tables(cells)
+    parts.append("## The place in the stream")
+    parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(judged: Sequence[Judged]) -> Table:
+    """One line a claim."""
+    verdicts = (HOLDS, FAILS, OPEN, MISSING)
+    rows = []
+    for number, each in enumerate(judged, 1):
+        counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
+        counted = [Cell(str(counts[verdict])) for verdict in verdicts]
+        rows.append((f"{number}. {each.claim.sentence}", (Cell(f"**{each.verdict}**"), *counted)))
+    tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
+    asked = sum(len(each.findings) for each in judged)
+    caption = (
+        f"The last four columns count the claim's comparisons of F1 and accuracy. {asked} comparisons in all, bits per "
+    )
+    caption += f"byte included; {tested} have a p-value so far."
+    return Table("Verdicts", ("Claim", "Verdict", *verdicts), tuple(rows), caption)
+
+
+def claim_table(number: int, judged: Judged, titles: Mapping[str, str]) -> Table:
+    """The comparisons of one claim."""
+    alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
+    measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
+    header = ("Compared", *measured, "p", "p (Holm)", "Runs × tasks", "Verdict")
+    rows = []
+    for finding in judged.findings:
+        cells = _cells(finding)
+        rows.append((question(finding.question, titles), tuple(cells[1:] if alone else cells)))
+    return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
+
+
+def question(asked: Question, titles: Mapping[str, str]) -> str:
+    """What is compared, in words: ``DAS > EWC: F1``."""
+    entry, name = titles[asked.entry], NUMBERS[asked.number]
+    sign = ">" if asked.relation == "above" else "<"
+    scale, _ = _scale(asked)
+    margin = f"{scale * asked.bar:g}" + (f" {'point' if scale * asked.bar == 1 else 'points'}" if asked.bar else "")
+    if asked.other is None:
+        return f"{entry}: {name} {sign} {margin}"
+    other = titles[asked.other]
+    if asked.relation == "within":
+        return f"{entry} = {other} ± {margin}: {name}"
+    return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
+
+
+def _cells(finding: Finding) -> list[Cell]:
+    scale, places = _scale(finding.question)
+    shown = [None if x is None else scale * x for x in vars(finding.difference).values()]
+    difference = fmt.estimate(type(finding.difference)(*shown), places, signed=True)
+    sides = " / ".join(fmt.fixed(scale * side, places) for side in finding.sides) or fmt.MISSING
+    size = f"{len(finding.runs)} × {finding.tasks}" if finding.runs else fmt.MISSING
+    texts = (sides, difference, _p(finding.p_value), _p(finding.adjusted), size, finding.verdict)
+    return [Cell(text) for text in texts]
+
+
+def _scale(asked: Question) -> tuple[float, int]:
+    """Scores are shown in points, bits as they are; and with how many decimals."""
+    return (100.0, 2) if asked.published else (1.0, 4)
+
+
+def _p(value: float | None) -> str:
+    return fmt.MISSING if value is None else "&lt; 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _measured(cells: Sequence[CellResult]) -> str:
+    """What the verdicts rest on."""
+    if not cells:
+        return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
+    settings = {key: value for key, value in cells[0].settings.items() if key not in _HIDDEN}
+    told = dict.fromkeys(cell.title for cell in cells if cell.domain_id_at_test)
+    kept = dict.fromkeys(cell.title for cell in cells if cell.old_data)
+    facts = [
+        ("Runs", f"{len(cells)}, of {len({cell.entry for cell in cells})} entries"),
+        ("Orders", ", ".join(map(str, sorted({c.order for c in cells if c.order is not None}))) or "none"),
+        ("Seeds of training", ", ".join(map(str, sorted({c.seed for c in cells if c.seed is not None}))) or "none"),
+        ("Told at test where a text comes from", ", ".join(told) or "none"),
+        ("Keep text of earlier domains", ", ".join(kept) or "none"),
+        *fmt.flatten(settings),
+    ]
+    return "**Measured**\n\n" + "\n".join(f"- {escape_markdown(f'{name}: {value}')}" for name, value in facts)
+
+
+def _titles(judged: Sequence[Judged], cells: Sequence[CellResult]) -> dict[str, str]:
+    questions = [finding.question for each in judged for finding in each.findings]
+    names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
+    known = {cell.entry: cell.title for cell in cells}
+    return {name: known[name] if name in known else resolve([name])[0].title for name in sorted(names)}

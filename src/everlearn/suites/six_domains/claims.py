@@ -1,0 +1,166 @@
+"""What the DAS paper (arXiv 2302.03241) claims, as comparisons that a grid on `six-domains` can decide.
+
+Written down before anything was measured. The sentences are ours; entries are called as ``everlearn bench`` calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Number = Literal["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten"]
+"""What is compared; see :func:`everlearn.benchmarking.summary.numbers`."""
+Relation = Literal["above", "below", "within"]
+
+AVERAGES: tuple[Number, ...] = ("f1", "accuracy")
+FORGETTING: tuple[Number, ...] = ("f1_forgetting", "accuracy_forgetting")
+POINT = 0.01
+"""One point of a score: the margin within which scores count as equal, and forgetting as none."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One comparison.
+
+    Attributes:
+        entry: whose number.
+        other: the entry whose number is subtracted; None where the number is judged by itself.
+        number: which.
+        relation: what is claimed of it: above `bar`, below `bar`, or between −`bar` and `bar`.
+        bar: in the unit of the number; scores are fractions.
+    """
+
+    entry: str
+    other: str | None
+    number: Number
+    relation: Relation
+    bar: float = 0.0
+
+    @property
+    def published(self) -> bool:
+        """Whether the paper has this number; it has no bits per byte."""
+        return not self.number.startswith("bits")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that holds if all of its comparisons do."""
+
+    sentence: str
+    questions: tuple[Question, ...]
+    remark: str = ""
+
+
+def _all(
+    entries: str | Iterable[str],
+    relation: Relation,
+    others: str | Iterable[str] | None,
+    numbers: Iterable[Number],
+    bar: float = 0.0,
+) -> tuple[Question, ...]:
+    def listed(names: str | Iterable[str] | None) -> list[str | None]:
+        return [names] if names is None or isinstance(names, str) else list(names)
+
+    return tuple(
+        Question(entry, other, number, relation, bar)
+        for entry in listed(entries)
+        if entry is not None
+        for other in listed(others)
+        for number in numbers
+    )
+
+
+LEARNT_IN_ORDER = ("sequential", "ncl_adapter", "demix", "bcl", "classic", "kd", "ewc", "derpp", "hat", "hat_all",
+                   "hat_adapter")  # fmt: skip
+COMPONENTS = ("das_without_initialisation", "das_without_soft_mask", "das_random", "das_without_contrast",
+              "das_domain_specific")  # fmt: skip
+
+CLAIMS = (
+    Claim(
+        "DAS has the best average of all systems.",
+        _all("das", "above", ("none", "separate", "dap_adapter", "dap_prompt", *LEARNT_IN_ORDER), AVERAGES),
+        "Pool has a claim of its own below.",
+    ),
+    Claim(
+        "DAS has a negative forgetting rate: what is learnt later helps earlier domains.",
+        _all("das", "below", None, (*FORGETTING, "bits_forgotten")),
+    ),
+    Claim(
+        "DAS has the lowest forgetting rate.",
+        _all("das", "below", LEARNT_IN_ORDER, FORGETTING) + _all("das", "below", "sequential", ("bits_forgotten",)),
+    ),
+    Claim(
+        "Plain continual training, NCL-Adapter, DEMIX, KD, EWC and DER++ forget.",
+        _all(("sequential", "ncl_adapter", "demix", "kd", "ewc", "derpp"), "above", None, FORGETTING)
+        + _all("sequential", "above", None, ("bits_forgotten",)),
+        "With one adapter per domain on a frozen model (DEMIX) nothing can be forgotten: where fine-tuning is "
+        "deterministic its rate is exactly 0.",
+    ),
+    Claim("Each component of DAS helps its average.", _all("das", "above", COMPONENTS, AVERAGES)),
+    Claim(
+        "The proxy's KL, which needs no general data, is as good as the KL on general data.",
+        _all("das", "within", "das_wiki_kl", AVERAGES, POINT),
+        "As good: within one point either way. Not to see a difference is not enough.",
+    ),
+    Claim(
+        "Importance for general knowledge by KL is better than by the masked-language-model loss.",
+        _all(("das", "das_wiki_kl"), "above", "das_wiki_mlm", AVERAGES),
+    ),
+    Claim(
+        "Learning in the whole language model beats adapters and prompts.",
+        _all("separate", "above", ("dap_adapter", "dap_prompt"), (*AVERAGES, "bits_learnt"))
+        + _all("sequential", "above", "ncl_adapter", (*AVERAGES, "bits_learnt")),
+        "One model per domain against one adapter or prompt per domain; plain training in the stream against one "
+        "adapter for the stream.",
+    ),
+    Claim(
+        "HAT does not forget.",
+        _all("hat", "below", None, FORGETTING, POINT),
+        "Does not forget: the rate is below one point.",
+    ),
+    Claim(
+        "HAT learns badly: worse than training without protection.",
+        _all("hat", "below", "sequential", (*AVERAGES, "bits_learnt")),
+        "HAT is told at test where a text comes from; plain training is not.",
+    ),
+    Claim("DAS is better than Pool, which learns all domains at once.", _all("das", "above", "pool", AVERAGES)),
+)
+
+INTRODUCTION = """\ What the paper of DAS ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)) says, in our words,
+and what the committed grid on the suite [`six-domains`](six-domains.md) says. `python
+benchmarks/six-domains/claims.py` writes this page; nothing in it is edited by hand.
+
+**What this can show.** The base model is small, the corpora are proxies for the paper's, and the budget is far
+below its 2,500 steps a domain with RoBERTa. A verdict is about this model, text and budget ("here"): it neither
+confirms nor refutes the paper. The end tasks are the paper's own.
+
+**How it is decided**, written down before anything was measured:
+
+* Two entries are compared on runs of the same order and seed, task by task: one difference for each run and task
+  (for bits per byte: for each run and domain). An entry that does not depend on the order is compared with the
+  other's mean over orders, seed by seed; the base model, which has no seed, with every seed.
+* Six tasks and three seeds are not eighteen independent observations: a run differs on all tasks at once (they
+  start from one model), and a task differs in all runs at once. Tasks and runs are both taken as samples, so that a
+  verdict is about other seeds, and other tasks like these. With m the mean difference over K tasks and R runs,
+  V(tasks) and V(runs) the variances that m has because of each, and V their sum, t = m / √V has V² / (V(tasks)² /
+  (K − 1) + V(runs)² / (R − 1)) degrees of freedom: the min F′ of Clark (1973). Interval (95 %) and p-value come
+  from it.
+* In simulations of three runs without any true difference (5 or 6 tasks, many mixtures of the two kinds of noise)
+  this finds one in 1 to 7 % of cases, and in up to 13 % if noise is very skewed. A bootstrap over tasks and runs
+  finds one in up to 28 %, sign flips over tasks in up to 64 %, sign flips over single differences in up to 50 %;
+  sign flips over three runs can never go below p = 0.25. With two runs it would be up to 17 %, so no verdict rests
+  on fewer than three. The price: **with three seeds and six tasks only large and even differences can be decided.**
+* **holds here**: the whole interval lies on the claimed side. **does not hold here**: all of it lies on the other
+  side. **not decidable at this size**: neither, or there are fewer than three runs (with one there is no interval).
+  **not measured yet**: an entry has no run.
+* A claim that something is equal, or absent, needs the whole interval inside a margin of one point of F1 or
+  accuracy; p is then for the true difference lying on the nearer end of the margin.
+* A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05
+  after Holm's correction over the claim's comparisons. Single comparisons are judged without it: about one in
+  twenty of those without any difference gets a verdict by chance. Bits per byte are our addition: the paper has
+  none, and they do not count in a claim's verdict.
+
+F1 is macro-F1, for ChemProt micro-F1. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the domains before the
+last: below 0 is good. Scores are in points (percent); "Measured" has both sides.
+"""

@@ -1,0 +1,86 @@
+"""``everlearn bench`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_project import Project
+
+from bench_suite import TinySuite
+from everlearn.benchmarking import SUITES
+
+
+@pytest.fixture
+def suite(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> TinySuite:
+    made = TinySuite(everlearn.folder / "suite")
+    monkeypatch.setitem(SUITES, "tiny", made)
+    return made
+
+
+def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> None:
+    (everlearn.folder / "tiny.yaml").write_text("steps: 1\n")
+    words = ("bench", "tiny", "--methods", "NCL,none", "--seeds", "1", "--settings", "tiny.yaml", "--json")
+    first = everlearn(*words)
+    assert first.code == 0, first.err
+    value = json.loads(first.out)
+    assert [cell["state"] for cell in value["cells"]] == ["done", "done"]
+    assert [line["entry"] for line in value["lines"]] == ["none", "sequential"]
+    assert (everlearn.folder / "bench/tiny/sequential-order0-seed0.json").is_file()
+    assert (everlearn.folder / "bench/tiny/index.html").is_file()
+    assert not list((everlearn.folder / "runs/bench-tiny").glob("*/*/stage-*"))
+    again = everlearn(*words[:-1])
+    assert again.code == 0
+    assert "Learning" not in again.err
+    assert "Cells: 2 done" in again.out
+    everlearn.fails(
+        *("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--budget", "99"), says=("other settings", "--results")
+    )
+
+
+def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
+    everlearn.fails("bench", "tiny", "--show", says=("no result yet",))
+    everlearn("bench", "tiny", "--methods", "none", "--seeds", "1")
+    shown = everlearn("bench", "tiny", "--show", "-o", "table.md", "-o", "table.tex")
+    assert shown.code == 0
+    assert "No adaptation" in shown.out
+    assert "Wrote table.tex" in shown.out
+    assert (everlearn.folder / "table.md").read_text().startswith("### F1 of end tasks")
+    everlearn.fails("bench", "tiny", "--show", "--reference", "das", says=("`--reference` is 'das'",))
+
+
+def test_one_failed_cell_ends_with_code_1(
+    everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from everlearn.learner import ContinualLearner
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no electricity")
+
+    monkeypatch.setattr(ContinualLearner, "train_stage", broken)
+    outcome = everlearn("bench", "tiny", "--methods", "ncl,none", "--seeds", "1")
+    assert outcome.code == 1
+    assert "RuntimeError: no electricity" in outcome.out
+    assert "1 done, 1 failed" in outcome.out
+    alone = everlearn("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--results", "other", "--json")
+    assert alone.code == 1
+    assert json.loads(alone.out)["cells"][0]["reason"] == "RuntimeError: no electricity"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("six-domain",), ("no suite 'six-domain'", "'six-domains'")),
+        (("tiny",), ("--methods",)),
+        (("tiny", "--methods", "dass"), ("'dass'", "Did you mean 'das'")),
+        (("tiny", "--methods", "ncl", "--orders", "one"), ("`--orders` is 'one'",)),
+        (("tiny", "--methods", "ncl", "--orders", "5"), ("`--orders` names 5", "0, 1")),
+        (("tiny", "--methods", "ncl", "--settings", "nowhere.yaml"), ("nowhere.yaml",)),
+        (("tiny", "--methods", "ncl", "-o", "table.xls"), ("table.xls", ".md")),
+        (("tiny", "--methods", "ncl", "--model", "nowhere/at-all"), ("nowhere/at-all",)),
+        (("six-domains", "--methods", "ncl"), ("base model", "--model")),
+        (("six-domains", "--methods", "ncl", "--model", "m", "--data", "nowhere"), ("`data` is 'nowhere'",)),
+    ],
+)
+def test_mistakes(everlearn: Project, suite: TinySuite, words: tuple[str, ...], says: tuple[str, ...]) -> None:
+    everlearn.fails("bench", *words, says=says)

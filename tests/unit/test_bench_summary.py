@@ -1,0 +1,226 @@
+"""Numbers of the table against hand-computed ones, and every way of showing them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from typing import Any, ClassVar
+
+import pytest
+from rich.console import Console
+
+from everlearn.benchmarking import CellResult, Published, State, summarise
+from everlearn.benchmarking.page import Sheet, status_table
+from everlearn.benchmarking.summary import difference, numbers
+from everlearn.errors import RunError
+from everlearn.report.tables import markdown_table
+
+SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
+
+
+class Suite:
+    name = "tiny"
+    orders: ClassVar = {0: ("a", "b", "c"), 1: ("c", "a", "b")}
+    published = Published("a paper", ("F1", "accuracy"), {"sequential": (50.0, None), "hat": (40.0, 41.0)}, "Invented.")
+
+    def recipe(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+
+def scores(*values: float, f1: float | None = None) -> dict[str, list[float]]:
+    other = [f1] * len(values) if f1 is not None else list(values)
+    return {"accuracy": list(values), "macro_f1": other, "f1": other}
+
+
+def stream(entry: str, order: int = 0, seed: int = 0, *, lift: float = 0.0, title: str | None = None) -> CellResult:
+    """Learnt 0.8, 0.6, 0.5 and at the end 0.7, 0.66, 0.5 (+ lift), each the mean of two fine-tunings."""
+    tasks = {
+        "a": {"base": scores(0.5, 0.5), "learnt": scores(0.7, 0.9), "final": scores(0.6 + lift, 0.8 + lift)},
+        "b": {"base": scores(0.4, 0.4), "learnt": scores(0.6, 0.6), "final": scores(0.66 + lift, 0.66 + lift)},
+        "c": {"base": scores(0.3, 0.3), "learnt": scores(0.5, 0.5), "final": scores(0.4 + lift, 0.6 + lift)},
+    }
+    return CellResult.model_validate(
+        {
+            "suite": "tiny",
+            "entry": entry,
+            "title": title or entry,
+            "order": order,
+            "seed": seed,
+            "domains": list(Suite.orders[order]),
+            "settings": SETTINGS,
+            "tasks": tasks,
+            "bits_per_byte": {
+                "a": {"base": 2.0, "learnt": 1.0, "final": 1.2},
+                "b": {"base": 3.0, "learnt": 2.0, "final": 1.9},
+                "c": {"base": 4.0, "learnt": 3.5, "final": 3.5},
+                "general": {"base": 1.0, "final": 1.5},
+            },
+            "tokens": 1000,
+            "seconds": 10.0 * (1 + lift),
+            "notes": ["Invented text."],
+        }
+    )
+
+
+def base() -> CellResult:
+    tasks = {name: {"base": scores(x, x), "final": scores(x, x)} for name, x in (("a", 0.5), ("b", 0.4), ("c", 0.3))}
+    bits = {name: {"base": x, "final": x} for name, x in (("a", 2.0), ("b", 3.0), ("c", 4.0), ("general", 1.0))}
+    found = stream("none", title="No adaptation").model_dump()
+    return CellResult.model_validate(found | {"order": None, "seed": None, "tasks": tasks, "bits_per_byte": bits})
+
+
+def test_numbers_by_hand() -> None:
+    found = numbers(stream("sequential"))
+    assert found["accuracy"] == pytest.approx((0.7 + 0.66 + 0.5) / 3)
+    assert found["accuracy/a"] == pytest.approx(0.7)
+    assert found["accuracy_forgetting"] == pytest.approx(((0.8 - 0.7) + (0.6 - 0.66)) / 2)
+    assert found["bits"] == pytest.approx((1.2 + 1.9 + 3.5) / 3)
+    assert found["bits_learnt"] == pytest.approx((1.0 + 1.0 + 0.5) / 3)
+    assert found["bits_forgotten"] == pytest.approx((0.2 - 0.1) / 2)
+    assert found["bits_drift"] == pytest.approx(0.5)
+    assert found["f1_forgetting"] == pytest.approx(found["accuracy_forgetting"])
+
+
+def test_forgetting_counts_the_earlier_domains_of_the_order() -> None:
+    found = numbers(stream("sequential", order=1))  # c, a, b: the last one is b
+    assert found["accuracy_forgetting"] == pytest.approx(((0.5 - 0.5) + (0.8 - 0.7)) / 2)
+    assert found["bits_forgotten"] == pytest.approx((0.0 + 0.2) / 2)
+
+
+def test_arrangements_have_no_forgetting() -> None:
+    found = numbers(base())
+    assert found.keys() == {
+        "f1",
+        "accuracy",
+        *(f"{m}/{t}" for m in ("f1", "accuracy") for t in "abc"),
+        "bits",
+        "bits_drift",
+    }
+    assert found["accuracy"] == pytest.approx(0.4)
+    assert found["bits_drift"] == 0
+
+
+def test_f1_is_the_one_that_the_task_asks_for() -> None:
+    cell = stream("sequential").model_copy(deep=True)
+    cell.tasks["c"]["final"] = cell.tasks["c"]["final"].model_copy(update={"f1": [0.9, 0.9]})
+    assert numbers(cell)["f1/c"] == pytest.approx(0.9)
+    assert numbers(cell)["f1"] == pytest.approx((0.7 + 0.66 + 0.9) / 3)
+
+
+def test_means_over_runs_and_paired_differences() -> None:
+    lifts = {("das", 0, 0): 0.02, ("das", 0, 1): 0.05, ("das", 1, 0): 0.03, ("das", 1, 1): 0.06}
+    cells = [stream(entry, order, seed, lift=x) for (entry, order, seed), x in lifts.items()]
+    cells += [stream("sequential", order, seed, lift=0.01 * seed) for order in (0, 1) for seed in (0, 1)]
+    das, plain = summarise(cells)
+    assert (das.entry, das.cells, plain.cells) == ("das", 4, 4)
+    value = das.numbers["accuracy"]
+    assert value.value == pytest.approx(0.62 + 0.04)
+    assert value.low is not None
+    assert value.high is not None
+    assert 0.62 + 0.02 <= value.low < value.value < value.high <= 0.62 + 0.06
+    found = das.differences["accuracy"]
+    assert found.pairs == 4
+    assert found.estimate.value == pytest.approx((0.02 + 0.04 + 0.03 + 0.05) / 4)
+    assert found.p_value == pytest.approx(2 / 16)  # all four pairs on one side, of 2^4 sign patterns
+    assert plain.differences == {}
+    assert das.seconds == pytest.approx(10.4)
+
+
+def test_differences_to_what_has_no_order_or_no_seed() -> None:
+    ours = {(0, 0): 1.0, (1, 0): 3.0, (0, 1): 5.0, (1, 1): 7.0}
+    assert difference(ours, {(None, 0): 1.0, (None, 1): 2.0}).estimate.value == pytest.approx((1.0 + 4.0) / 2)
+    assert difference(ours, {(None, None): 1.0}).estimate.value == pytest.approx((1.0 + 5.0) / 2)
+    assert difference({(None, None): 1.0}, ours).estimate.value == pytest.approx(-3.0)
+    alone = difference({(0, 0): 2.0}, {(0, 0): 1.0, (0, 1): 9.0})
+    assert (alone.estimate.value, alone.estimate.low, alone.p_value, alone.pairs) == (1.0, None, None, 1)
+    assert difference({(0, 0): 2.0}, {(1, 0): 1.0}).estimate.value is None
+
+
+def test_one_run_has_no_interval() -> None:
+    (line,) = summarise([stream("das")])
+    assert line.numbers["accuracy"].interval is None
+    assert line.differences == {}
+
+
+def test_the_reference_must_be_there() -> None:
+    with pytest.raises(RunError, match=r"`--reference` is 'ewcc'.*Did you mean 'ewc'"):
+        summarise([stream("ewc")], "ewcc")
+    with pytest.raises(RunError, match="no result yet"):
+        summarise([])
+
+
+def sheet() -> Sheet:
+    titles = {"sequential": "Sequential", "das": "DAS <i>&"}
+    runs = [
+        stream(e, s // 2, s % 2, lift=0.01 * s * (e == "das"), title=t) for e, t in titles.items() for s in range(4)
+    ]
+    return Sheet(Suite(), [*runs, base()])
+
+
+def test_tables_stand_in_the_papers_order_beside_its_numbers() -> None:
+    tables = {table.title: table for table in sheet().tables()}
+    first = tables["Accuracy of end tasks after the last domain"]
+    assert first.header == ("Method", "a", "b", "c", "Average ↑", "Forgetting ↓")
+    assert [name for name, _ in first.rows] == ["No adaptation", "Sequential", "DAS <i>&"]
+    assert [cell.text for cell in first.rows[0][1]] == ["50.00", "40.00", "30.00", "40.00", "–"]
+    assert [cell.text for cell in first.rows[1][1]][:4] == ["70.00", "66.00", "50.00", "62.00"]
+    gap = tables["Difference to Sequential"]
+    assert [name for name, _ in gap.rows] == ["No adaptation", "DAS <i>&"]
+    assert gap.rows[1][1][1].text == "+1.50"
+    assert "p = 0." in gap.rows[1][1][1].detail
+    beside = {name: [cell.text for cell in cells] for name, cells in tables["Beside a paper"].rows}
+    assert beside["Sequential"][:4] == ["50.00", "–", "62.00", "62.00"]
+    assert beside["hat"] == ["40.00", "41.00", "–", "–", "–", "–"]
+    costs = dict(tables["What each takes"].rows)
+    assert [cell.text for cell in costs["Sequential"]] == ["4", "no", "no", "0", "0", "1.00×", "1,000"]
+
+
+class Reader(HTMLParser):
+    """Collects what a page would load, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[str] = []
+        self.tables = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tables += tag == "table"
+        self.outside += [v or "" for k, v in attrs if k in ("src", "srcset") or (k == "href" and tag != "a")]
+
+
+def test_the_page_stands_alone_and_names_are_text() -> None:
+    page, reader = sheet().page(), Reader()
+    reader.feed(page)
+    assert reader.tables == len(sheet().tables())
+    assert [place for place in reader.outside if not place.startswith("#")] == []
+    assert "DAS &lt;i&gt;&amp;" in page
+    assert "<i>&" not in page
+    assert "0: a → b → c; 1: c → a → b" in page
+    assert page == sheet().page()
+
+
+def test_other_formats() -> None:
+    shown = sheet()
+    rows = list(csv.DictReader(io.StringIO(shown.csv())))
+    assert {row["entry"] for row in rows} == {"none", "sequential", "das"}
+    picked = next(r for r in rows if (r["entry"], r["order"], r["seed"], r["number"]) == ("das", "1", "1", "accuracy"))
+    assert float(picked["value"]) == pytest.approx(0.65)
+    assert [row["value"] for row in rows if row["entry"] == "none" and row["number"] == "bits_drift"] == ["0.0"]
+    value = json.loads(shown.json())
+    assert value["reference"] == "sequential"
+    assert value["lines"][2]["differences"]["accuracy"]["pairs"] == 4
+    assert "| No adaptation | 50.00" in shown.markdown()
+    assert r"DAS \textless{}i\textgreater{}\&" in shown.latex()
+    console = Console(record=True, file=io.StringIO(), width=200)
+    console.print(shown.terminal())
+    assert "Beside a paper" in console.export_text()
+
+
+def test_states_are_counted_and_failures_say_why() -> None:
+    states = [State("x", "done"), State("y", "failed", "No disk."), State("z", "missing")]
+    text = markdown_table(status_table(states), 3)
+    assert "1 done, 1 failed, 1 missing" in text
+    assert "| y | failed | No disk. |" in text
+    assert "| x |" not in text
