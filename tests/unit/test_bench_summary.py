@@ -172,7 +172,7 @@ def test_tables_stand_in_the_papers_order_beside_its_numbers() -> None:
     assert "p = 0." in gap.rows[1][1][1].detail
     beside = {name: [cell.text for cell in cells] for name, cells in tables["Beside a paper"].rows}
     assert beside["Sequential"][:4] == ["50.00", "–", "62.00", "62.00"]
-    assert beside["hat"] == ["40.00", "41.00", "–", "–", "–", "–"]
+    assert beside["HAT"] == ["40.00", "41.00", "–", "–", "–", "–"]
     costs = dict(tables["What each takes"].rows)
     assert [cell.text for cell in costs["Sequential"]] == ["4", "no", "no", "0", "0", "1.00×", "1,000"]
 

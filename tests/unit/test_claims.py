@@ -202,8 +202,7 @@ def test_what_has_no_order_or_no_seed_is_paired_all_the_same() -> None:
 
 def test_tasks_may_be_missing_in_single_runs() -> None:
     """Forgetting over two orders: the last domain of each is absent. Variances from sums, by hand."""
-    rows = ((1, 2, 3, 2), (2, 3, 4, 3), (3, 4, 5, 4))
-    found = crossed_mean([dict(zip("abcd", row, strict=True)) for row in rows])
+    found = crossed_mean([{"a": 1.0, "b": 2.0}, {"b": 4.0, "c": 5.0}])
     # mean 3; deviations -2 -1 | 1 2; task sums -2 0 2, run sums -3 3; N = 4
     tasks, runs = (4 + 0 + 4) * 3 / 2 / 16, (9 + 9) * 2 / 1 / 16
     assert found.value == 3

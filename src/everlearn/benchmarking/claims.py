@@ -16,7 +16,7 @@ from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
 
 SIGNIFICANT = 0.05
 RUNS = 3
-"""No verdict rests on fewer: with two, noise of runs can make one difference in six of those that are not there."""
+"""No verdict rests on fewer: with two, the noise of runs can find a difference in one of six cases without any."""
 Verdict = Literal["holds here", "does not hold here", "not decidable at this size", "not measured yet"]
 HOLDS: Verdict = "holds here"
 FAILS: Verdict = "does not hold here"

@@ -23,7 +23,7 @@ from everlearn.evaluation.results import Results
 from everlearn.interruption import Interrupted
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
-from everlearn.progress import Reporter
+from everlearn.progress import Advance, Reporter
 from everlearn.recipe import Recipe
 from everlearn.run_folder import RunFolder
 
@@ -55,6 +55,25 @@ class State:
     cell: str
     state: Literal["done", "running", "failed", "missing"]
     reason: str = ""
+
+
+class Once(Reporter):
+    """Says a sentence once, however many cells say it, and names the cell that an activity belongs to."""
+
+    def __init__(self, other: Reporter) -> None:
+        self.other, self.cell, self.said = other, "", set[str]()
+
+    def say(self, text: str) -> None:
+        """Say it unless it was said."""
+        if text not in self.said:
+            self.said.add(text)
+            self.other.say(text)
+
+    @contextlib.contextmanager
+    def activity(self, text: str, total: int) -> Iterator[Advance]:
+        """The other's, with the cell's name."""
+        with self.other.activity(f"{self.cell}: {text}", total) as done:
+            yield done
 
 
 class Grid:
@@ -92,7 +111,7 @@ class Grid:
     ) -> None:
         self.suite, self.settings, self.data, self.keep = suite, settings, data, keep
         self.results, self.runs = results, runs.resolve()
-        self.reporter = reporter or Reporter()
+        self.reporter = Once(reporter or Reporter())
         for order in orders:
             if order not in suite.orders:
                 known = ", ".join(map(str, suite.orders))
@@ -183,6 +202,7 @@ class Grid:
 
     def _make(self, cell: Cell, place: Path) -> None:
         (place / FAILED).unlink(missing_ok=True)
+        self.reporter.cell = cell.name
         try:
             self._save(cell, cell.entry.make(self, cell, place).model_dump())
         except Interrupted:
@@ -250,7 +270,7 @@ class Grid:
     @cached_property
     def base(self) -> RunFolder:
         """A run folder with the scores of the base model, measured once for all cells."""
-        place = self.runs / "base"
+        place, self.reporter.cell = self.runs / "base", "base"
         with self._waiting_for(place):
             learner = self._learner(self.recipe(self.first, {"name": "sequential"}, 0, place / "run"))
             learner.scorer().score(0)

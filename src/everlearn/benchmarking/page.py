@@ -14,7 +14,7 @@ from rich.text import Text
 
 from everlearn import __version__
 from everlearn.benchmarking.cells import CellResult
-from everlearn.benchmarking.entries import TABLE, our_name
+from everlearn.benchmarking.entries import TABLE, our_name, resolve
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
@@ -42,6 +42,8 @@ class Sheet:
         cells: its results.
         reference: what the entries are compared with; plain training when left out.
     """
+
+    ENDINGS = ("html", "md", "tex", "csv", "json")
 
     def __init__(self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None) -> None:
         self.suite, self.cells = suite, cells
@@ -123,7 +125,7 @@ class Sheet:
                 Cell("yes" if facts.domain_id_at_test else "no"),
                 Cell("yes" if facts.old_data else "no"),
                 Cell(fmt.whole(facts.parameters)),
-                Cell(f"{facts.passes_per_step:g}"),
+                Cell(f"{facts.passes_per_step:.3g}"),
                 Cell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
                 Cell(fmt.whole(facts.tokens)),
             ]
@@ -146,12 +148,17 @@ class Sheet:
                 given = published.rows.get(entry, (None,) * len(published.columns))
                 own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
                 cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-                rows.append((lines[entry].title if entry in lines else entry, tuple(cells)))
+                rows.append((lines[entry].title if entry in lines else resolve([entry])[0].title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
         return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
 
     # -- outputs ----------------------------------------------------------------------------------------------
+
+    def written(self, ending: str) -> str:
+        """What a file with one of :data:`ENDINGS` holds."""
+        writers = (self.page, self.markdown, self.latex, self.csv, self.json)
+        return dict(zip(self.ENDINGS, writers, strict=True))[ending]()
 
     def terminal(self) -> RenderableType:
         """For a terminal; print it with a rich console."""
@@ -212,7 +219,7 @@ class Sheet:
             facts=[
                 ("Orders", "; ".join(f"{order}: {' → '.join(self.suite.orders[order])}" for order in orders) or "–"),
                 ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
-                *fmt.flatten(settings),
+                ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
             ],
             tables=self.tables(),
             figures=[plate for plate in plates if plate],

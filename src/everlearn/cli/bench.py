@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, console
+from everlearn.cli.common import AsJson, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def command(
@@ -39,18 +42,24 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
+    from rich.console import Group
+    from rich.text import Text
+
     from everlearn.benchmarking import Grid, find_suite, load_results, load_settings, resolve
+    from everlearn.benchmarking.page import Sheet, status_table
     from everlearn.errors import RecipeError
+    from everlearn.files import write_text
     from everlearn.loading import quiet
     from everlearn.progress import Terminal
+    from everlearn.report.tables import terminal_table
 
     quiet()
-    endings = ("html", "md", "tex", "csv", "json")
     for file in output or ():
-        if file.suffix.lower().lstrip(".") not in endings:
-            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(endings)}.")
+        if file.suffix.lower().lstrip(".") not in Sheet.ENDINGS:
+            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
     chosen = find_suite(suite)
     entries = resolve(_words(methods)) if methods is not None else []
+    against = resolve([reference])[0].name if reference else None
     place = results or Path("bench") / suite
     states = []
     if not only_show:
@@ -69,47 +78,27 @@ def command(
             reporter=Terminal(),
         )
         states = grid.run()
-    cells = [cell for cell in load_results(place) if not (only_show and entries) or cell.entry in _names(entries)]
-    _show(chosen, cells, states, resolve([reference])[0].name if reference else None, place, output, as_json)
+    wanted = {entry.name for entry in entries}
+    cells = [cell for cell in load_results(place) if not only_show or not wanted or cell.entry in wanted]
+    # Where no cell came through, the reasons are all that there is to show.
+    sheet = Sheet(chosen, cells, against) if cells or only_show else None
+    parts: list[RenderableType] = []
+    if sheet is not None:
+        parts.append(sheet.terminal())
+        for file in output or [place / "index.html"]:
+            write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
+            parts.append(Text(f"Wrote {file}"))
+    if states:
+        status = status_table(states)
+        parts.append(terminal_table(status) if status.rows else Text(status.title))
+    value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
+    show(value, as_json, lambda: Group(*parts))
     if any(state.state == "failed" for state in states):
         raise typer.Exit(1)
 
 
-def _show(
-    suite: Any, cells: Any, states: Any, reference: str | None, place: Path, output: list[Path] | None, as_json: bool
-) -> None:
-    from everlearn import files
-    from everlearn.benchmarking.page import Sheet, status_table
-    from everlearn.report.tables import terminal_table
-
-    if not cells and states:  # nothing came through: the reasons are all there is
-        sheet = None
-    else:
-        sheet = Sheet(suite, cells, reference)
-        for file in output or [place / "index.html"]:
-            writers = {"html": sheet.page, "md": sheet.markdown, "tex": sheet.latex, "csv": sheet.csv}
-            files.write_text(file, writers.get(file.suffix.lower().lstrip("."), sheet.json)())
-    if as_json:
-        import json
-
-        value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
-        print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
-        return
-    shown = console()
-    if sheet is not None:
-        shown.print(sheet.terminal())
-        for file in output or [place / "index.html"]:
-            shown.print(f"Wrote {file}", markup=False, soft_wrap=True)
-    if states:
-        shown.print(terminal_table(status_table(states)))
-
-
 def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word.strip()]
-
-
-def _names(entries: Any) -> set[str]:
-    return {entry.name for entry in entries}
 
 
 def _numbers(text: str) -> list[int]:

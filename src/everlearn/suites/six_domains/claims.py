@@ -127,13 +127,15 @@ CLAIMS = (
     Claim("DAS is better than Pool, which learns all domains at once.", _all("das", "above", "pool", AVERAGES)),
 )
 
-INTRODUCTION = """\ What the paper of DAS ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)) says, in our words,
-and what the committed grid on the suite [`six-domains`](six-domains.md) says. `python
-benchmarks/six-domains/claims.py` writes this page; nothing in it is edited by hand.
+INTRODUCTION = """\
+What the paper of DAS ([arXiv 2302.03241](https://arxiv.org/abs/2302.03241)) says, in our words, and what the
+committed grid on the suite [`six-domains`](six-domains.md) says. `python benchmarks/six-domains/claims.py` writes this
+page; nothing in it is edited by hand.
 
 **What this can show.** The base model is small, the corpora are proxies for the paper's, and the budget is far
-below its 2,500 steps a domain with RoBERTa. A verdict is about this model, text and budget ("here"): it neither
-confirms nor refutes the paper. The end tasks are the paper's own.
+below its 2,500 steps a domain with RoBERTa. The end tasks are the paper's own, though perhaps not all of their examples
+are used (`end_tasks` below). A verdict is about this model, text and budget ("here"): it neither confirms nor refutes
+the paper.
 
 **How it is decided**, written down before anything was measured:
 
@@ -146,16 +148,18 @@ confirms nor refutes the paper. The end tasks are the paper's own.
   V(tasks) and V(runs) the variances that m has because of each, and V their sum, t = m / √V has V² / (V(tasks)² /
   (K − 1) + V(runs)² / (R − 1)) degrees of freedom: the min F′ of Clark (1973). Interval (95 %) and p-value come
   from it.
-* In simulations of three runs without any true difference (5 or 6 tasks, many mixtures of the two kinds of noise)
-  this finds one in 1 to 7 % of cases, and in up to 13 % if noise is very skewed. A bootstrap over tasks and runs
-  finds one in up to 28 %, sign flips over tasks in up to 64 %, sign flips over single differences in up to 50 %;
-  sign flips over three runs can never go below p = 0.25. With two runs it would be up to 17 %, so no verdict rests
-  on fewer than three. The price: **with three seeds and six tasks only large and even differences can be decided.**
+* In simulations of three runs without any true difference (`benchmarks/six-domains/error_rates.py`: 5 or 6 tasks, six
+  mixtures of the two kinds of noise) this finds one in up to 7 % of cases, and in up to 13 % if noise is very skewed.
+  A bootstrap over tasks and runs finds one in up to 28 %, sign flips over tasks in up to 68 %, sign flips over single
+  differences in up to 53 %; sign flips over three runs can never go below p = 0.25. With two runs this test's rate
+  reaches 17 %, so no verdict rests on fewer than three. The price: **with three seeds and six tasks only large and even
+  differences can be decided.**
 * **holds here**: the whole interval lies on the claimed side. **does not hold here**: all of it lies on the other
   side. **not decidable at this size**: neither, or there are fewer than three runs (with one there is no interval).
   **not measured yet**: an entry has no run.
-* A claim that something is equal, or absent, needs the whole interval inside a margin of one point of F1 or
-  accuracy; p is then for the true difference lying on the nearer end of the margin.
+* Not to find a difference is not to find equality. "As good as" needs the whole interval within one point of F1 or
+  accuracy of zero, "does not forget" the whole interval below one point; p is then for the true value lying on that
+  bound (the nearer one).
 * A claim of several comparisons holds if all of them hold, and does not hold if one is contradicted with p < 0.05
   after Holm's correction over the claim's comparisons. Single comparisons are judged without it: about one in
   twenty of those without any difference gets a verdict by chance. Bits per byte are our addition: the paper has
