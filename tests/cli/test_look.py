@@ -193,6 +193,8 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
         assert everlearn("report", "runs/first", "--output", name).code == 0
         assert Path(name).stat().st_size > 0
     assert "<html" in Path("page.html").read_text()
+    assert everlearn("report", "runs/first", "--format", "terminal", "--output", "page.txt").code == 0
+    assert "Learnt" in Path("page.txt").read_text()
     assert json.loads(everlearn("report", "runs/first", "--json").out)["domains"] == ["a", "b"]
     for path in ("a.jsonl", "b.jsonl"):  # the old data are gone
         (everlearn.folder / path).unlink()

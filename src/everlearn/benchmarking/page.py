@@ -14,6 +14,7 @@ from rich.text import Text
 
 from everlearn import __version__
 from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import TABLE, our_name, resolve
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.suites import Published, Suite
@@ -60,6 +61,7 @@ class Sheet:
         found.append(self._bits_table())
         if len(self.lines) > 1:
             found.append(self._difference_table())
+        found += effect_tables(self.cells)
         found.append(self._facts_table())
         if self.suite.published is not None and self.tasks:
             found.append(self._published_table(self.suite.published))

@@ -39,6 +39,9 @@ def command(
         list[Path] | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the tables: .html, .md, .tex, .csv or .json."),
     ] = None,
+    claims: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Judge the claims of the suite's paper, as a Markdown page.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
@@ -46,6 +49,7 @@ def command(
     from rich.text import Text
 
     from everlearn.benchmarking import Grid, find_suite, load_results, load_settings, resolve
+    from everlearn.benchmarking.claims_page import write_claims
     from everlearn.benchmarking.page import Sheet, status_table
     from everlearn.errors import RecipeError
     from everlearn.files import write_text
@@ -88,6 +92,9 @@ def command(
         for file in output or [place / "index.html"]:
             write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
             parts.append(Text(f"Wrote {file}"))
+    if claims is not None:
+        write_claims(place, claims)
+        parts.append(Text(f"Wrote {claims}"))
     if states:
         status = status_table(states)
         parts.append(terminal_table(status) if status.rows else Text(status.title))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +56,7 @@ def command(
     elif form is Format.TERMINAL:
         from rich.console import Console
 
-        recorder = Console(record=True, quiet=True, width=140)
+        recorder = Console(record=True, file=io.StringIO(), width=140)
         recorder.print(tables.terminal(comparison))
         text = recorder.export_text()
     else:
