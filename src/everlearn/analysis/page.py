@@ -72,7 +72,7 @@ def heat_map(stage: str, kind: str, found: Map) -> HeatMap:
     width = len(rows[0][1])
     columns = [str(i + 1) for i in range(width)] if heads else [f"{10 * i} %" for i in range(width)]
     what = "each head" if heads else "quantiles over the units of a layer"
-    return HeatMap(f"{kind}, after {stage}: {what}", columns, rows, open=stage == "general")
+    return HeatMap(f"{kind}, after {stage}: {what}", columns, rows, open=stage == "general", corner="layer")
 
 
 def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:

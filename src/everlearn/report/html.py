@@ -146,6 +146,7 @@ class HeatMap:
     columns: list[str]
     rows: list[tuple[str, list[HeatCell]]]
     open: bool
+    corner: str = "after"
 
 
 def _heat_maps(comparison: Comparison) -> list[HeatMap]:
