@@ -44,9 +44,11 @@ class TrainingDiverged(EverlearnError):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A hint to append to an error: the nearest choice, or all of them when none is near."""
+    """A hint to append to an error: the nearest choice (several if they are equally near), or all when none is near."""
     known = sorted(choices)
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     if near:
-        return f" Did you mean '{near[0]}'?"
+        how = [difflib.SequenceMatcher(a=name, b=word).ratio() for name in near]
+        nearest = [f"'{name}'" for name, ratio in zip(near, how, strict=True) if ratio == how[0]]
+        return f" Did you mean {' or '.join(nearest)}?"
     return f" Known: {', '.join(known)}." if known else ""

@@ -18,7 +18,7 @@ from everlearn.architectures import architecture_of
 from everlearn.loading import CLASSES, load_config
 from everlearn.methods import build
 from everlearn.methods.base import Cost
-from everlearn.planning import size
+from everlearn.planning import passes, size
 from everlearn.recipe import Model
 
 
@@ -46,7 +46,7 @@ class MethodCost:
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
         return (
             f"holds {size(self.cost.memory_bytes)} more while training, saves {size(self.cost.disk_bytes)} with each "
-            f"stage, {self.cost.passes_per_step:g} extra passes per step, {self.cost.passes_per_domain:,} extra rows "
+            f"stage, {passes(self.cost.passes_per_step)} per step, {self.cost.passes_per_domain:,} extra rows "
             f"per domain{extra}."
         )
 
@@ -158,7 +158,7 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
         sites=found.sites,
         owned=_owned(model, found),
         groups=_groups(model, found),
-        costs=[MethodCost(method.name, method.cost(model)) for method in chosen],
+        costs=[MethodCost(method.label, method.cost(model)) for method in chosen],
     )
 
 

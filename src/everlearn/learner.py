@@ -222,6 +222,9 @@ class ContinualLearner:
         trainer.check_finite()
         trainer.check_weights()
         stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
+        # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
+        for name in ("forward", "_original_forward"):
+            vars(stage.model).pop(name, None)
         for method in methods:
             with seeded(stage.seed, index, method.name, "end"):
                 method.end_domain(stage)

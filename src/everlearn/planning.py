@@ -93,7 +93,7 @@ class Plan:
         for name, cost in self.methods.items():
             extra = [
                 f"{size(cost['memory_bytes'])} of memory",
-                f"{cost['passes_per_step']:g} extra passes per step",
+                f"{passes(cost['passes_per_step'])} per step",
                 f"{cost['passes_per_domain']:,} extra rows per domain",
                 f"{size(cost['disk_bytes'])} saved with each stage",
             ]
@@ -129,7 +129,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     rows_per_step *= learner.processes.num_processes
     domains = [_domain_plan(learner, domain.name, rows_per_step) for domain in recipe.domains]
     methods = recipe.methods()
-    costs = {method.name: method.cost(model) for method in methods}
+    costs = {method.label: method.cost(model) for method in methods}
     parameters = sum(parameter.numel() for parameter in model.parameters())
     added = sum(cost.parameters for cost in costs.values())
     trainable = added if any(method.adds_peft for method in methods) else parameters + added
@@ -267,6 +267,12 @@ def size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def passes(count: float) -> str:
+    """Extra passes, to three digits."""
+    shown = f"{count:.3g}"
+    return f"{shown} extra pass" + ("" if shown == "1" else "es")
 
 
 def duration(seconds: float) -> str:

@@ -47,6 +47,9 @@ def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
     assert "Wrote table.tex" in shown.out
     assert (everlearn.folder / "table.md").read_text().startswith("### F1 of end tasks")
     everlearn.fails("bench", "tiny", "--show", "--reference", "das", says=("`--reference` is 'das'",))
+    everlearn.fails("bench", "tiny", "--show", "--reference", "dass", says=("`--reference` names 'dass'",))
+    (everlearn.folder / "bench/tiny/none.json").write_text("[]")
+    everlearn.fails("bench", "tiny", "--show", says=("none.json' is no cell of a grid: Input should be",))
 
 
 def test_one_failed_cell_ends_with_code_1(

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 from small_runs import labelled, recipe
 from torch import Tensor, nn
 
 from everlearn.learner import ContinualLearner
-from everlearn.methods import REGISTRY, Method, Needs, Reading, register
+from everlearn.methods import REGISTRY, Method, Needs, Reading, Stage, register
 from everlearn.methods.attachment import Attachment
+from everlearn.methods.sequential import Sequential
 
 
 class Mute(Attachment):
@@ -71,3 +73,20 @@ def test_held_out_text_and_end_tasks_are_read_with_the_method(muted: Any, tmp_pa
     assert ours[0] == theirs[0], "nothing is learnt yet, so nothing is added"
     assert ours[1][0] != theirs[1][0], "the first domain is muted"
     assert ours[1][1] == theirs[1][1], "the second is not learnt yet"
+
+
+def test_after_mixed_precision_methods_measure_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[torch.dtype]] = {"step": [], "end": []}
+
+    def precision(stage: Stage) -> torch.dtype:
+        found = []
+        hook = stage.model.lm_head.dense.register_forward_hook(lambda _, __, output: found.append(output.dtype))
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            stage.objective.hidden(stage.model, {"input_ids": torch.arange(5, 29)[None]})
+        hook.remove()
+        return found[0]
+
+    monkeypatch.setattr(Sequential, "after_step", lambda self, stage: seen["step"].append(precision(stage)))
+    monkeypatch.setattr(Sequential, "end_domain", lambda self, stage: seen["end"].append(precision(stage)))
+    ContinualLearner(recipe(tmp_path, train={"bf16": True, "use_cpu": True, "max_steps": 1})).run()
+    assert seen == {"step": [torch.bfloat16] * 2, "end": [torch.float32] * 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -86,12 +87,25 @@ def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with every case's run on two processes (``two``) and on one (``one``)."""
-    folder = tmp_path_factory.mktemp("distributed")
-    # Accelerate remembers FSDP in the environment, so everything else comes first.
-    ordered = sorted(CASES, key=lambda case: "fsdp" in case)
-    launch([made(folder, case, CASES[case][2], "two") for case in ordered], folder)
+    """Folder with every case's run on two processes (``two``)."""
+    # One folder for all of pytest-xdist's workers: whoever comes first makes the runs, the others wait.
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "distributed"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            # Accelerate remembers FSDP in the environment, so everything else comes first.
+            ordered = sorted(CASES, key=lambda case: "fsdp" in case)
+            launch([made(folder, case, CASES[case][2], "two") for case in ordered], folder)
+            (folder / "done").touch()
     return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder for the runs of one process."""
+    return tmp_path_factory.mktemp("alone")
 
 
 def reference(folder: Path, case: str) -> Path:
@@ -105,8 +119,8 @@ def reference(folder: Path, case: str) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_give_what_one_gives(runs: Path, case: str) -> None:
-    two, one = runs / "two" / case, reference(runs, case)
+def test_two_processes_give_what_one_gives(runs: Path, alone: Path, case: str) -> None:
+    two, one = runs / "two" / case, reference(alone, case)
     mine, theirs = tensors(two), tensors(one)
     assert mine.keys() == theirs.keys()
     for name in theirs:

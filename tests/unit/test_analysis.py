@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from everlearn.analysis.maps import chance, saturation
+from everlearn.analysis.maps import chance, kind_of_site, saturation, settings_of
 from everlearn.analysis.page import tables, to_json, write_analysis
 from everlearn.analysis.similarity import compare_maps
+from everlearn.recipe import Recipe, parse
 
 HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
 MAPS = {
@@ -36,6 +38,35 @@ def test_chance_is_the_known_decay_of_independent_maps() -> None:
     expected = [float((1 - z[:, :k].abs().tanh().amax(1)).mean()) for k in (1, 2, 3, 4)]
     assert chance(4) == pytest.approx(expected, abs=0.01)
     assert expected[0] == pytest.approx(0.44, abs=0.01)
+
+
+def test_chance_knows_how_maps_were_normalised() -> None:
+    assert chance(2, "rank") == pytest.approx([1 / 2, 1 / 3], abs=0.01)
+    z = torch.randn(200_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert chance(1, "relu_tanh") == pytest.approx([float((1 - z.clamp(min=0).tanh()).mean())], abs=0.01)
+
+
+def test_maps_that_do_not_accumulate_are_each_beside_one_random_map() -> None:
+    """As with `dga`: the map from before the first domain is the first domain's own."""
+    maps = {"general": MAPS["general"], "first": MAPS["general"], "second": MAPS["first"]}
+    found = saturation(maps, grows=False)
+    assert found.stages == ["first", "second"]
+    assert found.chance == pytest.approx([0.44, 0.44], abs=0.01)
+    assert [table.header[0] for table in tables(found, None)] == ["While learning", "While learning"]
+
+
+def test_settings_come_from_the_method() -> None:
+    def recipe(method: Any) -> Recipe:
+        return parse({"model": "m", "domains": [{"name": "a", "path": "a.txt"}], "method": method})
+
+    assert settings_of(recipe(["das", "replay"])) == ("tanh_abs", True)
+    assert settings_of(recipe({"name": "das", "normalise": "rank"})) == ("rank", True)
+    assert settings_of(recipe("dga")) == ("tanh_abs", False)
+
+
+def test_kinds_have_one_number() -> None:
+    sites = ("layers.0.attention.heads", "layers.0.ffn.neurons", "layers.0.ffn.output")
+    assert [kind_of_site(site) for site in sites] == ["heads", "neurons", "outputs"]
 
 
 def test_cosine_of_maps_and_its_random_baseline() -> None:

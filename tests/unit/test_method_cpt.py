@@ -11,9 +11,12 @@ from torch import Tensor
 
 import stages
 import tiny
+from everlearn.errors import MethodError
+from everlearn.methods import build
 from everlearn.methods.attachment import attached
 from everlearn.methods.cpt import CPT, PlugIn, sublayers
 from everlearn.methods.hard_attention import settled
+from everlearn.methods.protection import check_methods
 
 
 def test_a_plug_in_by_hand() -> None:
@@ -127,3 +130,30 @@ def test_a_classifier_reads_with_the_plug_ins_of_its_domain() -> None:
         assert not torch.equal(logits, before)
         logits.sum().backward()
         assert (model.roberta.embeddings.word_embeddings.weight.grad is None) == frozen
+
+
+@pytest.mark.parametrize("name", ["cpt", "hat_adapter"])
+def test_a_frozen_base_at_end_tasks_is_no_matter_to_held_out_text(name: str) -> None:
+    """T5 with a language-model head is its own base model."""
+    at = stages.stage(tiny.model("t5"), objective="text-to-text")
+    method = build(name)
+    stages.learn([method], at)
+    frozen = build({"name": name, "freeze_base_at_end_task": True})
+    frozen.load_memory(method.memory())
+    batch = next(at.batches(4))
+    with torch.no_grad():
+        losses = [
+            at.objective.per_sample_loss(m.test_model(copy.deepcopy(at.model).eval(), reading(at, "d1")), batch)
+            for m in (method, frozen)
+        ]
+    assert torch.equal(*losses)
+
+
+def test_no_second_method_adds_parameters_beside_a_frozen_model() -> None:
+    model = tiny.model()
+    for name in ("cpt", "hat_adapter", "classic", "bcl"):
+        for other in ("hat", "dap_adapter", "dap_prompt", "inc_lora"):
+            methods = [build(other), build(name)]
+            with pytest.raises(MethodError, match=rf"Method '({name}|{other})' .*Remove one of them"):
+                check_methods(methods, stages.setting(model, methods))
+        check_methods(methods := [build("replay"), build(name)], stages.setting(model, methods))

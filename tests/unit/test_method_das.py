@@ -15,7 +15,7 @@ from everlearn.anatomy import anatomy
 from everlearn.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
-from everlearn.importance import Gates
+from everlearn.importance import Gates, general_importance
 from everlearn.methods.base import Memory
 from everlearn.methods.contrast import contrast, contrasted
 from everlearn.methods.das import DAS
@@ -98,6 +98,24 @@ def test_general_importance_is_measured_once_before_the_first_domain() -> None:
 
 
 # -- the mask (eq. 4) -----------------------------------------------------------------------------------------
+
+
+def test_padding_of_answers_has_no_part_in_general_importance() -> None:
+    """An encoder-decoder's last hidden state is of the answers, which a batch pads to its longest."""
+    model = tiny.model("t5")
+    at = stages.stage(model, objective="text-to-text")
+    (batch,) = at.batches(4)
+    more = {"labels": -100, "decoder_input_ids": at.tokenizer.pad_token_id}
+    wide = batch | {key: torch.nn.functional.pad(batch[key], (0, 8), value=value) for key, value in more.items()}
+    # Two representations that differ, but not by chance: the second copy reads its text shifted.
+    model.encoder.embed_tokens.register_forward_hook(lambda _, __, out: torch.cat([a := out.chunk(2)[0], a.roll(1, 1)]))
+    first, second = (
+        general_importance(model, [one], at.objective, reduce="signed_sum", dropout=False) for one in (batch, wide)
+    )
+    scale = max(value.abs().max() for value in first.values())
+    assert scale > 0
+    for name, value in first.items():
+        torch.testing.assert_close(second[name] / scale, value / scale, rtol=1e-4, atol=1e-5)
 
 
 def test_mask_factors_are_one_minus_strength_times_importance() -> None:
@@ -327,6 +345,9 @@ def test_refusals() -> None:
     with pytest.raises(MethodError, match="general: none"):
         check_methods([DAS()], stages.setting(tiny.model(), [DAS()]))
     check_methods([DAS(general="none")], stages.setting(tiny.model(), [DAS()]))
+    check_methods([DAS(scores="random")], stages.setting(tiny.model(), [DAS()]))
+    with pytest.raises(MethodError, match=r"'corpus_kl' measures importance on the recipe's general"):
+        check_methods([DAS(scores="random", general="corpus_kl")], stages.setting(tiny.model(), [DAS()]))
     model = tiny.model(dropout=0.1)
     with pytest.raises(MethodError, match="PEFT"):
         check_methods([DAS()], stages.setting(model, [DAS(), IncLoRA()]))

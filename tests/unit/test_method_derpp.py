@@ -156,7 +156,8 @@ def test_two_processes_draw_what_one_draws(monkeypatch: pytest.MonkeyPatch) -> N
     whole = [*method._draw(stage, 8), *method._draw(stage, 8)]
     parts: list[list[int]] = []
     for process in range(2):
-        monkeypatch.setattr("everlearn.methods.derpp._process", lambda process=process: (process, 2))
+        monkeypatch.setattr("everlearn.methods.derpp.rank", lambda process=process: process)
+        monkeypatch.setattr("everlearn.methods.derpp.processes", lambda: 2)
         one = DERpp()
         one.load_memory(memory)
         parts.append([*one._draw(stage, 4), *one._draw(stage, 4)])

@@ -376,6 +376,16 @@ def test_the_declared_parameters_are_those_of_one_growth() -> None:
     assert ELLE(recovery=0).cost(model).passes_per_step == 0
 
 
+def test_it_needs_what_its_options_use() -> None:
+    for options, old_data, domain_id in (
+        ({}, True, True),
+        ({"prompts": False}, True, False),
+        ({"share": 0}, False, True),
+    ):
+        needs = ELLE(**options).needs
+        assert (needs.old_data, needs.domain_id_test) == (old_data, domain_id)
+
+
 @pytest.mark.parametrize(
     ("options", "architecture", "others", "sentence"),
     [

@@ -12,6 +12,9 @@ from torch import Tensor
 from everlearn.errors import RunError
 from everlearn.files import load_tensors
 from everlearn.importance import accumulate, normalise
+from everlearn.importance.scores import Normalisation
+from everlearn.methods.das import DAS
+from everlearn.recipe import Recipe
 from everlearn.run_folder import RunFolder
 from everlearn.seeding import seed_for
 
@@ -49,8 +52,14 @@ def maps_of(run: RunFolder) -> dict[str, Map]:
 
 
 def kind_of_site(site: str) -> str:
-    """heads, neurons or outputs: the last word of a site's name."""
-    return site.rsplit(".", 1)[-1]
+    """heads, neurons or outputs: the last word of a site's name, in the plural."""
+    return site.rsplit(".", 1)[-1].removesuffix("s") + "s"
+
+
+def settings_of(recipe: Recipe) -> tuple[Normalisation, bool]:
+    """How a run's maps were normalised, and whether they accumulate over the domains."""
+    found = next((method.config for method in recipe.methods() if isinstance(method, DAS)), None)
+    return ("tanh_abs", True) if found is None else (found.normalise, found.accumulate)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class Saturation:
         free: mean of 1 − I by kind and stage, [kinds][stages]: the share of an update that still happens.
         protected: share of units with I ≥ 0.9, [kinds][stages].
         chance: mean of 1 − I if every map were independent noise, [stages]: what the maximum alone does.
+        grows: whether maps accumulate. If not, a domain's map is what held while it was learnt.
     """
 
     stages: list[str]
@@ -70,19 +80,26 @@ class Saturation:
     free: list[list[float]]
     protected: list[list[float]]
     chance: list[float]
+    grows: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """For another program."""
         return vars(self)
 
 
-def saturation(maps: Mapping[str, Map]) -> Saturation:
+def saturation(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", grows: bool = True) -> Saturation:
     """How full the mask is after each stage, beside what independent maps would give.
 
     The element-wise maximum only grows. Even maps that have nothing to do with each other fill it up: normal scores
     squashed by |tanh(z)| leave 0.44, 0.28, 0.20, 0.15 … of an update free after 1, 2, 3, 4 maps.
+
+    Args:
+        maps: as :func:`maps_of` finds them.
+        how: how they were normalised.
+        grows: whether they accumulate; if not, each domain has one map of its own, measured before it.
     """
-    stages = list(maps)
+    # Without accumulation the map from before the first domain is the first domain's.
+    stages = [stage for stage in maps if grows or stage != "general" or len(maps) == 1]
     kinds = sorted({kind_of_site(site) for sites in maps.values() for site in sites})
 
     def values(stage: str, kind: str) -> Tensor:
@@ -93,18 +110,19 @@ def saturation(maps: Mapping[str, Map]) -> Saturation:
         kinds=kinds,
         free=[[float((1 - values(stage, kind)).mean()) for stage in stages] for kind in kinds],
         protected=[[float((values(stage, kind) >= PROTECTED).float().mean()) for stage in stages] for kind in kinds],
-        chance=chance(len(stages)),
+        chance=chance(len(stages), how) if grows else chance(1, how) * len(stages),
+        grows=grows,
     )
 
 
-def chance(count: int) -> list[float]:
-    """Mean of 1 − I after 1 … `count` independent maps of normal scores."""
+def chance(count: int, how: Normalisation = "tanh_abs") -> list[float]:
+    """Mean of 1 − I after 1 … `count` independent maps of normal scores, normalised in this way."""
     random = torch.Generator().manual_seed(seed_for("analysis", "chance"))
     free = torch.zeros(count)
     for _ in range(_DRAWS):
         held: Map = {}
         for number in range(count):
-            new = normalise({"units": torch.randn(_UNITS, generator=random)})
+            new = normalise({"units": torch.randn(_UNITS, generator=random)}, how)
             held = accumulate([held, new] if held else [new])
             free[number] += (1 - held["units"]).mean() / _DRAWS
     return free.tolist()

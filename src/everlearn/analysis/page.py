@@ -44,9 +44,15 @@ def write_analysis(
             title=f"{run}: what importance protects",
             version=__version__,
             legend=[(name, GLYPHS[i % SERIES], i % SERIES) for i, name in enumerate(names)],
-            saturation=[{"svg": Markup(labelled(figure, "Share of an update left free")), "caption": _FREE}],
+            saturation=[
+                {
+                    "svg": Markup(labelled(figure, "Share of an update left free")),
+                    "caption": _FREE if filled.grows else _FREE_ANEW,
+                }
+            ],
             tables=tables(filled, alike),
-            maps=[heat_map(stage, kind, found) for kind in filled.kinds for stage, found in maps.items()],
+            maps=[heat_map(stage, kind, maps[stage], filled) for kind in filled.kinds for stage in filled.stages],
+            aside=_MAPS if filled.grows else _MAPS_ANEW,
         ),
     )
     return output
@@ -57,9 +63,21 @@ _FREE = (
     "element-wise maximum of maps can only fill up; the last line is what maps that have nothing to do with each other "
     "would leave."
 )
+_FREE_ANEW = (
+    "The share of an update that the mask lets through, by kind of unit, while each domain is learnt. Importance is "
+    "measured anew before each domain and does not accumulate; the last line is what a map of independent scores "
+    "would leave."
+)
+_MAPS = (
+    '0 is free to change, 1 is protected. "General" is what was measured before the first domain; the others are the '
+    "largest over it and all domains learnt so far."
+)
+_MAPS_ANEW = (
+    "0 is free to change, 1 is protected. Each map was measured before its domain and held while it was learnt."
+)
 
 
-def heat_map(stage: str, kind: str, found: Map) -> HeatMap:
+def heat_map(stage: str, kind: str, found: Map, filled: Saturation) -> HeatMap:
     """One kind of unit after one stage: layers by heads, or layers by the deciles of their units' importance."""
     sites = {site: value.float() for site, value in found.items() if kind_of_site(site) == kind}
     heads = max(len(value) for value in sites.values()) <= 2 * _DECILES
@@ -72,15 +90,18 @@ def heat_map(stage: str, kind: str, found: Map) -> HeatMap:
     width = len(rows[0][1])
     columns = [str(i + 1) for i in range(width)] if heads else [f"{10 * i} %" for i in range(width)]
     what = "each head" if heads else "quantiles over the units of a layer"
-    return HeatMap(f"{kind}, after {stage}: {what}", columns, rows, open=stage == "general", corner="layer")
+    when = "after" if filled.grows else "while learning"
+    first = stage == filled.stages[0]
+    return HeatMap(f"{kind}, {when} {stage}: {what}", columns, rows, open=first, corner="layer")
 
 
 def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
     """Saturation, and the likeness of general importance across domains beside its random baseline."""
+    moment = "After" if filled.grows else "While learning"
     found = [
         Table(
             "Free to change (mean of 1 − I)",
-            ("After", *filled.kinds, "Independent maps"),
+            (moment, *filled.kinds, "Independent maps"),
             tuple(
                 (stage, tuple(Cell(fixed(column[i])) for column in [*filled.free, filled.chance]))
                 for i, stage in enumerate(filled.stages)
@@ -88,7 +109,7 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
         ),
         Table(
             "Units of importance 0.9 or more",
-            ("After", *filled.kinds),
+            (moment, *filled.kinds),
             tuple(
                 (stage, tuple(Cell(f"{column[i]:.1%}") for column in filled.protected))
                 for i, stage in enumerate(filled.stages)

@@ -128,8 +128,8 @@ def load_results(folder: Path) -> list[CellResult]:
             found.append(CellResult.model_validate(files.read_json(path)))
         except ValidationError as error:
             first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise RunError(f"'{path}' is no cell of a grid: `{key}`: {first['msg']}. Remove it from there.") from None
+            key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
+            raise RunError(f"'{path}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
         found[-1].check(found[0].settings, folder)
     return found
 

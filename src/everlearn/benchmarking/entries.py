@@ -57,8 +57,12 @@ TABLE = ("RoBERTa", "Pool", "DAP-RoBERTa", "DAP-Adapter", "DAP-Prompt", "NCL", "
 """The systems of the DAS paper's main table: what ``all`` stands for."""
 
 
-def resolve(wanted: Iterable[str]) -> list[Entry]:
+def resolve(wanted: Iterable[str], option: str = "--methods") -> list[Entry]:
     """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
+
+    Args:
+        wanted: the names.
+        option: where they were given, for the error.
 
     Raises:
         MethodError: there is no such entry.
@@ -69,7 +73,7 @@ def resolve(wanted: Iterable[str]) -> list[Entry]:
             ours = our_name(name)
             if ours is None:
                 raise MethodError(
-                    f"`--methods` names '{name.strip()}', which is no method and none of the arrangements "
+                    f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), [*names(), *ARRANGEMENTS, 'ncl'])}"
                 )
             found.setdefault(ours, ARRANGEMENTS.get(ours) or of_method(ours))

@@ -25,12 +25,12 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show what a run's importance maps protect, and how much they leave free for the next domain."""
-    from everlearn.analysis import general_similarity, maps_of, saturation
+    from everlearn.analysis import general_similarity, maps_of, saturation, settings_of
     from everlearn.analysis.page import terminal, to_json, write_analysis
 
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    filled = saturation(maps)
+    filled = saturation(maps, *settings_of(learner.recipe))
     alike = general_similarity(learner, similarity) if similarity else None
     page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps, filled, alike)
     show(to_json(filled, alike), as_json, lambda: terminal(filled, alike))

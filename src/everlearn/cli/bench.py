@@ -63,7 +63,7 @@ def command(
             raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
     chosen = find_suite(suite)
     entries = resolve(_words(methods)) if methods is not None else []
-    against = resolve([reference])[0].name if reference else None
+    against = resolve([reference], "--reference")[0].name if reference else None
     place = results or Path("bench") / suite
     states = []
     if not only_show:

@@ -78,8 +78,9 @@ def general_importance(
             outputs: Any = model(**twice, **objective.options())
             both = outputs.logits
         first, second = both.chunk(2)
-        # The mask of the sequence whose hidden state this is; document masks [B, 1, S, S] hide no position.
-        mask = inputs.get("decoder_attention_mask" if "decoder_input_ids" in inputs else "attention_mask")
+        # What is padded in the sequence whose hidden state this is: an answer where it has no label; in a text what
+        # its mask hides (document masks, [B, 1, S, S], hide no position).
+        mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else inputs.get("attention_mask")
         return proxy_kl_per_sample(first, second, mask if mask is not None and mask.dim() == 2 else None, softmax)
 
     mode: contextlib.AbstractContextManager[None] = training(model) if dropout else evaluating(model)

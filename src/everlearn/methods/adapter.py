@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.attachment import PREFIX, detach
+from everlearn.methods.attachment import PREFIX, detach, freeze_base, refuse_other_additions
 from everlearn.methods.base import (
     Batch,
     Cost,
@@ -259,22 +259,6 @@ class Adapter(Method):
         with torch.no_grad():
             for name in own.keys() & kept.keys():
                 own[name].copy_(kept[name])
-
-
-def refuse_other_additions(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` when another method adds parameters: one that freezes the model would freeze them."""
-    for other in setting.methods:
-        if other is not method and other.needs.extra_parameters:
-            raise MethodError(
-                f"Method '{method.name}' trains nothing but what it adds, so method '{other.name}' could not train "
-                "what it adds. Remove one of them."
-            )
-
-
-def freeze_base(model: nn.Module) -> None:
-    """Of a classifier, leave only what is attached later and the classification head trainable."""
-    base: Any = model.base_model
-    base.requires_grad_(False)
 
 
 def _head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

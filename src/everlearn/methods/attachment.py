@@ -8,11 +8,14 @@ alone, placed by module path, so that it fits the language model and the classif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from everlearn.errors import MethodError
+
+if TYPE_CHECKING:
+    from everlearn.methods.base import Method, Setting
 
 PREFIX = "everlearn_"
 
@@ -78,6 +81,22 @@ def detach(model: nn.Module, name: str) -> Any:
         if path in attachment.frozen:
             parameter.requires_grad_(True)
     return attachment
+
+
+def freeze_base(model: nn.Module) -> None:
+    """Of a classifier, leave only the classification head and what is attached trainable."""
+    base: Any = model.base_model
+    base.requires_grad_(False)
+
+
+def refuse_other_additions(method: Method, setting: Setting) -> None:
+    """Raise ``MethodError`` when another method adds parameters: one that freezes the model would freeze them."""
+    for other in setting.methods:
+        if other.name != method.name and other.needs.extra_parameters:
+            raise MethodError(
+                f"Method '{method.name}' trains nothing but what it adds, so method '{other.name}' could not train "
+                "what it adds. Remove one of them."
+            )
 
 
 def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], int]]:

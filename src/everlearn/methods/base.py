@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Tensor]
 ApplyTo = Literal["update", "gradient"]
+FORWARD = 1 / 3
+"""A forward pass alone, about, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
 
 
 class MethodConfig(BaseModel):

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from everlearn.anatomy import Site
 from everlearn.methods.base import register
+from everlearn.methods.bottleneck import feed_forward_outputs
 from everlearn.methods.gated_mlp import hidden_size
 from everlearn.methods.hard_attention import GatedAttachment
-from everlearn.methods.hat_adapter import GatedAdapter, GatedAdapters, HATAdapter, outputs
+from everlearn.methods.hat_adapter import GatedAdapter, GatedAdapters, HATAdapter
 
 
 @register
@@ -50,9 +51,7 @@ class BCL(HATAdapter):
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
         """An adapter with the capsules of every domain so far; the last domain's are trained."""
-        hidden = hidden_size(model)
-        inner = max(1, hidden // self.config.reduction_factor)
-        sites = outputs(model)
+        hidden, inner, sites = hidden_size(model), self.inner(model), feed_forward_outputs(model)
         routers = [
             Capsules(hidden, inner, self.config.capsule_size, domains, self.config.routing_iterations) for _ in sites
         ]

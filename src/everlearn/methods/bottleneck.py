@@ -15,7 +15,7 @@ from everlearn.methods.attachment import Attachment
 Activation = Literal["relu", "gelu", "tanh"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "tanh": F.tanh}
 START = 0.02
-"""Standard deviation of the first weights of `down`, as in the adapters library and in BERT."""
+"""Standard deviation of first weights, as in the adapters library and in BERT."""
 
 
 def feed_forward_outputs(model: nn.Module) -> list[Site]:

@@ -15,11 +15,12 @@ from torch.func import functional_call
 from everlearn.anatomy import Site, kind_of
 from everlearn.errors import MethodError
 from everlearn.methods.attachment import attached
-from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, View, register
-from everlearn.methods.contrast import _everywhere, _rank
+from everlearn.methods.base import FORWARD, Batch, Cost, MethodConfig, Setting, Stage, View, register
+from everlearn.methods.bottleneck import feed_forward_outputs
 from everlearn.methods.gated_mlp import hidden_size
 from everlearn.methods.hard_attention import GatedAttachment, settled
-from everlearn.methods.hat_adapter import GatedAdapters, HATAdapter, outputs
+from everlearn.methods.hat_adapter import GatedAdapters, HATAdapter
+from everlearn.methods.processes import everywhere, rank
 
 if TYPE_CHECKING:
     from everlearn.objectives import Outputs
@@ -73,14 +74,12 @@ class CLASSIC(HATAdapter):
 
     def cost(self, model: nn.Module) -> Cost:
         """That of HAT-Adapter, and for each earlier domain a forward pass (the number given is for one)."""
-        return replace(super().cost(model), passes_per_step=1 / 3 if self.config.contrast else 0.0)
+        return replace(super().cost(model), passes_per_step=FORWARD if self.config.contrast else 0.0)
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
         """An adapter after each feed-forward network, and the mixing of representations."""
-        hidden = hidden_size(model)
-        inner = max(1, hidden // self.config.reduction_factor)
-        mixing = Mixing(hidden, self.config.contrast_dropout)
-        return ContrastedAdapters(outputs(model), inner, self.config.smax, mixing)
+        mixing = Mixing(hidden_size(model), self.config.contrast_dropout)
+        return ContrastedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax, mixing)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
         """The mixing has no part in reading a text."""
@@ -180,9 +179,9 @@ def simclr(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     average over processes is the loss of one process with all rows.
     """
     views = [F.normalize(view.float(), dim=-1) for view in (first, second)]
-    everywhere = [_everywhere(view, "full") for view in views]
-    mine = torch.arange(len(first), device=first.device) + _rank() * len(first)
-    own = torch.cat([mine, mine + len(everywhere[0])])
-    logits = torch.cat(views) @ torch.cat(everywhere).T / temperature
+    gathered = [everywhere(view) for view in views]
+    mine = torch.arange(len(first), device=first.device) + rank() * len(first)
+    own = torch.cat([mine, mine + len(gathered[0])])
+    logits = torch.cat(views) @ torch.cat(gathered).T / temperature
     logits = logits.scatter(1, own[:, None], float("-inf"))
     return F.cross_entropy(logits, own.roll(len(first)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from everlearn.methods.processes import GatherGrad, everywhere, rank
+
 Pair = Literal["correct", "interleaved"]
-GatherGrad = Literal["full", "local"]
 
 
 def contrasted(rows: int, fraction: float) -> int:
@@ -52,44 +53,9 @@ def contrast(
     """
     anchors = F.normalize(full.float(), dim=-1)
     others = [again] if previous is None else [again, previous]
-    first = _rank() * len(anchors)
+    first = rank() * len(anchors)
     if gather_grad == "local":
-        anchors, first = _everywhere(anchors, gather_grad), 0
-    candidates = [_everywhere(F.normalize(other.float(), dim=-1), gather_grad) for other in others]
+        anchors, first = everywhere(anchors, gather_grad), 0
+    candidates = [everywhere(F.normalize(other.float(), dim=-1), gather_grad) for other in others]
     logits = torch.cat([anchors @ rows.T for rows in candidates], dim=1) / temperature
     return F.cross_entropy(logits, torch.arange(first, first + len(anchors), device=logits.device))
-
-
-def _rank() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else 0
-
-
-def _everywhere(rows: Tensor, gather_grad: GatherGrad) -> Tensor:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not distributed or torch.distributed.get_world_size() == 1:
-        return rows
-    gathered: Tensor = _Gather.apply(rows, gather_grad)
-    return gathered
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of all processes, in their order.
-
-    Backward gives the rows of this process the gradient of every process, summed, or only its own (``local``), as
-    ``torch.distributed.all_gather`` does where a process puts its own rows back among the gathered ones.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, gather_grad: GatherGrad) -> Tensor:
-        ctx.gather_grad = gather_grad
-        gathered = [torch.empty_like(rows) for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather(gathered, rows.contiguous())
-        return torch.cat(gathered)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        whole = gradients[0].clone()
-        if ctx.gather_grad == "full":
-            torch.distributed.all_reduce(whole)
-        return whole.chunk(torch.distributed.get_world_size())[torch.distributed.get_rank()], None

@@ -11,8 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.anatomy import anatomy
+from everlearn.methods.attachment import freeze_base
 from everlearn.methods.base import Stage, register
-from everlearn.methods.gated_mlp import GatedMLP, GatedNetworks, freeze_base, hidden_size
+from everlearn.methods.gated_mlp import GatedMLP, GatedNetworks, hidden_size
 from everlearn.methods.hard_attention import GatedAttachment
 from everlearn.methods.hard_attention_method import HardAttentionMethod
 

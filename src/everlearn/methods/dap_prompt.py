@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.adapter import freeze_base, refuse_other_additions
-from everlearn.methods.attachment import Attachment, detach
+from everlearn.methods.attachment import Attachment, detach, freeze_base, refuse_other_additions
 from everlearn.methods.base import (
     Cost,
     Memory,

@@ -12,6 +12,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import accumulate, general_importance, normalise, row_gates, unit_importance
 from everlearn.importance.proxy import has_dropout
 from everlearn.methods.base import (
+    FORWARD,
     Batch,
     Cost,
     Mask,
@@ -104,8 +105,7 @@ class DAS(Method):
             layout = anatomy(setting.model)
             ones = {site.name: torch.ones(site.units) for site in self._sites(layout)}
             mask_factors(setting.model, layout, ones, options.qkv_mask_axis)
-        if options.scores == "measured":
-            self._check_general(setting)
+        self._check_general(setting)
 
     def _check_general(self, setting: Setting) -> None:
         general = self.config.general
@@ -114,7 +114,8 @@ class DAS(Method):
                 f"Method '{self.label}', option 'general': '{general}' measures importance on the recipe's general "
                 "corpus, and there is none. Name one (the recipe's own `general`), or set the option to `proxy`."
             )
-        if general in ("proxy", "corpus_kl") and self.config.proxy_dropout and not has_dropout(setting.model):
+        proxy = self.config.scores == "measured" and general in ("proxy", "corpus_kl")
+        if proxy and self.config.proxy_dropout and not has_dropout(setting.model):
             raise MethodError(
                 f"Method '{self.label}', option 'general': the proxy for general knowledge compares two passes with "
                 "different dropout, but every dropout rate of this model is 0. Set `general: none`, or give the model "
@@ -131,8 +132,7 @@ class DAS(Method):
         extra = 0.0
         if options.contrast:
             own = options.contrast_kind != "specific" and (layout.kind != "encoder" or options.anchor == "masked")
-            # A forward pass is about a third of both.
-            extra = (1 if own else 2) + self._gated * (1 / 3 if options.stop_gradient_prev else 1)
+            extra = (1 if own else 2) + self._gated * (FORWARD if options.stop_gradient_prev else 1)
         if not self._important:
             return Cost(passes_per_step=extra * options.contrast_fraction)
         sites = self._sites(layout)

@@ -10,7 +10,8 @@ from everlearn.importance.proxy import Representation, Softmax, Text
 from everlearn.importance.scores import Normalisation
 from everlearn.importance.units import Reduce
 from everlearn.methods.base import ApplyTo, MethodConfig, Needs, Variant
-from everlearn.methods.contrast import GatherGrad, Pair
+from everlearn.methods.contrast import Pair
+from everlearn.methods.processes import GatherGrad
 
 
 class DASConfig(MethodConfig):

@@ -15,6 +15,7 @@ from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.processes import processes, rank
 from everlearn.methods.replay import USUAL_BLOCK
 from everlearn.modes import evaluating
 from everlearn.objectives import IGNORE, config_of
@@ -150,9 +151,8 @@ class DERpp(Method):
 
     def _draw(self, stage: Stage, rows: int) -> list[int]:
         """Remembered rows for this process's next rows of the stage, whose global numbers are as the loader's."""
-        process, processes = _process()
-        first = self._met + process * rows
-        self._met += rows * processes
+        first = self._met + rank() * rows
+        self._met += rows * processes()
         return [
             seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in range(first, first + rows)
         ]
@@ -191,10 +191,3 @@ class DERpp(Method):
         self._domains = [str(domain) for domain in memory.facts["domains"]]
         self._masks = [int(number) for number in memory.facts["masks"]]
         self._met = int(memory.facts["met"])
-
-
-def _process() -> tuple[int, int]:
-    """Number of this process, and how many there are."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

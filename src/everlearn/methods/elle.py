@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from types import MethodType
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.attachment import attached, detach
 from everlearn.methods.base import (
+    FORWARD,
     Batch,
     Cost,
     Memory,
@@ -41,13 +42,12 @@ from everlearn.methods.growth import (
 )
 from everlearn.methods.recovery import Lesson, Recovery, projection
 from everlearn.methods.replay import Replay
+from everlearn.methods.teacher import round_alike
 from everlearn.objectives import config_of, output_head
 
 REPLAY = "replay/"
 PROMPT = "prompt/"
 RECOVERY = "elle_recovery"
-FORWARD = 1 / 3
-"""A forward pass alone, in units of a forward and backward pass."""
 _Amount = int | list[int]
 
 
@@ -121,6 +121,7 @@ class ELLE(Method):
             amount = getattr(self.config, option)
             if (isinstance(amount, list) and not amount) or min(amount if isinstance(amount, list) else [amount]) < 0:
                 raise MethodError(f"Method 'elle', option '{option}': numbers from 0 upwards (got {amount!r}).")
+        self.needs = replace(type(self).needs, old_data=self.config.share > 0, domain_id_test=self.config.prompts)
         self._replay = Replay(share=self.config.share, capacity=self.config.capacity)
         self._prompts: dict[str, Tensor] = {}
         self._lineage: list[int] = []
@@ -292,9 +293,7 @@ class ELLE(Method):
         if self._teacher_domains and rows is not None:
             known = torch.where(rows < len(self._teacher_domains), rows, NO_PROMPT)
             attached(teacher, self.name).rows = known
-        # Mixed precision lives in a forward that accelerate puts on the student; the teacher must round as it does.
-        if (wrapped := vars(stage.model).get("forward")) is not None:
-            vars(teacher)["forward"] = MethodType(wrapped.__func__, teacher)
+        round_alike(teacher, stage.model)
         seen: list[Tensor] = []
         # Forward hooks see the arguments as pre-hooks left them: the labelled positions alone.
         handle = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))

@@ -9,16 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everlearn.anatomy import anatomy
+from everlearn.methods.bottleneck import START, feed_forward_outputs
 from everlearn.methods.hard_attention import GatedAttachment
-
-START = 0.02
-"""Standard deviation of the last layer's first weights: the model starts near what it was."""
 
 
 def hidden_size(model: nn.Module) -> int:
     """Features between the layers: the outputs of a feed-forward network."""
-    return next(site.units for site in anatomy(model).sites if site.kind == "output")
+    return feed_forward_outputs(model)[0].units
 
 
 class GatedMLP(nn.Module):
@@ -64,7 +61,7 @@ class GatedMLP(nn.Module):
             yield f"layers.{number}.bias", free[group]
 
     def start(self) -> None:
-        """Make the last layer nearly silent."""
+        """Make the last layer nearly silent: the model starts near what it was."""
         last: Any = self.layers[-1]
         nn.init.normal_(last.weight, std=START)
         nn.init.zeros_(last.bias)
@@ -80,10 +77,3 @@ class GatedNetworks(GatedAttachment):
             if isinstance(module, GatedMLP):
                 found |= {f"{path}.{name}": values for name, values in module.factors(free)}
         return found
-
-
-def freeze_base(model: nn.Module) -> None:
-    """Of a classifier, leave only the head and what is attached trainable."""
-    prefix: Any = model.base_model_prefix
-    for parameter in model.get_submodule(prefix).parameters():
-        parameter.requires_grad_(False)

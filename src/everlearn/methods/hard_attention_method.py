@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.attachment import PREFIX, attached, detach
+from everlearn.methods.attachment import PREFIX, attached, detach, refuse_other_additions
 from everlearn.methods.base import (
     ApplyTo,
     Batch,
@@ -20,6 +20,7 @@ from everlearn.methods.base import (
     MethodConfig,
     Needs,
     Reading,
+    Setting,
     Stage,
     View,
 )
@@ -75,6 +76,12 @@ class HardAttentionMethod(Method):
         """Say what is trained when the model is fine-tuned; without more, everything but the gates."""
 
     # -- hooks ------------------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        """Where the model is frozen, no second method may add parameters: it would freeze them."""
+        super().check(setting)
+        if self.freezes:
+            refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
         """Embedding and parts; in memory their copy, the mask, and the copy that it restores after an update.

@@ -9,9 +9,11 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.anatomy import Site, anatomy
+from everlearn.anatomy import Site
+from everlearn.methods.attachment import freeze_base
 from everlearn.methods.base import register
-from everlearn.methods.gated_mlp import GatedMLP, GatedNetworks, freeze_base, hidden_size
+from everlearn.methods.bottleneck import feed_forward_outputs
+from everlearn.methods.gated_mlp import GatedMLP, GatedNetworks, hidden_size
 from everlearn.methods.hard_attention import GatedAttachment
 from everlearn.methods.hard_attention_method import HardAttentionMethod
 
@@ -47,18 +49,16 @@ class HATAdapter(HardAttentionMethod):
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
         """An adapter after each feed-forward network."""
-        inner = max(1, hidden_size(model) // self.config.reduction_factor)
-        return GatedAdapters(outputs(model), inner, self.config.smax)
+        return GatedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax)
+
+    def inner(self, model: nn.Module) -> int:
+        """d', the size inside the adapters of a model."""
+        return max(1, hidden_size(model) // self.config.reduction_factor)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
         """Freeze the model, if asked for."""
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
-
-
-def outputs(model: nn.Module) -> list[Site]:
-    """The sites after which there is an adapter."""
-    return [site for site in anatomy(model).sites if site.kind == "output"]
 
 
 class GatedAdapters(GatedNetworks):

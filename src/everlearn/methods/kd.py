@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,14 +13,12 @@ from everlearn.anatomy import kind_of
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax
-from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Stage, Variant, View, register
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Stage, Variant, View, register
+from everlearn.methods.teacher import round_alike
 from everlearn.objectives import IGNORE
 
 if TYPE_CHECKING:
     from everlearn.objectives import Outputs
-
-FORWARD = 1 / 3
-"""A forward pass alone, in units of a forward and backward pass."""
 
 
 @register
@@ -94,9 +91,7 @@ class KD(Method):
         if self._teacher is None:
             raise MethodError("Method 'kd' has no teacher: run `begin_domain` before the first step.")
         student = outputs.views[0] if outputs.views else outputs.hidden
-        # Mixed precision lives in a forward that accelerate puts on the student; the teacher must round as it does.
-        if (wrapped := vars(stage.model).get("forward")) is not None:
-            vars(self._teacher)["forward"] = MethodType(wrapped.__func__, self._teacher)
+        round_alike(self._teacher, stage.model)
         with torch.no_grad():
             teacher = stage.objective.hidden(self._teacher, _unmasked(stage, batch))
         # An encoder-decoder's last hidden state is of the answers, which are padded.
