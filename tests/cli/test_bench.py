@@ -48,6 +48,10 @@ def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
     assert (everlearn.folder / "table.md").read_text().startswith("### F1 of end tasks")
     everlearn.fails("bench", "tiny", "--show", "--reference", "das", says=("`--reference` is 'das'",))
     everlearn.fails("bench", "tiny", "--show", "--reference", "dass", says=("`--reference` names 'dass'",))
+    copy = everlearn.folder / "bench/tiny/none-copy.json"
+    copy.write_bytes((everlearn.folder / "bench/tiny/none.json").read_bytes())
+    everlearn.fails("bench", "tiny", "--show", says=("none-copy.json' holds the cell none",))
+    copy.unlink()
     (everlearn.folder / "bench/tiny/none.json").write_text("[]")
     everlearn.fails("bench", "tiny", "--show", says=("none.json' is no cell of a grid: Input should be",))
 

@@ -48,6 +48,26 @@ def test_the_body(results):
     assert "attention leaks" in card
 
 
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("das", False),
+        ("sequential", False),
+        ("inc_lora", False),
+        ("hat_all", False),
+        ("hat", True),
+        ("demix", True),
+        ("ncl_adapter", True),
+        ("dap_prompt", True),
+        ("elle", True),
+        ("somebodys_own", False),
+    ],
+)
+def test_it_says_when_the_folder_is_not_what_was_measured(results, method, told):
+    card = model_card(results | {"methods": [{"name": method, "title": method, "paper": "", "options": {}}]})
+    assert ("not the model of the scores above" in card) == told
+
+
 def test_objects_and_mappings_give_the_same_card(results):
     assert model_card(Results.model_validate(results)) == model_card(Results.model_validate(results).model_dump())
 

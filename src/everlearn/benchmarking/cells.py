@@ -120,16 +120,22 @@ def load_results(folder: Path) -> list[CellResult]:
     """Every cell in a folder, sorted by name.
 
     Raises:
-        RunError: a file is damaged or no cell, or the cells were measured with different settings.
+        RunError: a file is damaged, no cell or not named like its cell, or the cells were measured with different
+            settings.
     """
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
         try:
             found.append(CellResult.model_validate(files.read_json(path)))
         except ValidationError as error:
             first = error.errors()[0]
             key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
             raise RunError(f"'{path}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
+        if found[-1].name != path.stem:
+            raise RunError(
+                f"'{path}' holds the cell {found[-1].name}, which would be counted twice under another name. Rename it "
+                f"to {found[-1].name}.json, or remove it from there."
+            )
         found[-1].check(found[0].settings, folder)
     return found
 

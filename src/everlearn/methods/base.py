@@ -354,6 +354,11 @@ class Method:
         """
         return model
 
+    @property
+    def tested_as_saved(self) -> bool:
+        """Whether scores are of the plain checkpoint: whoever loads a stage's folder has what was measured."""
+        return type(self).test_model is Method.test_model
+
     def memory(self) -> Memory:
         """What must be saved with a stage (and with each checkpoint inside it)."""
         return Memory()

@@ -89,6 +89,11 @@ class HAT(HardAttentionMethod):
         """The gates of the text's domain, or the plain model."""
         return model if self.config.test_gates == "open" else super().test_model(model, reading)
 
+    @property
+    def tested_as_saved(self) -> bool:
+        """With open gates the model is read as it is."""
+        return self.config.test_gates == "open"
+
 
 class UnitGates(GatedAttachment):
     """Hard attention on units of the model itself.

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from everlearn.errors import MethodError
+from everlearn.methods import build
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare_runs
 from everlearn.report.runs import Run, from_results
@@ -60,6 +62,7 @@ def model_card(
         "## Use",
         _fenced("python", _usage(run, architecture or loader)),
         "Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, without everlearn installed.",
+        *_beside(run),
         *_methods(run),
         "## Reproduce",
         _fenced("bash", fmt.again(f"runs/{run.name}")),
@@ -93,6 +96,25 @@ def _usage(run: Run, loader: str) -> str:
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
         f"model = {loader}.from_pretrained(folder)"
     )
+
+
+def _beside(run: Run) -> list[str]:
+    """What a reader of the scores must know when a method reads texts with more than the model that is loaded."""
+    titles = []
+    for method in run.results.get("methods") or []:
+        try:
+            made = build({"name": method["name"], **(method.get("options") or {})})
+        except (MethodError, KeyError):  # of another version, or somebody's own: nothing is known about it
+            continue
+        if not made.tested_as_saved:
+            titles.append(made.title)
+    if not titles:
+        return []
+    named = escape_markdown(" and ".join(titles))
+    return [
+        f"**This is not the model of the scores above.** {named} reads a text with what it keeps in the stage's "
+        "`memory/` (adapters, gates or prompts), which loading the folder leaves out."
+    ]
 
 
 def _methods(run: Run) -> list[str]:
