@@ -173,6 +173,16 @@ def test_plan_counts_exactly(everlearn: Project) -> None:
     assert not Path("runs").exists()
 
 
+def test_plan_of_a_frozen_model(everlearn: Project) -> None:
+    """Gradients and Adam are of the adapters alone; a variant is called by its own name."""
+    everlearn.recipe["method"] = ["demix", "kd"]
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
+    assert list(plan["methods"]) == ["demix", "kd"]
+    assert plan["trainable"] == plan["methods"]["demix"]["parameters"] < plan["parameters"]
+    assert plan["memory"]["Adam"] == 8 * plan["trainable"]
+    assert "1.33 extra passes per step" in everlearn("plan", "recipe.yaml", "--no-measure").out
+
+
 def test_plan_measures_without_leaving_anything(everlearn: Project) -> None:
     everlearn.recipe["method"] = {"name": "das", "samples": 8}
     plan = json.loads(everlearn("plan", "recipe.yaml", "--json").out)

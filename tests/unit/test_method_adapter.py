@@ -265,6 +265,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         method.check(stages.setting(model, [method, IncLoRA()]))
     with pytest.raises(MethodError, match="'dap_adapter' trains nothing but what it adds, so method 'dap_prompt'"):
         method.check(stages.setting(model, [method, build("dap_prompt")]))
+    with pytest.raises(MethodError, match="'demix' freezes the linear layers that method 'migu'"):
+        build("migu").check(stages.setting(model, [build("demix"), build("migu")]))
     method.check(stages.setting(model, [method, DAS()]))
 
 

@@ -32,7 +32,7 @@ def maps_of(run: RunFolder) -> dict[str, Map]:
         "general" (where it was measured) and each learnt domain's name, in order, to site name to [units] in [0, 1).
 
     Raises:
-        RunError: no stage of the run remembers importance.
+        RunError: no domain is learnt yet, or no stage of the run remembers importance.
     """
     found: dict[str, Map] = {}
     for index, domain in enumerate(run.recipe().domains, 1):
@@ -47,7 +47,14 @@ def maps_of(run: RunFolder) -> dict[str, Map]:
             if kinds["accumulated"]:
                 found[domain.name] = kinds["accumulated"]
     if not found:
-        raise RunError(f"{run.path} remembers no importance of units: analyse a run of `das` or one of its variants.")
+        names = [domain.name for domain in run.recipe().domains]
+        if not run.stage(1, names[0]).is_dir():
+            raise RunError(
+                f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then."
+            )
+        raise RunError(
+            f"{run.path} remembers no importance of units: analyse a run of `das`, or of a variant that measures it."
+        )
     return found
 
 

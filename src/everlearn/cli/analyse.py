@@ -21,7 +21,9 @@ def command(
             "compare the maps.",
         ),
     ] = 0,
-    output: Annotated[Path | None, typer.Option(help="The page; RUN/analysis.html when left out.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; RUN/analysis.html when left out.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a run's importance maps protect, and how much they leave free for the next domain."""

@@ -60,6 +60,7 @@ class Adapter(Method):
     title = "DAP-Adapter"
     paper = "https://arxiv.org/abs/2005.00247"
     needs = _NEEDS
+    freezes = True
     variants = (
         Variant(
             "ncl_adapter",

@@ -94,7 +94,7 @@ def refuse_other_additions(method: Method, setting: Setting) -> None:
     for other in setting.methods:
         if other.name != method.name and other.needs.extra_parameters:
             raise MethodError(
-                f"Method '{method.name}' trains nothing but what it adds, so method '{other.name}' could not train "
+                f"Method '{method.label}' trains nothing but what it adds, so method '{other.label}' could not train "
                 "what it adds. Remove one of them."
             )
 

@@ -245,6 +245,7 @@ class Method:
         adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
             ``has_peft``.
         grows: whether ``begin_domain`` may put a larger model into the stage.
+        freezes: whether nothing but what it adds is trained.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title, paper and needs, and the name as its ``label``.
     """
@@ -257,6 +258,7 @@ class Method:
     identity: ClassVar[dict[str, Any] | None] = None
     adds_peft: ClassVar[bool] = False
     grows: ClassVar[bool] = False
+    freezes: ClassVar[bool] = False
 
     class Config(MethodConfig):
         """Options of the method."""

@@ -44,6 +44,7 @@ class DAPPrompt(Method):
     needs = Needs(
         domain_id_test=True, extra_parameters=True, objectives=frozenset({"masked", "causal"}), peft=False, anatomy=True
     )
+    freezes = True
 
     class Config(MethodConfig):
         """Options of soft prompts."""

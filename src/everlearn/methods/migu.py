@@ -11,8 +11,21 @@ from pydantic import Field
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from everlearn.errors import MethodError
 from everlearn.importance import OutputMagnitude
-from everlearn.methods.base import ApplyTo, Batch, Cost, Mask, Method, MethodConfig, Needs, Stage, View, register
+from everlearn.methods.base import (
+    ApplyTo,
+    Batch,
+    Cost,
+    Mask,
+    Method,
+    MethodConfig,
+    Needs,
+    Setting,
+    Stage,
+    View,
+    register,
+)
 
 
 @register
@@ -49,6 +62,16 @@ class MIGU(Method):
         super().__init__(config, **options)
         self._magnitude: OutputMagnitude | None = None
         self._active = False
+
+    def check(self, setting: Setting) -> None:
+        """Some linear layer of the model must be trained."""
+        super().check(setting)
+        for other in setting.methods:
+            if other.freezes:
+                raise MethodError(
+                    f"Method '{other.label}' freezes the linear layers that method '{self.label}' would hold rows of "
+                    "back. Remove one of them."
+                )
 
     def cost(self, model: nn.Module) -> Cost:
         """One float per output feature, and the copy of the masked parameters that an update mask restores."""
