@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from markupsafe import Markup
 from rich.console import Group, RenderableType
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from everlearn import __version__
@@ -19,7 +18,7 @@ from everlearn.files import write_text
 from everlearn.report.formatting import fixed
 from everlearn.report.html import HeatCell, HeatMap, render
 from everlearn.report.plots import GLYPHS, SERIES, Series, labelled, lines
-from everlearn.report.tables import Cell, Table
+from everlearn.report.tables import Cell, Table, terminal_table
 
 _DECILES = 10
 
@@ -134,15 +133,7 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
 
 def terminal(filled: Saturation, alike: Similarity | None) -> RenderableType:
     """The tables for a terminal."""
-    parts: list[RenderableType] = []
-    for table in tables(filled, alike):
-        shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
-        for position, name in enumerate(table.header):
-            shown.add_column(Text(name), justify="right" if position else "left")
-        for name, cells in table.rows:
-            shown.add_row(Text(name), *(Text(cell.text) for cell in cells))
-        parts += [shown, Text("")]
-    return Group(*parts)
+    return Group(*(part for table in tables(filled, alike) for part in (terminal_table(table), Text(""))))
 
 
 def to_json(filled: Saturation, alike: Similarity | None) -> dict[str, Any]:
