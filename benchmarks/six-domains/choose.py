@@ -22,10 +22,11 @@ from everlearn.suites.six_domains import ORDERS, EndTasks, recipe
 
 HERE = Path(__file__).parent
 DOMAINS = ORDERS[0][:3]
-PRE_TRAINING = (1e-4, 3e-4, 1e-3)
-END_TASKS = (1e-4, 3e-4, 1e-3)
+PRE_TRAINING = (3e-4, 1e-3, 2e-3, 3e-3)
+END_TASKS = (2e-4, 5e-4, 1e-3, 2e-3)
 SEED = 99
 COMMON: dict[str, Any] = {"batch": 16, "accumulate": 1, "block_size": 128, "blocks": 32, "seed": SEED}
+COMMON["train"] = {"bf16": True}
 
 
 def run(**options: Any) -> Any:
@@ -40,10 +41,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", default=str(HERE.parent / "bases" / "english"))
     parser.add_argument("--output", type=Path, default=HERE / "choose.json")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--max-train", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--max-train", type=int, default=400)
     parser.add_argument("--max-test", type=int, default=400)
     parser.add_argument("--epochs-factor", type=float, default=0.4)
+    parser.add_argument("--batch-size", type=int, default=8)
     arguments = parser.parse_args()
     quiet()
     common = {"data": arguments.data, "model": arguments.model}
@@ -60,6 +62,7 @@ def main() -> None:
             max_test=arguments.max_test,
             epochs_factor=arguments.epochs_factor,
             learning_rate=rate,
+            batch_size=arguments.batch_size,
             seeds=1,
             when="final",
         )

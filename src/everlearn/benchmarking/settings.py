@@ -41,6 +41,8 @@ class EndTaskSettings(Group):
     """The epochs times this."""
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate, instead of the one of `settings`."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Examples per step."""
     seeds: int | None = Field(default=None, ge=1)
     """Fine-tunings per end task."""
 

@@ -156,7 +156,7 @@ def _train(
     lengths = [len(row["input_ids"]) for row in rows]
     total = steps_of(task, train)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
     epochs = (grouped_batches(lengths, task.batch_size, seed, epoch) for epoch in itertools.count())
     summed = torch.zeros((), device=device)

@@ -138,6 +138,7 @@ class EndTasks:
         max_test: measure on no more than so many examples.
         epochs_factor: the epochs times this.
         learning_rate: instead of the one of `settings`, which suits a model of 125 M parameters.
+        batch_size: examples per step; the authors' 16.
         seeds: fine-tunings per end task.
         when: after which domains; see `evaluation.end_tasks`.
     """
@@ -148,6 +149,7 @@ class EndTasks:
     max_test: int | None = None
     epochs_factor: float = 1.0
     learning_rate: float | None = None
+    batch_size: int = 16
     seeds: int = 5
     when: Literal["final", "diagonal", "every"] = "diagonal"
 
@@ -165,7 +167,7 @@ class EndTasks:
             text_pair_column="sentence" if pair else None,
             epochs=epochs * self.epochs_factor,
             learning_rate=self.learning_rate or (PAPER_LEARNING_RATE if paper else 3e-5),
-            batch_size=16,
+            batch_size=self.batch_size,
             max_length=164,
             max_train=self.max_train,
             max_test=self.max_test,
