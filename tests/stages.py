@@ -80,7 +80,7 @@ def stage(
 def setting(model: nn.Module, methods: Sequence[Method], objective: str = "masked", general: bool = False) -> Setting:
     """What methods are checked against."""
     made = make_objective(objective, model, tiny.tokenizer())
-    return Setting(model, made, tuple(methods), any(method.adds_peft for method in methods), general)
+    return Setting(model, made, tuple(methods), any(method.adds_peft for method in methods), general, S)
 
 
 def hook(method: Method, name: str, at: Stage, *args: Any) -> Any:

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from everlearn.anatomy import Anatomy, Site, anatomy
+from everlearn.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.architectures import architecture_of
+from everlearn.errors import MethodError
 from everlearn.loading import CLASSES, load_config
 from everlearn.methods import build
-from everlearn.methods.base import Cost
+from everlearn.methods.base import Cost, Method, Setting
+from everlearn.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.planning import passes, size
 from everlearn.recipe import Model
 
@@ -36,13 +38,16 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What a method adds to this model."""
+    """What a method adds to this model, or why it does not work on it."""
 
     name: str
     cost: Cost
+    refused: str | None = None
 
     def sentence(self) -> str:
         """In words."""
+        if self.refused is not None:
+            return f"does not work here. {self.refused}"
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
         return (
             f"holds {size(self.cost.memory_bytes)} more while training, saves {size(self.cost.disk_bytes)} with each "
@@ -122,7 +127,7 @@ class Inspection:
                 for site in self.sites
             ],
             "groups": [asdict(group) for group in self.groups],
-            "methods": {cost.name: asdict(cost.cost) for cost in self.costs},
+            "methods": {c.name: {"refused": c.refused} if c.refused else asdict(c.cost) for c in self.costs},
         }
 
 
@@ -158,8 +163,19 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
         sites=found.sites,
         owned=_owned(model, found),
         groups=_groups(model, found),
-        costs=[MethodCost(method.label, method.cost(model)) for method in chosen],
+        costs=[_cost(method, model) for method in chosen],
     )
+
+
+def _cost(method: Method, model: PreTrainedModel) -> MethodCost:
+    """What it adds, where it works on the model; what only a recipe decides (general text, long rows) is left open."""
+    # There is no tokenizer, because only the configuration is read.
+    objective = OBJECTIVES[DEFAULT_OBJECTIVE[kind_of(model)]](None)  # type: ignore[arg-type]
+    try:
+        method.check(Setting(model, objective, (method,), method.adds_peft, has_general=True, block_size=1))
+    except MethodError as error:
+        return MethodCost(method.label, Cost(), str(error))
+    return MethodCost(method.label, method.cost(model))
 
 
 def _owned(model: PreTrainedModel, found: Anatomy) -> dict[str, int]:

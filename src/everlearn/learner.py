@@ -30,7 +30,7 @@ from everlearn.data.endtask import EndTask
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import Prepared
-from everlearn.errors import ModelError, RecipeError, RunError
+from everlearn.errors import ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.gathering import Blueprint
 from everlearn.interruption import Interruption
@@ -173,6 +173,37 @@ class ContinualLearner:
         self.processes.wait_for_everyone()
         return self.resume()
 
+    def tested(self, domain: str | None = None, after: str | None = None) -> nn.Module:
+        """The model that was scored: after a domain, as it reads held-out texts.
+
+        Adapters, gates and prompts that a method reads a text with are put in, which the stage's folder alone leaves
+        out; before an end task is fine-tuned they are put into the classifier alike. Of any other method this is the
+        stage's model. No domain's text is read, unless a method chooses by what the run holds out of it.
+
+        ```python
+        model = ContinualLearner.open("runs/first").tested("papers")
+        ```
+
+        Args:
+            domain: whose texts are to be read; None for general text. Before it is learnt they are read as other
+                text is.
+            after: the last domain that the model has learnt; the stream's last one when left out.
+
+        Returns:
+            A new model on the run's device, for inference.
+
+        Raises:
+            RunError: there is no such domain, or it is not learnt yet.
+        """
+        names = [known.name for known in self.recipe.domains]
+        for name in (domain, after):
+            if name is not None and name not in names:
+                raise RunError(f"The run has no domain '{name}'.{did_you_mean(name, names)}")
+        row = len(names) if after is None else names.index(after) + 1
+        if not self.folder.finished(row, names[row - 1]):
+            raise RunError(f"Domain '{names[row - 1]}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+        return self.scorer().tested(row, domain).eval()
+
     # -- one stage --------------------------------------------------------------------------------------------
 
     def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
@@ -311,14 +342,16 @@ class ContinualLearner:
     def check_methods(self, model: nn.Module) -> None:
         """Refuse methods that do not fit the model, the objective or each other."""
         methods = tuple(self.recipe.methods())
+        _, objective, _, block_size = self.setting(model)
         check_methods(
             methods,
             Setting(
                 model=model,
-                objective=self.setting(model)[1],
+                objective=objective,
                 methods=methods,
                 has_peft=any(method.adds_peft for method in methods),
                 has_general=self.recipe.general is not None,
+                block_size=block_size,
             ),
         )
 

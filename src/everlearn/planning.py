@@ -62,6 +62,28 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Numbers of parameters."""
+
+    stages: list[int]
+    """Of the plain model, in each stage."""
+    added: int
+    """By methods, beside the plain model, while a domain is learnt."""
+    trained: int
+    """With gradients and optimizer state, in the last stage."""
+
+    @classmethod
+    def of(cls, model: nn.Module, methods: Sequence[Method], domains: int) -> Sizes:
+        """Of a run; a model that grows is taken to grow each time by the same share."""
+        start = sum(parameter.numel() for parameter in model.parameters())
+        grown = sum(method.cost(model).parameters for method in methods if method.grows)
+        added = sum(method.cost(model).parameters for method in methods if not method.grows)
+        stages = [round(start * (1 + grown / start) ** earlier) for earlier in range(domains)]
+        frozen = any(method.adds_peft or method.freezes for method in methods)
+        return cls(stages, added, added if frozen else stages[-1] + added)
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
 
@@ -130,17 +152,15 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     domains = [_domain_plan(learner, domain.name, rows_per_step) for domain in recipe.domains]
     methods = recipe.methods()
     costs = {method.label: method.cost(model) for method in methods}
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    added = sum(cost.parameters for cost in costs.values())
-    trainable = added if any(method.adds_peft or method.freezes for method in methods) else parameters + added
+    sizes = Sizes.of(model, methods, len(recipe.domains))
     block_size = learner.setting()[3]
     plan = Plan(
         domains=domains,
-        parameters=parameters,
-        trainable=trainable,
+        parameters=sizes.stages[0],
+        trainable=sizes.trained,
         block_size=block_size,
         rows_per_step=rows_per_step,
-        memory=_memory(model, trainable, costs, args, block_size),
+        memory=_memory(model, sizes, costs, args, block_size),
         methods={name: asdict(cost) for name, cost in costs.items()},
         disk=disk_bytes(learner, model),
         notes=_notes(learner),
@@ -162,7 +182,7 @@ def _domain_plan(learner: ContinualLearner, name: str, rows_per_step: int) -> Do
     return DomainPlan(name, prepared.documents, prepared.tokens, rows, steps, passes)
 
 
-def _memory(model: nn.Module, trainable: int, costs: dict[str, Cost], args: Any, block_size: int) -> dict[str, int]:
+def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, block_size: int) -> dict[str, int]:
     """Bytes held at the peak of a step, by what holds them."""
     config: Any = model.config
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
@@ -171,27 +191,32 @@ def _memory(model: nn.Module, trainable: int, costs: dict[str, Cost], args: Any,
     rows = args.per_device_train_batch_size
     logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
     return {
-        "weights": 4 * sum(parameter.numel() for parameter in model.parameters()),
-        "gradients": 4 * trainable,
-        "Adam": 8 * trainable,
+        "weights": 4 * sizes.stages[-1],
+        "gradients": 4 * sizes.trained,
+        "Adam": 8 * sizes.trained,
         "activations (rough)": int(rows * wider * per_row) + 8 * logits,
         "methods": sum(cost.memory_bytes for cost in costs.values()),
     }
 
 
 def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
-    """Bytes of a run folder at its largest: every stage, and the last stage's checkpoints beside them."""
-    methods = learner.recipe.methods()
-    costs = [method.cost(model) for method in methods]
-    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
-    trained = 4 * sum(cost.parameters for cost in costs) if any(method.adds_peft for method in methods) else weights
-    memory = sum(cost.disk_bytes for cost in costs)
+    """Bytes of a run folder at its largest: every stage, and the last stage's checkpoints beside them.
+
+    A checkpoint is the model with what is added to it (that alone, where it is PEFT's), two numbers of Adam's for each
+    trained parameter, and what the methods remember.
+    """
+    methods, domains = learner.recipe.methods(), learner.recipe.domains
+    sizes = Sizes.of(model, methods, len(domains))
+    peft = any(method.adds_peft for method in methods)
+    saved = sizes.added if peft else sizes.stages[-1] + sizes.added
+    memory = sum(method.cost(model).disk_bytes for method in methods)
     args = training_arguments(learner.recipe.train, learner.folder.path, 0)
-    steps = max(learner.steps(learner.prepared(domain.name).train) for domain in learner.recipe.domains)
-    saved = steps // int(args.save_steps) if args.save_strategy == "steps" and args.save_steps >= 1 else 1
-    kept = min(saved, (args.save_total_limit or saved) + 1)  # the new one is written before the oldest goes
-    stages = len(learner.recipe.domains) * (1 + learner.recipe.evaluation.alone)
-    return stages * (weights + memory) + kept * (trained + 2 * trained + memory)
+    steps = max(learner.steps(learner.prepared(domain.name).train) for domain in domains)
+    written = steps // int(args.save_steps) if args.save_strategy == "steps" and args.save_steps >= 1 else 1
+    kept = min(written, (args.save_total_limit or written) + 1)  # the new one is written before the oldest goes
+    plain = len(domains) * sizes.stages[0] if learner.recipe.evaluation.alone else 0
+    stages = 4 * (sum(sizes.stages) + plain) + len(domains) * memory
+    return stages + kept * (4 * saved + 8 * sizes.trained + memory)
 
 
 def _notes(learner: ContinualLearner) -> list[str]:

@@ -138,6 +138,8 @@ class Recipe(Group):
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        if not value:
+            raise ValueError("a run needs one; for plain training write `sequential` (got [])")
         methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
         return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 

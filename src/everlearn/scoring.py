@@ -128,7 +128,26 @@ class Scorer:
         sample.save(path)
         return sample
 
-    def _blocks(self, name: str) -> PackedBlocks:
+    def tested(self, row: int, name: str | None) -> nn.Module:
+        """The model after `row` domains as it reads texts of a domain; None is general text."""
+        if name is None and self.general:
+            name = self.general[0]
+        return self._tested(row, name, self.learner.model_after(row).to(self.device), self._readers(row))
+
+    def _tested(self, row: int, name: str | None, model: nn.Module, readers: list[Method]) -> nn.Module:
+        """The checkpoint itself, or where methods read a text with more, a fresh one with what they put back."""
+        if not readers:
+            return model
+        reading = self._reading(row, name, model, functools.partial(self._blocks, name))
+        return _as_tested(readers, self.learner.model_after(row).to(self.device), reading)
+
+    def _readers(self, row: int) -> list[Method]:
+        """The methods that read a text with more than the checkpoint, with what they remember."""
+        return [method for method in self.learner.methods_after(row) if not method.tested_as_saved]
+
+    def _blocks(self, name: str | None) -> PackedBlocks:
+        if name is None:
+            raise DataError("A method chooses by the text, and there is no general text (`general`). Name a domain.")
         return self.held_out(name).blocks
 
     def _losses(self, model: nn.Module, name: str) -> LossCell:
@@ -167,18 +186,14 @@ class Scorer:
             # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
             self.learner.reporter.say(f"The base model is not measured on new sets: {error}")
             return
-        methods = [m for m in self.learner.methods_after(row) if type(m).test_model is not Method.test_model]
+        readers = self._readers(row)
         if losses:
             with self.learner.reporter.activity(f"Held-out text, {where}", len(losses)) as done:
                 for index, name in enumerate(losses, 1):
-                    tested = model
-                    if methods:
-                        reading = self._reading(row, name, model, functools.partial(self._blocks, name))
-                        tested = _as_tested(methods, self.learner.model_after(row).to(self.device), reading)
-                    self._losses(tested, name).save(loss_path(self.cells, row, name))
+                    self._losses(self._tested(row, name, model, readers), name).save(loss_path(self.cells, row, name))
                     done(index)
         for task in tasks:
-            self._end_task(row, task, model, methods, where)
+            self._end_task(row, task, model, readers, where)
         self._spent(row, time.monotonic() - started)
 
     def wanted(self, row: int) -> list[EndTask]:
@@ -205,7 +220,7 @@ class Scorer:
             batches=batches,
         )
 
-    def _end_task(self, row: int, task: EndTask, model: nn.Module, methods: list[Method], where: str) -> None:
+    def _end_task(self, row: int, task: EndTask, model: nn.Module, readers: list[Method], where: str) -> None:
         tokenizer, _, kind, size = self.learner.setting()
         try:
             train, test = read_end_task(task)
@@ -216,13 +231,13 @@ class Scorer:
             self.learner.reporter.say(f"End task '{task.name}' is left out {where}: {error}")
             return
         prepare = None
-        if methods:
+        if readers:
 
             def texts() -> PackedBlocks:
                 return PackedBlocks.from_blocks(blocks_of(train.whole_texts(), tokenizer, kind, size), 0, task.name)
 
             reading = self._reading(row, task.domain, model, texts)
-            prepare = functools.partial(_as_tested, methods, reading=reading)
+            prepare = functools.partial(_as_tested, readers, reading=reading)
         seeds = [seed_for("end task", number) % 2**31 for number in range(self.recipe.evaluation.end_task_seeds)]
         with self.learner.reporter.activity(
             f"End task {task.name}, {where}", steps_of(task, train) * len(seeds)

@@ -74,6 +74,16 @@ CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     "value out of range": (group("evaluation", blocks=0), ("evaluation.blocks", "0")),
     "no domains": (whole("domains", []), ("domains",)),
     "unknown method": (whole("method", "dsa"), ("dsa", "das")),
+    "no method": (whole("method", []), ("`method`", "sequential", "[]")),
+    "a paper's name of a method": (whole("method", "ncl"), ("'ncl'", "In the DAS paper NCL is `sequential`")),
+    "an option of a variant": (
+        whole("method", {"name": "hat_all", "test_gates": "none"}),
+        ("Method 'hat_all', option 'test_gates'", "none"),
+    ),
+    "a prompt too long for the rows": (
+        whole("method", {"name": "dap_prompt", "n_tokens": 100}),
+        ("100 prompt tokens and a text of 32", "data.block_size"),
+    ),
     "unknown option of a method": (
         whole("method", {"name": "migu", "treshold": 0.5}),
         ("migu", "treshold", "threshold"),

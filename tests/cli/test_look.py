@@ -56,6 +56,20 @@ def test_inspect_reads_the_configuration_alone(everlearn: Project) -> None:
     assert "layers.0–1.attention.heads" in shown.out
 
 
+def test_inspect_says_which_method_does_not_work(everlearn: Project) -> None:
+    model = str(everlearn.models / "t5")
+    asked = [part for name in ("elle", "das", "ewc") for part in ("--method", name)]
+    found = json.loads(everlearn("inspect", model, *asked, "--json").out)["methods"]
+    assert "cannot grow a 't5' model" in found["elle"]["refused"]
+    assert "Set `contrast: 0`" in found["das"]["refused"]
+    assert found["ewc"]["memory_bytes"] > 0
+    shown = " ".join(everlearn("inspect", model, *asked).out.split())
+    assert "elle: does not work here. Method 'elle' cannot grow a 't5' model; it can grow bert," in shown
+    for model, name in (("roberta", "das_wiki_kl"), ("roberta", "dap_prompt"), ("llama", "elle")):
+        found = json.loads(everlearn("inspect", str(everlearn.models / model), "--method", name, "--json").out)
+        assert "memory_bytes" in found["methods"][name], "what a recipe decides is left open"
+
+
 def test_env_names_the_versions(everlearn: Project) -> None:
     facts = json.loads(everlearn("env", "--json").out)
     assert {"torch", "transformers", "peft"} <= facts["packages"].keys()
@@ -181,6 +195,22 @@ def test_plan_of_a_frozen_model(everlearn: Project) -> None:
     assert plan["trainable"] == plan["methods"]["demix"]["parameters"] < plan["parameters"]
     assert plan["memory"]["Adam"] == 8 * plan["trainable"]
     assert "1.33 extra passes per step" in everlearn("plan", "recipe.yaml", "--no-measure").out
+
+
+@pytest.mark.parametrize("method", ["sequential", "demix", "inc_lora", "hat", "elle"])
+def test_plan_of_the_disk_is_what_a_run_leaves(everlearn: Project, method: str) -> None:
+    """Stages, and checkpoints with an optimizer state of what is trained; a model that grows is larger from then on."""
+    everlearn.recipe["method"] = method
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
+    weights, added = plan["parameters"], plan["methods"][method]["parameters"]
+    memory = plan["methods"][method]["disk_bytes"]
+    stages = {"elle": 2 * weights + added}.get(method, 2 * weights)
+    saved = added if method == "inc_lora" else weights + added
+    trained = added if method in ("demix", "inc_lora") else weights + added
+    assert plan["trainable"] == trained
+    checkpoints = 2  # of 4 steps, every second
+    assert plan["disk"] == 4 * stages + 2 * memory + checkpoints * (4 * saved + 8 * trained + memory)
+    assert plan["memory"]["weights"] == 4 * (weights + added if method == "elle" else weights)
 
 
 def test_plan_measures_without_leaving_anything(everlearn: Project) -> None:

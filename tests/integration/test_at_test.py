@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from small_runs import labelled, recipe
+from small_runs import corpus, labelled, recipe
 from torch import Tensor, nn
 
+from everlearn.errors import DataError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.methods import REGISTRY, Method, Needs, Reading, Stage, register
 from everlearn.methods.attachment import Attachment
@@ -73,6 +74,39 @@ def test_held_out_text_and_end_tasks_are_read_with_the_method(muted: Any, tmp_pa
     assert ours[0] == theirs[0], "nothing is learnt yet, so nothing is added"
     assert ours[1][0] != theirs[1][0], "the first domain is muted"
     assert ours[1][1] == theirs[1][1], "the second is not learnt yet"
+
+
+@pytest.mark.parametrize("method", ["sequential", "hat", "adapter_cl", {"name": "dap_prompt", "n_tokens": 4}])
+def test_the_model_that_was_scored_is_to_be_had(method: Any, tmp_path: Path) -> None:
+    general = {"path": str(corpus(tmp_path / "data", "other")), "validation": 0.15}
+    scores = ContinualLearner(recipe(tmp_path, method=method, general=general)).run().matrices["loss"].values
+    for path in (tmp_path / "data").iterdir():  # whatever is needed is in the run folder
+        path.unlink()
+    learner = ContinualLearner.open(tmp_path / "run")
+    scorer, found = learner.scorer(), {}
+    for row, after in ((1, "first"), (2, "second"), (2, None)):
+        for column, domain in enumerate(("first", "second", None)):
+            model = learner.tested(domain, after)
+            assert not model.training
+            cell = scorer._losses(model, domain or "general")
+            found[row, column] = float(cell.nats.sum() / cell.items.sum())
+            assert found[row, column] == pytest.approx(scores[row][column], rel=1e-6)
+    plain = learner.model_after(2)
+    adds = any(name.startswith("everlearn_") for name, _ in learner.tested("first").named_modules())
+    assert adds == (method != "sequential")
+    assert not any(name.startswith("everlearn_") for name, _ in plain.named_modules())
+
+
+def test_what_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
+    learner = ContinualLearner(recipe(tmp_path, method={"name": "adapter_cl", "samples": 4}))
+    with pytest.raises(RunError, match="'second' is not learnt yet: `everlearn resume"):
+        learner.tested("first")
+    learner.run()
+    for wrong in ({"domain": "frist"}, {"after": "frist"}):
+        with pytest.raises(RunError, match=r"The run has no domain 'frist'\. Did you mean 'first'\?"):
+            learner.tested(**wrong)
+    with pytest.raises(DataError, match=r"there is no general text \(`general`\)"):
+        learner.tested()
 
 
 def test_after_mixed_precision_methods_measure_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

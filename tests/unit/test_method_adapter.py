@@ -18,7 +18,6 @@ from everlearn.methods import build
 from everlearn.methods.adapter import Adapter
 from everlearn.methods.attachment import attached
 from everlearn.methods.bottleneck import bottlenecks, feed_forward_outputs
-from everlearn.methods.das import DAS
 from everlearn.methods.inc_lora import IncLoRA
 
 IDS = torch.arange(5, 53).view(2, 24)
@@ -260,14 +259,14 @@ def test_what_does_not_go_together_is_refused() -> None:
     for option, value in (("initialise", "nearest"), ("choose", "perplexity")):
         with pytest.raises(MethodError, match=f"option '{option}'.*shared: true"):
             Adapter(shared=True, **{option: value})
+        with pytest.raises(MethodError, match=f"'ncl_adapter', option '{option}': '{value}' chooses among adapters"):
+            build({"name": "ncl_adapter", option: value})
     model, method = tiny.model(), Adapter()
     with pytest.raises(MethodError, match="'dap_adapter' does not work on a model with PEFT"):
         method.check(stages.setting(model, [method, IncLoRA()]))
     with pytest.raises(MethodError, match="'dap_adapter' trains nothing but what it adds, so method 'dap_prompt'"):
         method.check(stages.setting(model, [method, build("dap_prompt")]))
-    with pytest.raises(MethodError, match="'demix' freezes the linear layers that method 'migu'"):
-        build("migu").check(stages.setting(model, [build("demix"), build("migu")]))
-    method.check(stages.setting(model, [method, DAS()]))
+    method.check(stages.setting(model, [method, build("kd")]))
 
 
 def test_variants_say_what_they_need() -> None:

@@ -102,7 +102,7 @@ def test_general_importance_is_measured_once_before_the_first_domain() -> None:
 
 def test_padding_of_answers_has_no_part_in_general_importance() -> None:
     """An encoder-decoder's last hidden state is of the answers, which a batch pads to its longest."""
-    model = tiny.model("t5")
+    model = tiny.model("t5").double()  # sums in another order: nothing else may differ
     at = stages.stage(model, objective="text-to-text")
     (batch,) = at.batches(4)
     more = {"labels": -100, "decoder_input_ids": at.tokenizer.pad_token_id}
@@ -115,7 +115,7 @@ def test_padding_of_answers_has_no_part_in_general_importance() -> None:
     scale = max(value.abs().max() for value in first.values())
     assert scale > 0
     for name, value in first.items():
-        torch.testing.assert_close(second[name] / scale, value / scale, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(second[name] / scale, value / scale, rtol=1e-9, atol=1e-10)
 
 
 def test_mask_factors_are_one_minus_strength_times_importance() -> None:

@@ -122,4 +122,4 @@ def test_refusals() -> None:
     stage = stages.stage(copy.deepcopy(model), 1)
     stages.begin([IncLoRA()], stage)
     with pytest.raises(MethodError, match="has adapters"):
-        IncLoRA().check(stages.setting(model, [IncLoRA()]).__class__(stage.model, stage.objective, (), True, False))
+        IncLoRA().check(stages.setting(stage.model, [IncLoRA()]))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+import tiny
 from everlearn.describing import describe, schema
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, MethodConfig, Needs, Variant, build, names, register
 from everlearn.methods.base import VARIANTS
 from everlearn.recipe import parse
+
+
+def needs_a_domain_when_halved(self: Method, config: MethodConfig | None = None, **options: Any) -> None:
+    """The constructor of the method below."""
+    Method.__init__(self, config, **options)
+    self.needs = Needs(domain_id_test=self.config.rate == 0.5)
 
 
 @pytest.fixture
@@ -32,8 +42,9 @@ def plain():
             "title": "Plain",
             "paper": "https://example.org/plain",
             "Config": Config,
+            "__init__": needs_a_domain_when_halved,
             "variants": (
-                Variant("plain_half", "Half", "Half of it.", {"rate": 0.5}, needs=Needs(domain_id_test=True)),
+                Variant("plain_half", "Half", "Half of it.", {"rate": 0.5}),
                 Variant("plain_paper", "Paper", "As published.", {"rate": 2.0}, paper="https://example.org/other"),
             ),
         },
@@ -73,6 +84,68 @@ def test_variants_are_described_with_their_defaults(plain) -> None:
     assert definitions["method_plain_half"]["properties"]["rate"]["default"] == 0.5
     assert definitions["method_plain_test"]["properties"]["rate"]["default"] == 1.0
     assert "plain_half" in definitions["Method"]["anyOf"][0]["enum"]
+
+
+def test_an_error_names_what_was_written(plain) -> None:
+    for name in ("plain_test", "plain_half"):
+        with pytest.raises(MethodError, match=f"Method '{name}' has no option 'rat'. Did you mean 'rate'"):
+            build({"name": name, "rat": 1})
+        with pytest.raises(MethodError, match=f"Method '{name}', option 'rate': .*'much'"):
+            build({"name": name, "rate": "much"})
+        with pytest.raises(MethodError, match=f"Method '{name}' has no option 'config'"):
+            build({"name": name, "config": 1})
+    with pytest.raises(MethodError, match="Method 'hat_all', option 'smax'"):
+        build({"name": "hat_all", "smax": 0})
+
+
+@pytest.mark.parametrize(
+    ("spec", "needs"),
+    [
+        ({"name": "hat_all"}, {"domain_id_test": False}),
+        ({"name": "hat_all", "test_gates": "domain"}, {"domain_id_test": True}),
+        ({"name": "hat", "test_gates": "open"}, {"domain_id_test": False}),
+        ({"name": "das_random"}, {"importance_pass": False}),
+        ({"name": "das_random", "scores": "measured"}, {"importance_pass": True}),
+        ({"name": "das_without_soft_mask"}, {"importance_pass": False}),
+        ({"name": "das_without_soft_mask", "strength": 1}, {"importance_pass": True}),
+        ({"name": "das", "strength": 0, "contrast": 0}, {"importance_pass": False}),
+        ({"name": "demix"}, {"importance_pass": True, "domain_id_test": True}),
+        ({"name": "demix", "initialise": "fresh"}, {"importance_pass": False}),
+        ({"name": "adapter_cl"}, {"domain_id_test": False}),
+        ({"name": "adapter_cl", "choose": "domain"}, {"domain_id_test": True}),
+        ({"name": "ncl_adapter", "shared": False}, {"domain_id_test": True}),
+        ({"name": "ewc", "strength": 0}, {"importance_pass": False}),
+        ({"name": "replay", "share": 0}, {"old_data": False}),
+        ({"name": "derpp", "alpha": 0, "beta": 0}, {"old_data": False}),
+        ({"name": "derpp", "alpha": 0}, {"old_data": True}),
+    ],
+)
+def test_needs_follow_the_options(spec: dict, needs: dict) -> None:
+    method = build(spec)
+    assert {key: getattr(method.needs, key) for key in needs} == needs
+    # Whatever is not about these options is as the class declares it.
+    assert replace(method.needs, **{key: getattr(type(method).needs, key) for key in needs}) == type(method).needs
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_name_declares_what_it_costs(name: str) -> None:
+    method, model = build(name), tiny.model(dropout=0.1)
+    assert method.needs.importance_pass == (method.cost(model).passes_per_domain > 0)
+    assert method.needs.extra_parameters == (method.cost(model).parameters > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ncl", "In the DAS paper NCL is `sequential`."),
+        ("DER++", "In the DAS paper DER++ is `derpp`."),
+        ("HAT-All", "Did you mean 'hat_all'?"),
+    ],
+)
+def test_names_of_the_paper_lead_to_ours(name: str, hint: str) -> None:
+    with pytest.raises(MethodError) as caught:
+        build(name)
+    assert str(caught.value) == f"There is no method '{name}'. {hint}"
 
 
 def test_names_are_refused_when_wrong_or_taken(plain) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,8 +207,9 @@ def test_memory_round_trip() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     model = tiny.model()
-    with pytest.raises(MethodError, match=r"'n_tokens': 128 prompt tokens.*128 positions"):
-        DAPPrompt(n_tokens=128).check(stages.setting(model, []))
+    DAPPrompt(n_tokens=104).check(stages.setting(model, []))
+    with pytest.raises(MethodError, match=r"'n_tokens': 105 prompt tokens and a text of 24.*128 positions"):
+        DAPPrompt(n_tokens=105).check(stages.setting(model, []))
     with pytest.raises(MethodError, match=r"105 prompt tokens and a text of 24 do not fit.*`data.block_size`\."):
         stages.hook(DAPPrompt(n_tokens=105), "begin_domain", stages.stage(model, 1))
     stages.hook(DAPPrompt(n_tokens=104), "begin_domain", stages.stage(model, 1))
@@ -216,6 +218,6 @@ def test_what_does_not_fit_is_refused() -> None:
     isolated = make_objective("masked", tiny.model(), tiny.tokenizer(), isolate=True)
     setting = stages.setting(tiny.model(), [method])
     with pytest.raises(MethodError, match=r"see each other\. Set `data.isolate_documents: false`"):
-        method.check(type(setting)(setting.model, isolated, (method,), False, False))
+        method.check(replace(setting, objective=isolated))
     with pytest.raises(MethodError, match="does not work with objective 'text-to-text'"):
         method.check(stages.setting(tiny.model("t5"), [method], "text-to-text"))

@@ -66,6 +66,7 @@ def test_the_body(results):
 def test_it_says_when_the_folder_is_not_what_was_measured(results, method, told):
     card = model_card(results | {"methods": [{"name": method, "title": method, "paper": "", "options": {}}]})
     assert ("not the model of the scores above" in card) == told
+    assert ("ContinualLearner.open('runs/das').tested('torch')" in card) == told
 
 
 def test_objects_and_mappings_give_the_same_card(results):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
@@ -31,7 +31,6 @@ from everlearn.objectives import Objective
 
 SHARED = "shared"
 """What the adapter of the whole stream is kept under."""
-_NEEDS = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
 _DAS = "https://arxiv.org/abs/2302.03241"
 
 
@@ -59,7 +58,7 @@ class Adapter(Method):
     name = "dap_adapter"
     title = "DAP-Adapter"
     paper = "https://arxiv.org/abs/2005.00247"
-    needs = _NEEDS
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
     freezes = True
     variants = (
         Variant(
@@ -68,7 +67,6 @@ class Adapter(Method):
             "One adapter beside the frozen base model, trained on every domain in turn.",
             {"shared": True},
             paper=_DAS,
-            needs=replace(_NEEDS, domain_id_test=False),
         ),
         Variant(
             "demix",
@@ -76,7 +74,6 @@ class Adapter(Method):
             "An adapter for each domain that starts as the earlier one which is least perplexed by the new domain.",
             {"initialise": "nearest"},
             paper="https://arxiv.org/abs/2108.05036",
-            needs=replace(_NEEDS, importance_pass=True),
         ),
         Variant(
             "adapter_cl",
@@ -84,7 +81,6 @@ class Adapter(Method):
             "An adapter for each domain; at test the one that is least perplexed by the text.",
             {"choose": "perplexity"},
             paper="https://arxiv.org/abs/2012.15504",
-            needs=replace(_NEEDS, domain_id_test=False),
         ),
     )
 
@@ -110,18 +106,22 @@ class Adapter(Method):
         """Fine-tune only the adapters and the classification head, as the released code does; the paper fine-tunes
         the model too."""
 
+        @model_validator(mode="after")
+        def _there_is_a_choice(self) -> Self:
+            for option, value in (("initialise", "nearest"), ("choose", "perplexity")):
+                if self.shared and getattr(self, option) == value:
+                    raise ValueError(
+                        f"option '{option}': '{value}' chooses among adapters, but `shared: true` has one for the "
+                        "whole stream. Set one of the two"
+                    )
+            return self
+
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        for option, value in (("initialise", "nearest"), ("choose", "perplexity")):
-            if self.config.shared and getattr(self.config, option) == value:
-                raise MethodError(
-                    f"Method 'dap_adapter', option '{option}': '{value}' chooses among adapters, but `shared: true` "
-                    "has one for the whole stream. Set one of the two."
-                )
         self.needs = replace(
-            _NEEDS,
+            type(self).needs,
             domain_id_test=not self.config.shared and self.config.choose == "domain",
             importance_pass=self.config.initialise == "nearest",
         )
@@ -254,7 +254,7 @@ class Adapter(Method):
         for name, value in kept.items():
             if name in own and own[name].shape != value.shape:
                 raise MethodError(
-                    f"Method 'dap_adapter' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
                     f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `reduction_factor`."
                 )
         with torch.no_grad():

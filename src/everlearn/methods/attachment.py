@@ -99,6 +99,16 @@ def refuse_other_additions(method: Method, setting: Setting) -> None:
             )
 
 
+def refuse_frozen_model(method: Method, setting: Setting) -> None:
+    """Raise ``MethodError`` when another method freezes the model, so that nothing of it moves."""
+    for other in setting.methods:
+        if other.freezes:
+            raise MethodError(
+                f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to hold back. "
+                "Remove one of them."
+            )
+
+
 def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], int]]:
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):

@@ -7,6 +7,7 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -147,7 +148,6 @@ class Variant:
         description: what it is, a sentence or two.
         options: what differs from the method's defaults; a recipe may change options further.
         paper: URL; the method's own when left out.
-        needs: what it asks of its user; the method's own when left out.
     """
 
     name: str
@@ -155,7 +155,6 @@ class Variant:
     description: str
     options: Mapping[str, Any]
     paper: str | None = None
-    needs: Needs | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +167,8 @@ class Setting:
     has_peft: bool
     has_general: bool
     """A general corpus is named in the recipe."""
+    block_size: int
+    """Tokens in a row."""
 
 
 @dataclass
@@ -239,7 +240,7 @@ class Method:
         name: the word in recipes and tables (snake_case).
         title: its name as the paper writes it.
         paper: URL of the paper, or "" for plain training.
-        needs: what it asks of its user.
+        needs: what it asks of its user. Where options decide that, ``__init__`` sets it for them.
         identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
             the method changes the model or data itself and has no such setting.
         adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
@@ -247,7 +248,7 @@ class Method:
         grows: whether ``begin_domain`` may put a larger model into the stage.
         freezes: whether nothing but what it adds is trained.
         variants: published settings with names of their own; an object made by such a name carries the variant's
-            title, paper and needs, and the name as its ``label``.
+            title and paper, and the name as its ``label``.
     """
 
     name: ClassVar[str]
@@ -271,12 +272,7 @@ class Method:
         Raises:
             MethodError: an option is unknown or its value is not allowed; the sentence names the key.
         """
-        if config is None:
-            try:
-                config = self.Config.model_validate(options)
-            except ValidationError as error:
-                raise MethodError(explain(self.name, self.Config, error)) from None
-        self.config = config
+        self.config = configured(self.name, self.Config, options) if config is None else config
         self.label = self.name
 
     def check(self, setting: Setting) -> None:
@@ -285,10 +281,10 @@ class Method:
         if objective not in self.needs.objectives:
             works = ", ".join(sorted(self.needs.objectives))
             raise MethodError(
-                f"Method '{self.name}' does not work with objective '{objective}'; it works with {works}."
+                f"Method '{self.label}' does not work with objective '{objective}'; it works with {works}."
             )
         if setting.has_peft and not self.needs.peft:
-            raise MethodError(f"Method '{self.name}' does not work on a model with PEFT adapters. Remove one of them.")
+            raise MethodError(f"Method '{self.label}' does not work on a model with PEFT adapters. Remove one of them.")
         if self.needs.anatomy:
             from everlearn.anatomy import anatomy
 
@@ -373,18 +369,37 @@ class Method:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in set_options.items())})"
 
 
+C = TypeVar("C", bound=MethodConfig)
+
+
+def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
+    """Checked options of what the user calls `name`.
+
+    Raises:
+        MethodError: an option is unknown or its value is not allowed; the sentence names the key.
+    """
+    try:
+        return config.model_validate(options)
+    except ValidationError as error:
+        raise MethodError(explain(name, config, error)) from None
+
+
 def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
     """One sentence for the first thing wrong with a method's options."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
+    if not key:  # a rule about several options
+        return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
     return f"Method '{name}', option '{key}': {first['msg']} (got {first.get('input')!r})."
 
 
 M = TypeVar("M", bound=Method)
 REGISTRY: dict[str, type[Method]] = {}
 VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
+PAPER_NAMES = {"ncl": "sequential", "der++": "derpp"}
+"""What the DAS paper calls methods that have another name here, as :func:`plain_name` writes it."""
 
 
 def register(cls: type[M]) -> type[M]:
@@ -421,6 +436,11 @@ def names() -> list[str]:
     return sorted({*REGISTRY, *VARIANTS})
 
 
+def plain_name(name: str) -> str:
+    """A name without case, spaces, hyphens and underscores, in which papers differ."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
 def build(spec: str | Mapping[str, Any] | Method) -> Method:
     """A method from what a recipe says: a name, or a mapping with ``name`` and options.
 
@@ -434,11 +454,12 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     if not isinstance(name, str):
         raise MethodError(f"A method needs a `name` (got {spec!r}).{did_you_mean('', names())}")
     if name in REGISTRY:
-        return REGISTRY[name](**options)
+        return REGISTRY[name](configured(name, REGISTRY[name].Config, options))
     if name not in VARIANTS:
-        raise MethodError(f"There is no method '{name}'.{did_you_mean(name, names())}")
+        ours = PAPER_NAMES.get(plain_name(name))
+        hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), names())
+        raise MethodError(f"There is no method '{name}'.{hint}")
     cls, variant = VARIANTS[name]
-    method = cls(**{**variant.options, **options})
-    method.label, method.title = variant.name, variant.title
-    method.paper, method.needs = variant.paper or cls.paper, variant.needs or cls.needs
+    method = cls(configured(name, cls.Config, {**variant.options, **options}))
+    method.label, method.title, method.paper = variant.name, variant.title, variant.paper or cls.paper
     return method

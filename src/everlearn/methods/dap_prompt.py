@@ -83,7 +83,7 @@ class DAPPrompt(Method):
                 "Method 'dap_prompt' needs `model.attn_implementation: sdpa` or eager for a prompt that all documents "
                 f"of a row see (got '{attention}'). Change it, or set `data.isolate_documents: false`."
             )
-        self._check_length(setting.objective.longest_input(setting.model), 1)
+        self._check_length(setting.objective.longest_input(setting.model), setting.block_size)
 
     def cost(self, model: nn.Module) -> Cost:
         """The prompt; one is kept for each domain, and the numbers given are for one."""

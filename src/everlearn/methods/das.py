@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from everlearn.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.errors import MethodError
 from everlearn.importance import accumulate, general_importance, normalise, row_gates, unit_importance
 from everlearn.importance.proxy import has_dropout
+from everlearn.methods.attachment import refuse_frozen_model
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -63,6 +65,7 @@ class DAS(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
+        self.needs = replace(type(self).needs, importance_pass=self._important and self.config.scores == "measured")
         self._general: Map = {}
         self._importance: Map = {}
         self._specific: Map = {}
@@ -81,7 +84,8 @@ class DAS(Method):
         return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:
-        """The contrast needs representations of texts; the proxy needs dropout; Wiki+… needs a general corpus."""
+        """The contrast needs representations of texts; the mask a model that is trained; the proxy dropout; Wiki+… a
+        general corpus."""
         super().check(setting)
         options = self.config
         if options.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
@@ -102,6 +106,7 @@ class DAS(Method):
                 "`general: none` leaves nothing. Choose another `general`."
             )
         if options.strength > 0:
+            refuse_frozen_model(self, setting)
             layout = anatomy(setting.model)
             ones = {site.name: torch.ones(site.units) for site in self._sites(layout)}
             mask_factors(setting.model, layout, ones, options.qkv_mask_axis)

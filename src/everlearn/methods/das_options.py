@@ -9,7 +9,7 @@ from pydantic import Field
 from everlearn.importance.proxy import Representation, Softmax, Text
 from everlearn.importance.scores import Normalisation
 from everlearn.importance.units import Reduce
-from everlearn.methods.base import ApplyTo, MethodConfig, Needs, Variant
+from everlearn.methods.base import ApplyTo, MethodConfig, Variant
 from everlearn.methods.contrast import Pair
 from everlearn.methods.processes import GatherGrad
 
@@ -94,8 +94,6 @@ RELEASED = {
 }
 """What the released code does differently from the paper's equations, deviations D1 to D7, D9 and D10."""
 
-_NO_PASS = Needs(importance_pass=False, peft=False, anatomy=True)
-
 VARIANTS = (
     Variant(
         "das_released",
@@ -114,14 +112,12 @@ VARIANTS = (
         "DAS (w/o softmask)",
         "No mask, and nothing gated in the contrast: plain training with SimCSE between texts.",
         {"strength": 0, "contrast_kind": "simcse"},
-        needs=_NO_PASS,
     ),
     Variant(
         "das_random",
         "DAS (random)",
         "All importance is random, drawn anew wherever DAS would measure it, for the mask and for the contrast.",
         {"scores": "random"},
-        needs=_NO_PASS,
     ),
     Variant(
         "das_without_contrast",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -62,6 +63,7 @@ class DERpp(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
+        self.needs = replace(type(self).needs, old_data=self._active)
         self._blocks: dict[str, Tensor] = {}
         self._hidden = torch.empty(0)
         self._domains: list[str] = []

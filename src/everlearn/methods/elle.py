@@ -148,8 +148,8 @@ class ELLE(Method):
         if len(setting.methods) > 1:
             other = next(method for method in setting.methods if method is not self)
             raise MethodError(
-                f"Method 'elle' replaces the model by a larger one, which method '{other.name}' would not know. Remove "
-                "one of them (elle replays old text itself: `share`)."
+                f"Method 'elle' replaces the model by a larger one, which method '{other.label}' would not know. "
+                "Remove one of them (elle replays old text itself: `share`)."
             )
         attention = config_of(setting.model)._attn_implementation
         if self.config.prompts and attention not in ("sdpa", "eager"):

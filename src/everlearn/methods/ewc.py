@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -19,6 +20,7 @@ from everlearn.methods.base import (
     Method,
     MethodConfig,
     Needs,
+    Setting,
     Stage,
     Variant,
     View,
@@ -85,10 +87,21 @@ class EWC(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
+        self.needs = replace(type(self).needs, importance_pass=self.config.strength > 0)
         self._fisher: dict[str, Tensor] = {}
         self._anchor: dict[str, Tensor] = {}
         self._measured: list[str] = []
         self._placed: list[tuple[nn.Parameter, Tensor, Tensor]] | None = None
+
+    def check(self, setting: Setting) -> None:
+        """The penalty holds all that is trained; what another method adds is there while a domain is learnt only."""
+        super().check(setting)
+        for other in setting.methods:
+            if other.name != self.name and other.needs.extra_parameters:
+                raise MethodError(
+                    f"Method '{self.label}' protects the model's own weights, but what method '{other.label}' adds "
+                    "comes and goes with each domain. Remove one of them."
+                )
 
     def cost(self, model: nn.Module) -> Cost:
         """Fisher information and anchor, in float32, beside the model."""
@@ -164,8 +177,8 @@ class EWC(Method):
         for name, values in self._fisher.items():
             if name not in parameters or parameters[name].shape != values.shape:
                 raise MethodError(
-                    f"Method 'ewc' remembers '{name}' with shape {tuple(values.shape)}, which the model has not. "
-                    "Its memory belongs to another model."
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has "
+                    "not. Its memory belongs to another model."
                 )
         # named_parameters() gives a tied parameter once, so it is penalised once.
         return [

@@ -177,7 +177,7 @@ class HardAttentionMethod(Method):
         for name, value in (*self._parts.items(), *embeddings):
             if name in own and own[name].shape != value.shape:
                 raise MethodError(
-                    f"Method '{self.name}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
                     f"model's {tuple(own[name].shape)}. Its memory belongs to another model."
                 )
         with torch.no_grad():

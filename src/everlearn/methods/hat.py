@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.anatomy import Site, anatomy
-from everlearn.methods.base import Cost, MethodConfig, Needs, Reading, Stage, Variant, register
+from everlearn.methods.base import Cost, MethodConfig, Reading, Stage, Variant, register
 from everlearn.methods.hard_attention import GatedAttachment
 from everlearn.methods.hard_attention_method import HardAttentionMethod
-
-_NEEDS = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
 
 
 @register
@@ -35,14 +33,12 @@ class HAT(HardAttentionMethod):
     name = "hat"
     title = "HAT"
     paper = "https://arxiv.org/abs/1801.01423"
-    needs = _NEEDS
     variants = (
         Variant(
             "hat_all",
             "HAT-All",
             "Learnt as HAT, but tested with every gate open: the whole network, and no domain id.",
             {"test_gates": "open"},
-            needs=replace(_NEEDS, domain_id_test=False),
         ),
     )
 
@@ -58,7 +54,7 @@ class HAT(HardAttentionMethod):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.needs = replace(_NEEDS, domain_id_test=self.config.test_gates == "domain")
+        self.needs = replace(type(self).needs, domain_id_test=self.config.test_gates == "domain")
 
     def cost(self, model: nn.Module) -> Cost:
         """The embedding; in memory also the mask, and the copy of what it restores after an update."""

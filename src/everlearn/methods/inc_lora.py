@@ -65,7 +65,7 @@ class IncLoRA(Method):
             raise MethodError("Method 'inc_lora' needs a plain model, but this one has adapters. Merge them first.")
         for other in setting.methods:
             if other.adds_peft and other.name != self.name:
-                raise MethodError(f"Methods 'inc_lora' and '{other.name}' both add adapters. Remove one of them.")
+                raise MethodError(f"Methods 'inc_lora' and '{other.label}' both add adapters. Remove one of them.")
         self._targets(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:

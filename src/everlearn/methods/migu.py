@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from everlearn.errors import MethodError
 from everlearn.importance import OutputMagnitude
+from everlearn.methods.attachment import refuse_frozen_model
 from everlearn.methods.base import (
     ApplyTo,
     Batch,
@@ -66,12 +66,7 @@ class MIGU(Method):
     def check(self, setting: Setting) -> None:
         """Some linear layer of the model must be trained."""
         super().check(setting)
-        for other in setting.methods:
-            if other.freezes:
-                raise MethodError(
-                    f"Method '{other.label}' freezes the linear layers that method '{self.label}' would hold rows of "
-                    "back. Remove one of them."
-                )
+        refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
         """One float per output feature, and the copy of the masked parameters that an update mask restores."""

@@ -34,10 +34,12 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
     Raises:
         MethodError: the sentence names the method and what it does not work with.
     """
-    names = [method.name for method in methods]
-    for name in set(names):
-        if names.count(name) > 1:
-            raise MethodError(f"Method '{name}' is listed {names.count(name)} times (`method`). List each once.")
+    for method in methods:
+        labels = [f"'{other.label}'" for other in methods if other.name == method.name]
+        if len(labels) > 1:
+            raise MethodError(
+                f"Method '{method.name}' is listed {len(labels)} times (`method`: {', '.join(labels)}). List it once."
+            )
     for method in methods:
         method.check(setting)
 

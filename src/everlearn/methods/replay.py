@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -49,6 +50,7 @@ class Replay(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
+        self.needs = replace(type(self).needs, old_data=self.config.share > 0)
         self._reservoir: Reservoir | None = None
 
     @property

@@ -99,7 +99,7 @@ def _usage(run: Run, loader: str) -> str:
 
 
 def _beside(run: Run) -> list[str]:
-    """What a reader of the scores must know when a method reads texts with more than the model that is loaded."""
+    """How to get the model of the scores where a method reads texts with more than the model that is loaded."""
     titles = []
     for method in run.results.get("methods") or []:
         try:
@@ -113,7 +113,13 @@ def _beside(run: Run) -> list[str]:
     named = escape_markdown(" and ".join(titles))
     return [
         f"**This is not the model of the scores above.** {named} reads a text with what it keeps in the stage's "
-        "`memory/` (adapters, gates or prompts), which loading the folder leaves out."
+        "`memory/` (adapters, gates or prompts), which loading the folder leaves out. The model that was scored is in "
+        "the whole run folder, for texts of one domain:",
+        _fenced(
+            "python",
+            "from everlearn import ContinualLearner\n\n"
+            f"model = ContinualLearner.open({f'runs/{run.name}'!r}).tested({(run.domains or ['…'])[-1]!r})",
+        ),
     ]
 
 
