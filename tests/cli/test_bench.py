@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 from cli_project import Project
 
 from bench_suite import TinySuite
-from everlearn.benchmarking import SUITES
+from everlearn.benchmarking import SUITES, Grid
 
 
 @pytest.fixture
@@ -56,6 +57,66 @@ def test_show_runs_nothing(everlearn: Project, suite: TinySuite) -> None:
     everlearn.fails("bench", "tiny", "--show", says=("none.json' is no cell of a grid: Input should be",))
 
 
+def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Project, suite: TinySuite) -> None:
+    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "1")
+    index = everlearn.folder / "bench/tiny/index.html"
+    whole = index.read_text()
+    assert "Most frequent label" in whole
+    assert "No adaptation" in whole
+    part = everlearn("bench", "tiny", "--show", "--methods", "none")
+    assert part.code == 0
+    assert "No adaptation" in part.out
+    assert "Most frequent label" not in part.out
+    assert "Wrote" not in part.out
+    assert index.read_text() == whole
+    written = everlearn("bench", "tiny", "--show", "--methods", "none", "-o", "part.md")
+    assert "Wrote part.md" in written.out
+    assert "Most frequent label" not in (everlearn.folder / "part.md").read_text()
+    index.write_text("old")
+    assert "Wrote bench/tiny/index.html" in everlearn("bench", "tiny", "--show").out
+    assert index.read_text() == whole
+    everlearn.fails(
+        *("bench", "tiny", "--show", "--methods", "bcl,kd"),
+        says=("no result of `bcl` or `kd`", "`--methods`", "only of constant, none"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("-o", "there.md"), ("`--output` is 'there.md', which is a folder; it must be a file",)),
+        (("-o", "a.jsonl/x.md"), ("`--output` is 'a.jsonl/x.md'", "in 'a.jsonl': Not a directory")),
+        (("-o", "a.jsonl/new/x.md"), ("`--output` is 'a.jsonl/new/x.md'", "/a.jsonl': Not a directory")),
+        (("--claims", "there.md"), ("`--claims` is 'there.md', which is a folder",)),
+        (("--claims", "a.jsonl/x.md"), ("`--claims` is 'a.jsonl/x.md'", "Not a directory")),
+        (("--results", "a.jsonl"), ("`--results` is 'a.jsonl', which is a file; it must be a folder",)),
+        (("--runs", "a.jsonl/new"), ("`--runs` is 'a.jsonl/new'", "Not a directory")),
+    ],
+)
+def test_what_cannot_be_written_is_known_before_anything_runs(
+    everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    (everlearn.folder / "there.md").mkdir()
+    monkeypatch.setattr(Grid, "run", lambda self: pytest.fail("the grid ran"))
+    everlearn.fails("bench", "tiny", "--methods", "none", *words, says=says)
+    assert not (everlearn.folder / "bench").exists()
+    assert not (everlearn.folder / "runs").exists()
+
+
+def test_a_forbidden_folder_is_known_before_anything_runs(
+    everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, dir: object = None, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+
+    monkeypatch.setattr(Grid, "run", lambda self: pytest.fail("the grid ran"))
+    monkeypatch.setattr("everlearn.cli.common.tempfile.TemporaryFile", forbidden)
+    everlearn.fails(
+        *("bench", "tiny", "--methods", "none", "--results", "new/results"),
+        says=("`--results` is 'new/results'", "nothing can be written in", "Permission denied"),
+    )
+
+
 def test_one_failed_cell_ends_with_code_1(
     everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,8 +147,15 @@ def test_one_failed_cell_ends_with_code_1(
         (("tiny", "--methods", "ncl", "-o", "table.xls"), ("table.xls", ".md")),
         (("tiny", "--methods", "ncl", "--model", "nowhere/at-all"), ("nowhere/at-all",)),
         (("six-domains", "--methods", "ncl"), ("base model", "--model")),
-        (("six-domains", "--methods", "ncl", "--model", "m", "--data", "nowhere"), ("`data` is 'nowhere'",)),
+        (
+            ("six-domains", "--methods", "ncl", "--model", "m", "--data", "nowhere"),
+            ("`data` is 'nowhere'", "`--data`", "EVERLEARN_SIX_DOMAINS"),
+        ),
+        (("six-domains", "--methods", "ncl", "--model", "m"), ("no data", "`--data`", "EVERLEARN_SIX_DOMAINS")),
     ],
 )
-def test_mistakes(everlearn: Project, suite: TinySuite, words: tuple[str, ...], says: tuple[str, ...]) -> None:
+def test_mistakes(
+    everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("EVERLEARN_SIX_DOMAINS", raising=False)
     everlearn.fails("bench", *words, says=says)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +13,20 @@ import torch
 
 from bench_suite import STEPS, TinySuite
 from everlearn import files
-from everlearn.benchmarking import TABLE, CellResult, Grid, Settings, load_results, load_settings, resolve
+from everlearn.benchmarking import GROUPS, Cell, CellResult, Grid, Settings, load_results, load_settings, resolve
 from everlearn.benchmarking import making as making_module
-from everlearn.benchmarking.entries import of_method
+from everlearn.benchmarking.cells import Measured, scores_of
+from everlearn.benchmarking.entries import of_method, place_in_tables
+from everlearn.benchmarking.page import status_table
+from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.methods.ewc import EWC
+from everlearn.report.tables import markdown_table
 from everlearn.run_folder import RunFolder
 from everlearn.scoring import Scorer
 
-ALL = ["none", "separate", "pool", "ncl", "ewc"]
+ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
 
 
@@ -101,6 +108,37 @@ def test_the_base_model_is_measured_once(whole: Path, tmp_path: Path, monkeypatc
     assert [state.state for state in again.run()] == ["done"]
     assert 0 not in rows
     assert cell(tmp_path, "sequential-order0-seed0").tasks == cell(whole, "sequential-order0-seed0").tasks
+
+
+def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Path) -> None:
+    """By hand: after max_train, over the labels of the training part, at both moments alike."""
+    found = cell(whole, "constant")
+    assert (found.order, found.seed, found.tokens, found.seconds, found.bits_per_byte) == (None, None, 0, 0.0, {})
+    assert found.domains == ["a", "b", "c"]
+    assert found.tasks.keys() == cell(whole, "none").tasks.keys()
+    for name, moments in found.tasks.items():  # half of the 24 test examples have either label: F1 is 2/3 and 0
+        assert moments.keys() == {"base", "final"}
+        assert moments["base"] == moments["final"]
+        assert moments["final"].accuracy == [0.5]
+        assert moments["final"].macro_f1 == [pytest.approx(1 / 3)]
+        assert moments["final"].f1 == ([0.5] if name == "c" else moments["final"].macro_f1)
+    labels = {"train": "xxyyyzzzz", "test": "xyyyzw"}
+    for part, words in labels.items():
+        lines = [f'{{"text": "t", "label": "{word}"}}\n' for word in words]
+        (tmp_path / f"{part}.jsonl").write_text("".join(lines))
+    own = {"name": "t", "train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
+    told = making_module.always_the_most_frequent(EndTask(**own, unseen_labels="wrong"))
+    assert told.predictions.tolist() == [[2] * 6]
+    scores = scores_of(told)
+    assert (scores.accuracy, scores.macro_f1) == ([pytest.approx(1 / 6)], [pytest.approx(2 / 7 / 3)])
+    assert scores.f1 == scores.macro_f1
+    fewer = EndTask(**own, unseen_labels="wrong", max_train=4, max_test=3)
+    train, test = read_end_task(fewer)
+    counts = Counter(train.labels.tolist())
+    told = making_module.always_the_most_frequent(fewer)
+    assert told.truth.tolist() == test.labels.tolist()
+    assert told.predictions.tolist() == [[max(sorted(counts), key=counts.__getitem__)] * 3]
+    assert told.classes.tolist() == sorted(counts)
 
 
 def test_separate_models_start_from_the_base(whole: Path) -> None:
@@ -210,6 +248,52 @@ def test_a_cell_of_another_process_is_left_alone(whole: Path, tmp_path: Path) ->
     assert [state.state for state in found.run()] == ["done"]
 
 
+def test_what_a_killed_process_left_is_made_after_the_rest(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first cell is locked when its turn comes, and free once the second is made."""
+    copy_of(whole, tmp_path)
+    for name in ("sequential", "ewc"):
+        (tmp_path / f"results/{name}-order0-seed0.json").unlink()
+    found = grid(whole, ["ncl", "ewc"])
+    found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+    other, made = contextlib.ExitStack(), []
+    other.enter_context(RunFolder(tmp_path / "runs/sequential-order0-seed0").lock())
+    original = Grid._make
+
+    def make(self: Grid, which: Cell, place: Path) -> None:
+        made.append(which.entry.name)
+        original(self, which, place)
+        other.close()  # the other process dies
+
+    monkeypatch.setattr(Grid, "_make", make)
+    assert [state.state for state in found.run()] == ["done", "done"]
+    assert made == ["ewc", "sequential"]
+
+
+def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def broken(self: Grid, which: Cell, place: Path) -> Measured:
+        tries.append(which.name)
+        raise ZeroDivisionError("never")
+
+    copy_of(whole, tmp_path)
+    shutil.rmtree(tmp_path / "results")
+    found = grid(whole, ["ncl", "ewc", "none"])
+    found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+    found.cells[1] = replace(found.cells[1], entry=replace(found.cells[1].entry, make=broken))
+    with RunFolder(tmp_path / "runs/sequential-order0-seed0").lock():
+        states = found.run()
+    assert tries == ["ewc-order0-seed0"]
+    assert [state.state for state in states] == ["running", "failed", "done"]
+    text = markdown_table(status_table(states), 3)
+    assert "1 done, 1 running, 1 failed" in text
+    assert "| sequential-order0-seed0 | running | Another process works on it." in text
+
+
 def test_other_settings_are_refused(whole: Path) -> None:
     with pytest.raises(RunError, match=r"other settings \(`steps`: None there, 7 here\).*--results"):
         grid(whole, settings=Settings(steps=7, methods=EWC_OPTIONS))
@@ -226,7 +310,7 @@ def test_other_data_is_other_settings(whole: Path, tmp_path: Path) -> None:
         shutil.copy(path, tmp_path)
     shutil.copytree(whole / "model", tmp_path / "model")
     shutil.copytree(whole / "results", tmp_path / "results")
-    assert [state.state for state in grid(tmp_path, ALL).states()] == ["done"] * 5
+    assert [state.state for state in grid(tmp_path, ALL).states()] == ["done"] * 6
     with (tmp_path / "b.train.jsonl").open("a") as file:
         file.write('{"text": "one more"}\n')
     with pytest.raises(RunError, match="`corpora`"):
@@ -234,7 +318,7 @@ def test_other_data_is_other_settings(whole: Path, tmp_path: Path) -> None:
 
 
 def test_cells_are_entries_by_orders_by_seeds(tmp_path: Path) -> None:
-    names = [each.name for each in grid(tmp_path, ALL[:4], orders=(0, 1), seeds=(0, 1)).cells]
+    names = [each.name for each in grid(tmp_path, ALL[1:5], orders=(0, 1), seeds=(0, 1)).cells]
     own = [f"{name}-seed{seed}" for seed in (0, 1) for name in ("separate", "pool")]
     streams = [f"sequential-order{order}-seed{seed}" for seed in (0, 1) for order in (0, 1)]
     assert sorted(names) == sorted(["none", *own, *streams])
@@ -243,7 +327,7 @@ def test_cells_are_entries_by_orders_by_seeds(tmp_path: Path) -> None:
 
 def test_a_damaged_or_foreign_result_is_named(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole / "results", tmp_path / "results")
-    assert len(load_results(tmp_path / "results")) == 5
+    assert len(load_results(tmp_path / "results")) == 6
     files.write_json(tmp_path / "results/notes.json", {"hello": 1})
     with pytest.raises(RunError, match=r"notes\.json' is no cell"):
         load_results(tmp_path / "results")
@@ -261,7 +345,11 @@ def test_names_of_the_paper_and_ours() -> None:
     assert resolve(["DAP-RoBERTa"])[0].name == "separate"
     assert resolve(["hat_all"])[0].title == "HAT-All"
     table = resolve(["all", "das"])
-    assert len(table) == len(TABLE) == len({entry.title for entry in table})
+    assert [entry.name for entry in table[:2]] == ["constant", "none"]
+    assert len(table) == len(GROUPS["all"]) == len({entry.title for entry in table})
+    everything = resolve(["all", "ablations", "relatives"])
+    assert [entry.name for entry in everything[-5:]] == ["das_wiki_kl", "cpt", "dga", "adapter_cl", "elle"]
+    assert everything == sorted(everything, key=lambda entry: place_in_tables(entry.name))
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
         resolve(["ewcc"])
     assert of_method("ewc").make is making_module.stream

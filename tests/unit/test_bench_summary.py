@@ -11,10 +11,13 @@ from typing import Any, ClassVar
 import pytest
 from rich.console import Console
 
+import tiny
 from everlearn.benchmarking import CellResult, Published, State, summarise
 from everlearn.benchmarking.page import Sheet, status_table
-from everlearn.benchmarking.summary import difference, numbers
+from everlearn.benchmarking.summary import differences, numbers
 from everlearn.errors import RunError
+from everlearn.evaluation.build import ONE_FINE_TUNING
+from everlearn.methods import build
 from everlearn.report.tables import markdown_table
 
 SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
@@ -129,13 +132,18 @@ def test_means_over_runs_and_paired_differences() -> None:
 
 
 def test_differences_to_what_has_no_order_or_no_seed() -> None:
+    def difference(ours: dict[Any, float], theirs: dict[Any, float]) -> Any:
+        a, b = ({unit: {"f1": value} for unit, value in side.items()} for side in (ours, theirs))
+        return differences(a, b)["f1"]
+
     ours = {(0, 0): 1.0, (1, 0): 3.0, (0, 1): 5.0, (1, 1): 7.0}
     assert difference(ours, {(None, 0): 1.0, (None, 1): 2.0}).estimate.value == pytest.approx((1.0 + 4.0) / 2)
     assert difference(ours, {(None, None): 1.0}).estimate.value == pytest.approx((1.0 + 5.0) / 2)
     assert difference({(None, None): 1.0}, ours).estimate.value == pytest.approx(-3.0)
     alone = difference({(0, 0): 2.0}, {(0, 0): 1.0, (0, 1): 9.0})
     assert (alone.estimate.value, alone.estimate.low, alone.p_value, alone.pairs) == (1.0, None, None, 1)
-    assert difference({(0, 0): 2.0}, {(1, 0): 1.0}).estimate.value is None
+    assert differences({(0, 0): {"f1": 2.0}}, {(1, 0): {"f1": 1.0}}) == {}
+    assert differences({(0, 0): {"f1": 2.0, "bits": 1.0}}, {(0, 0): {"f1": 1.0}}).keys() == {"f1"}
 
 
 def test_one_run_has_no_interval() -> None:
@@ -151,12 +159,65 @@ def test_the_reference_must_be_there() -> None:
         summarise([])
 
 
+def test_without_plain_training_the_base_model_is_the_reference() -> None:
+    das, none = summarise([stream("das"), base()])
+    assert das.differences.keys() == {*none.numbers}
+    assert none.differences == {}
+    assert summarise([stream("ewc"), stream("das")])[0].differences == {}
+
+
+def most_frequent() -> CellResult:
+    tasks = {name: {"base": scores(x), "final": scores(x)} for name, x in (("a", 0.6), ("b", 0.3), ("c", 0.3))}
+    own = {"entry": "constant", "title": "Most frequent label", "bits_per_byte": {}, "tokens": 0, "seconds": 0.0}
+    return CellResult.model_validate(base().model_dump() | own | {"tasks": tasks})
+
+
 def sheet() -> Sheet:
     titles = {"sequential": "Sequential", "das": "DAS <i>&"}
     runs = [
         stream(e, s // 2, s % 2, lift=0.01 * s * (e == "das"), title=t) for e, t in titles.items() for s in range(4)
     ]
     return Sheet(Suite(), [*runs, base()])
+
+
+def test_the_most_frequent_label_stands_above_all_others_and_has_no_bits() -> None:
+    shown = Sheet(Suite(), [stream("das"), most_frequent(), base(), stream("ewc"), stream("hat"), stream("sequential")])
+    tables = {table.title: table for table in shown.tables()}
+    order = ["Most frequent label", "No adaptation", "sequential", "ewc", "hat", "das"]
+    for title, table in tables.items():
+        places = [order.index(name) for name, _ in table.rows]
+        assert places == sorted(places), title
+    rows = {
+        title: [cell.text for cell in dict(table.rows).get("Most frequent label", ())]
+        for title, table in tables.items()
+    }
+    assert rows["Accuracy of end tasks after the last domain"] == ["60.00", "30.00", "30.00", "40.00", "–"]
+    assert rows["Held-out text (bits per byte)"] == ["–"] * 4
+    assert rows["What each takes"] == ["1", "no", "no", "0", "0", "–", "0"]
+    assert rows["Beside a paper"][2:] == ["40.00", "40.00", "–", "–"]
+    assert rows["Effect of the order: average F1 (points)"] == []
+    assert "Most frequent label" in shown.page()
+
+
+def test_extra_passes_are_those_that_the_method_declares() -> None:
+    found = {}
+    for name in ("kd", "derpp", "classic", "das", "ewc"):
+        passes = build(name).cost(tiny.model("roberta")).passes_per_step
+        shown = Sheet(Suite(), [stream(name).model_copy(update={"passes_per_step": passes})])
+        (costs,) = (table for table in shown.tables() if table.title == "What each takes")
+        found[name] = costs.rows[0][1][costs.header.index("Extra passes a step") - 1].text
+    assert found == {"kd": "1.33", "derpp": "1", "classic": "0.333", "das": "3", "ewc": "0"}
+
+
+def test_a_note_on_intervals_of_single_runs_is_not_repeated_over_runs() -> None:
+    noted = stream("ewc").model_copy(update={"notes": ["Invented text.", ONE_FINE_TUNING]})
+    shown = Sheet(Suite(), [noted, stream("das")])
+    assert shown.notes[0] == "Invented text."
+    assert "intervals are over runs" in shown.notes[1]
+    assert len(shown.notes) == 2
+    for text in (shown.page(), shown.markdown(), shown.json()):
+        assert "intervals cover the choice of test examples" not in text
+        assert "intervals are over runs" in text
 
 
 def test_tables_stand_in_the_papers_order_beside_its_numbers() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from everlearn import files
 from everlearn.benchmarking.cells import CellResult, Scores
-from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, aligned, ask, judge, parts, verdict
+from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.benchmarking.crossed import crossed_mean, holm
 from everlearn.benchmarking.effects import effect_tables, ends_table, order_table
 from everlearn.benchmarking.entries import resolve
+from everlearn.benchmarking.pairing import aligned
 from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
 from everlearn.suites.six_domains.claims import CLAIMS, Claim, Question
@@ -331,6 +332,20 @@ def test_effect_of_the_order() -> None:
     assert "One order only" not in table.caption
     assert "One order only so far (0)" in order_table(cells[:2], "f1", "average").caption
     assert effect_tables([cell("pool", [0.5] * 4, order=None)]) == []
+
+
+def test_entries_stand_in_the_order_of_the_main_table() -> None:
+    names = ["das", "das_random", "ewc", "kd", "sequential", "migu", "dap_adapter"]
+    cells = [cell(name, [0.6] * 4, seed=seed, title=name) for name in sorted(names) for seed in (0, 1)]
+    wanted = ["dap_adapter", "sequential", "kd", "ewc", "das", "das_random", "migu"]
+    tables = effect_tables(cells)
+    assert len(tables) == 3
+    for table in tables:
+        assert [name for name, _ in table.rows] == wanted
+    from everlearn.benchmarking import find_suite
+    from everlearn.benchmarking.page import Sheet
+
+    assert [line.entry for line in Sheet(find_suite("six-domains"), cells).lines] == wanted
 
 
 def test_first_two_domains_against_the_last_two() -> None:

@@ -180,7 +180,7 @@ def test_a_recipe_of_own_text_needs_no_folder(tmp_path):
     assert [domain.held_out_share for domain in made.domains] == [0.2, 0.05]
     assert made.run.notes == ()
     assert made.train["max_steps"] == 2500
-    with pytest.raises(DataError, match="Set EVERLEARN_SIX_DOMAINS to a folder"):
+    with pytest.raises(DataError, match="Set EVERLEARN_SIX_DOMAINS, or `--data` of `everlearn bench`, to a folder"):
         suite.recipe(("ai", "acl"), model="m", corpora=own, end_tasks=None)
 
 
@@ -190,7 +190,7 @@ def test_a_recipe_of_own_text_needs_no_folder(tmp_path):
         ({"corpora": {"phones": "x"}}, "`corpora` names 'phones'.*Did you mean 'phone'"),
         ({"steps": 1, "budget_tokens": 1}, "Give `steps` or `budget_tokens`, not both"),
         ({"budget_tokens": 100}, "less than one step of 40672 tokens"),
-        ({"data": "/no/such"}, "`data` is '/no/such', and there is no such folder"),
+        ({"data": "/no/such"}, "`data` is '/no/such', and there is no such folder.*EVERLEARN_SIX_DOMAINS"),
     ],
 )
 def test_mistakes_are_sentences(options, words):

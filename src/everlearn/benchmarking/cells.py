@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from everlearn import __version__, files
 from everlearn.errors import RunError
-from everlearn.evaluation import LossCell, TaskCell, accuracy, loss_path, macro_f1, task_path
+from everlearn.evaluation import LossCell, TaskCell, accuracy, loss_path, macro_f1
 
 Moment = Literal["base", "learnt", "final"]
 """The untouched base model; right after the own domain; the end of the stream."""
@@ -140,9 +140,8 @@ def load_results(folder: Path) -> list[CellResult]:
     return found
 
 
-def scores_of(evaluation: Path, row: int, task: str) -> Scores:
-    """An end task after `row` domains, from what a run keeps."""
-    cell = TaskCell.load(task_path(evaluation, row, task))
+def scores_of(cell: TaskCell) -> Scores:
+    """What an end task's predictions are worth."""
     exact = [accuracy(cell.truth, each) for each in cell.predictions]
     macro = [macro_f1(cell.truth, each, cell.classes) for each in cell.predictions]
     return Scores(accuracy=exact, macro_f1=macro, f1=exact if cell.f1 == "micro" else macro)

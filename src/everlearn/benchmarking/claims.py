@@ -10,7 +10,7 @@ import numpy as np
 
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import crossed_mean, holm
-from everlearn.benchmarking.summary import Unit
+from everlearn.benchmarking.pairing import Rows, Unit, aligned
 from everlearn.report.runs import Estimate
 from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
 
@@ -22,8 +22,6 @@ HOLDS: Verdict = "holds here"
 FAILS: Verdict = "does not hold here"
 OPEN: Verdict = "not decidable at this size"
 MISSING: Verdict = "not measured yet"
-Rows = dict[Unit, dict[str, float]]
-"""Order and seed → end task, or domain → a number."""
 
 
 @dataclass(frozen=True)
@@ -153,40 +151,9 @@ def judge(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> list
     return judged
 
 
-def aligned(ours: Rows, theirs: Rows) -> tuple[Rows, Rows]:
-    """Both sides over the runs and tasks that both have.
-
-    Where one side does not depend on the order, the other is averaged over its orders; the base model, which has no
-    seed, stands beside every seed.
-    """
-    if any(order is None for order, _ in (*ours, *theirs)):
-        ours, theirs = _over_orders(ours), _over_orders(theirs)
-    ours, theirs = _for_seeds(ours, theirs), _for_seeds(theirs, ours)
-    found: tuple[Rows, Rows] = {}, {}
-    for unit in ours:
-        tasks = [task for task in ours[unit] if task in theirs.get(unit, {})]
-        if tasks:
-            for side, rows in zip(found, (ours, theirs), strict=True):
-                side[unit] = {task: rows[unit][task] for task in tasks}
-    return found
-
-
 def _rows(cells: Sequence[CellResult], entry: str, number: Number) -> Rows:
     rows = {(cell.order, cell.seed): parts(cell, number) for cell in cells if cell.entry == entry}
     return {unit: row for unit, row in rows.items() if row}
-
-
-def _over_orders(rows: Rows) -> Rows:
-    seeds: dict[int | None, dict[str, list[float]]] = {}
-    for (_, seed), row in rows.items():
-        for task, value in row.items():
-            seeds.setdefault(seed, {}).setdefault(task, []).append(value)
-    return {(None, seed): {task: float(np.mean(each)) for task, each in row.items()} for seed, row in seeds.items()}
-
-
-def _for_seeds(rows: Rows, other: Rows) -> Rows:
-    only = rows.get((None, None))
-    return rows if only is None else dict.fromkeys(other, only)
 
 
 def _between(scores: Mapping[str, Mapping[Moment, float]], first: Moment, then: Moment | None) -> dict[str, float]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.claims import parts
+from everlearn.benchmarking.entries import place_in_tables
 from everlearn.report import formatting as fmt
 from everlearn.report.tables import Cell, Table
 from everlearn.suites.six_domains.claims import Number
@@ -127,7 +128,7 @@ def _entries(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
     entries: dict[str, list[CellResult]] = {}
     for cell in cells:
         entries.setdefault(cell.entry, []).append(cell)
-    return [(own[0].title, own) for own in entries.values()]
+    return [(entries[name][0].title, entries[name]) for name in sorted(entries, key=place_in_tables)]
 
 
 def _scale(number: Number) -> tuple[float, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import functools
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from everlearn.benchmarking import making
 from everlearn.errors import MethodError, did_you_mean
-from everlearn.methods import build, names
+from everlearn.methods import base, build, names
 
 if TYPE_CHECKING:
     from everlearn.benchmarking.cells import Measured
@@ -43,18 +44,25 @@ class Entry:
 ARRANGEMENTS = {
     entry.name: entry
     for entry in (
+        Entry("constant", "Most frequent label", "", making.constant, ordered=False, seeded=False),
         Entry("none", "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
     )
 }
-"""The base model as it is; one model trained on each domain from the base; one training on all domains shuffled
-together, with as many steps as all of them."""
-PAPER_NAMES = {"ncl": "sequential", "der++": "derpp", "roberta": "none", "daproberta": "separate"}
-"""Names of the DAS paper, without case, spaces and hyphens, where they are not ours."""
-TABLE = ("RoBERTa", "Pool", "DAP-RoBERTa", "DAP-Adapter", "DAP-Prompt", "NCL", "NCL-Adapter", "DEMIX", "B-CL",
-         "CLASSIC", "KD", "EWC", "DER++", "HAT", "HAT-All", "HAT-Adapter", "DAS")  # fmt: skip
-"""The systems of the DAS paper's main table: what ``all`` stands for."""
+"""No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
+training on all domains shuffled together, with as many steps as all of them."""
+PAPER_NAMES = base.PAPER_NAMES | {"roberta": "none", "daproberta": "separate"}
+"""Names of the DAS paper where they are not ours."""
+GROUPS = {
+    "all": ("constant", "RoBERTa", "Pool", "DAP-RoBERTa", "DAP-Adapter", "DAP-Prompt", "NCL", "NCL-Adapter", "DEMIX",
+            "B-CL", "CLASSIC", "KD", "EWC", "DER++", "HAT", "HAT-All", "HAT-Adapter", "DAS"),
+    "ablations": ("das_without_initialisation", "das_without_soft_mask", "das_random", "das_without_contrast",
+                  "das_domain_specific", "das_wiki_mlm", "das_wiki_kl"),
+    "relatives": ("CPT", "DGA", "AdapterCL", "ELLE"),
+}  # fmt: skip
+"""Words for several entries: what no model is needed for and the systems of the DAS paper's main table; its ablations;
+what its authors' other papers and its related work have beside them. Tables list entries in this order."""
 
 
 def resolve(wanted: Iterable[str], option: str = "--methods") -> list[Entry]:
@@ -69,12 +77,13 @@ def resolve(wanted: Iterable[str], option: str = "--methods") -> list[Entry]:
     """
     found: dict[str, Entry] = {}
     for word in wanted:
-        for name in TABLE if word.strip().lower() == "all" else (word,):
+        for name in GROUPS.get(word.strip().lower(), (word,)):
             ours = our_name(name)
             if ours is None:
+                known = [*names(), *ARRANGEMENTS, *GROUPS, *PAPER_NAMES]
                 raise MethodError(
                     f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
-                    f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), [*names(), *ARRANGEMENTS, 'ncl'])}"
+                    f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
             found.setdefault(ours, ARRANGEMENTS.get(ours) or of_method(ours))
     return list(found.values())
@@ -82,15 +91,21 @@ def resolve(wanted: Iterable[str], option: str = "--methods") -> list[Entry]:
 
 def our_name(name: str) -> str | None:
     """Our name for an entry that may be called as in the paper; None where there is no such entry."""
-    ours = {_plain(name): name for name in (*names(), *ARRANGEMENTS)}
-    return ours.get(PAPER_NAMES.get(_plain(name), _plain(name)))
+    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS)}
+    return ours.get(PAPER_NAMES.get(base.plain_name(name), base.plain_name(name)))
+
+
+def place_in_tables(entry: str) -> tuple[int, str]:
+    """What tables sort entries by: the place in :data:`GROUPS`; behind them the others by name."""
+    return _places().get(entry, len(_places())), entry
+
+
+@functools.cache
+def _places() -> dict[str | None, int]:
+    return {our_name(name): place for place, name in enumerate(itertools.chain(*GROUPS.values()))}
 
 
 def of_method(name: str) -> Entry:
     """The entry of a method or variant."""
     method = build(name)
     return Entry(name, method.title, method.paper, making.stream, method=name)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name.lower())

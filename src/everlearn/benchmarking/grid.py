@@ -28,6 +28,7 @@ from everlearn.recipe import Recipe
 from everlearn.run_folder import RunFolder
 
 FAILED = "failed.json"
+RUNNING = "Another process works on it. Should that be stopped, start this command again."
 WAIT = 2.0
 """Seconds between looks at a lock that another process holds."""
 
@@ -174,7 +175,7 @@ class Grid:
             with RunFolder(place).lock():
                 pass
         except RunError:
-            return State(cell.name, "running")
+            return State(cell.name, "running", RUNNING)
         if (place / FAILED).is_file():
             return State(cell.name, "failed", files.read_json(place / FAILED)["sentence"])
         return State(cell.name, "missing")
@@ -182,23 +183,31 @@ class Grid:
     # -- making what is missing -------------------------------------------------------------------------------
 
     def run(self) -> list[State]:
-        """Make every missing cell that no other process works on; a cell that fails does not stop the others."""
-        missing = [cell for cell in self.cells if not self.done(cell)]
-        if missing:
+        """Make every missing cell that no other process works on, each once; one that fails does not stop the others.
+
+        It goes round until nothing is left to do: another process may have been stopped since its cell was passed by.
+        """
+        tried = set[str]()
+        while missing := [cell for cell in self.cells if cell.name not in tried and self._free(cell)]:
             self.base  # noqa: B018 - what is wrong with model or data is wrong for every cell: it stops here
-        for number, cell in enumerate(missing, 1):
-            place = self.runs / cell.name
-            place.mkdir(parents=True, exist_ok=True)
-            with contextlib.ExitStack() as stack:
-                try:
-                    stack.enter_context(RunFolder(place).lock())
-                except RunError:
-                    self.reporter.say(f"{cell.name}: another process works on it.")
-                    continue
-                if not self.done(cell):  # it may have been made since
-                    self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
-                    self._make(cell, place)
+            for number, cell in enumerate(missing, 1):
+                place = self.runs / cell.name
+                place.mkdir(parents=True, exist_ok=True)
+                with contextlib.ExitStack() as stack:
+                    try:
+                        stack.enter_context(RunFolder(place).lock())
+                    except RunError:
+                        self.reporter.say(f"{cell.name}: another process works on it.")
+                        continue
+                    tried.add(cell.name)
+                    if not self.done(cell):  # it may have been made since
+                        self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
+                        self._make(cell, place)
         return self.states()
+
+    def _free(self, cell: Cell) -> bool:
+        """Whether the cell is to be made, and no other process works on it."""
+        return self._state(cell).state in ("missing", "failed")
 
     def _make(self, cell: Cell, place: Path) -> None:
         (place / FAILED).unlink(missing_ok=True)

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from everlearn import files
 from everlearn.benchmarking.cells import Matrix, Measured, Moment, Scores, bits_of, measured_sets, scores_of
 from everlearn.data.corpus import is_held_out, read_documents
-from everlearn.evaluation.cells import LossCell
+from everlearn.data.endtask import EndTask, read_end_task
+from everlearn.evaluation.cells import LossCell, TaskCell, task_path
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
 from everlearn.recipe import Recipe
@@ -51,6 +54,22 @@ def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
         passes_per_step=sum(cost.passes_per_step for cost in costs),
         **_spent(learner),
     )
+
+
+def constant(grid: Grid, cell: Cell, place: Path) -> Measured:
+    """No model: one label is the answer to every test example."""
+    scores = {task.name: scores_of(always_the_most_frequent(task)) for task in grid.base.recipe().end_tasks}
+    return Measured(
+        domains=list(cell.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
+    )
+
+
+def always_the_most_frequent(task: EndTask) -> TaskCell:
+    """The training part's most frequent label (of equally frequent ones the first) as the answer to everything."""
+    train, test = read_end_task(task)
+    classes, counts = np.unique(train.labels, return_counts=True)
+    answers = np.full((1, len(test)), classes[counts.argmax()])
+    return TaskCell(truth=test.labels, predictions=answers, classes=classes, seeds=(0,), f1=task.f1)
 
 
 def none(grid: Grid, cell: Cell, place: Path) -> Measured:
@@ -148,7 +167,7 @@ def held_out_names(recipe: Recipe) -> list[str]:
 
 
 def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
-    return {moment: scores_of(evaluation, row, task) for moment, row in rows.items()}
+    return {moment: scores_of(TaskCell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from rich.text import Text
 from everlearn import __version__
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
-from everlearn.benchmarking.entries import TABLE, our_name, resolve
+from everlearn.benchmarking.entries import place_in_tables, resolve
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
+from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.report import formatting as fmt
 from everlearn.report.html import render
 from everlearn.report.plots import dot_whisker, labelled
@@ -33,6 +34,11 @@ _BITS = (
     ("bits_drift", "General drift ↓"),
 )
 _INTERVALS = "In brackets: 95 % bootstrap intervals over runs (orders × seeds); none where there is one run."
+_NOTES = {
+    ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
+    "and say nothing of other seeds of the fine-tuning."
+}
+"""Notes of single runs that mean something else here, and what is said instead."""
 
 
 class Sheet:
@@ -48,12 +54,11 @@ class Sheet:
 
     def __init__(self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None) -> None:
         self.suite, self.cells = suite, cells
-        places = {our_name(name): place for place, name in enumerate(TABLE)}
-        self.lines = sorted(summarise(cells, reference), key=lambda line: (places.get(line.entry, 99), line.entry))
+        self.lines = sorted(summarise(cells, reference), key=lambda line: place_in_tables(line.entry))
         against = reference or plain_or_first(cell.entry for cell in cells)
         self.reference = next(line for line in self.lines if line.entry == against)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
-        self.notes = list(dict.fromkeys(note for cell in cells for note in cell.notes))
+        self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
@@ -138,19 +143,20 @@ class Sheet:
             (*header, "Extra passes a step", "Training time", "Tokens learnt from"),
             self._rows(cells),
             "Training time against plain training, with importance and the like, as measured: only as good as the "
-            "machine was quiet. Parameters: trainable, for each domain.",
+            "machine was quiet. Parameters: trainable, for each domain. Extra passes: forward and backward, in units "
+            "of one over the batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those "
+            "of the second domain.",
         )
 
     def _published_table(self, published: Published) -> Table:
         mine = ("f1", "accuracy", "f1_forgetting", "accuracy_forgetting")
         lines = {line.entry: line for line in self.lines}
         rows = []
-        for entry in dict.fromkeys([*published.rows, *lines]):
-            if entry in published.rows or entry in lines:
-                given = published.rows.get(entry, (None,) * len(published.columns))
-                own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
-                cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-                rows.append((lines[entry].title if entry in lines else resolve([entry])[0].title, tuple(cells)))
+        for entry in sorted({*published.rows, *lines}, key=place_in_tables):
+            given = published.rows.get(entry, (None,) * len(published.columns))
+            own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
+            cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
+            rows.append((lines[entry].title if entry in lines else resolve([entry])[0].title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
         return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
@@ -185,8 +191,8 @@ class Sheet:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["entry", "order", "seed", "number", "value"])
         for line in self.lines:
-            for name, units in line.units.items():
-                for (order, seed), value in units.items():
+            for (order, seed), numbers in line.rows.items():
+                for name, value in numbers.items():
                     writer.writerow([line.entry, *("" if x is None else x for x in (order, seed)), name, value])
         return file.getvalue()
 

@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 
 from everlearn.benchmarking.cells import CellResult, Moment
+from everlearn.benchmarking.pairing import Rows, aligned
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
 from everlearn.report.runs import Estimate
 
 Metric = Literal["f1", "accuracy"]
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
-Unit = tuple[int | None, int | None]
-"""Order and seed of a cell; None where that makes no difference."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Line:
         differences: each number minus the reference's; empty for the reference itself.
         facts: of the first cell; the same for all of them.
         seconds: of training, the mean over cells.
-        units: number → the value of each cell.
+        rows: order and seed of each cell → its numbers.
     """
 
     entry: str
@@ -48,7 +47,7 @@ class Line:
     numbers: dict[str, Estimate]
     seconds: float
     differences: dict[str, Difference] = field(default_factory=dict)
-    units: dict[str, dict[Unit, float]] = field(default_factory=dict)
+    rows: Rows = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For another program."""
@@ -135,59 +134,50 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
     lines = {name: _line(found) for name, found in entries.items()}
     for name, line in lines.items():
         if name != against:
-            for number, values in line.units.items():
-                if number in lines[against].units:
-                    line.differences[number] = difference(values, lines[against].units[number])
+            line.differences.update(differences(line.rows, lines[against].rows))
     return list(lines.values())
 
 
 def plain_or_first(entries: Iterable[str]) -> str:
-    """What the others are compared with unless something is named."""
+    """What the others are compared with unless something is named: plain training, the base model, or the first."""
     listed = list(entries)
-    return "sequential" if "sequential" in listed else listed[0]
+    return next(name for name in ("sequential", "none", *listed) if name in listed)
 
 
 def _line(cells: Sequence[CellResult]) -> Line:
     first = cells[0]
-    units: dict[str, dict[Unit, float]] = {}
-    for cell in cells:
-        for name, value in numbers(cell).items():
-            units.setdefault(name, {})[cell.order, cell.seed] = value
+    rows: Rows = {(cell.order, cell.seed): numbers(cell) for cell in cells}
     return Line(
         first.entry,
         first.title,
         len(cells),
         first,
-        {name: _estimate(list(values.values()), name) for name, values in units.items()},
+        {name: _estimate(values, name) for name, values in _columns(rows).items()},
         float(np.mean([cell.seconds for cell in cells])),
-        units=units,
+        rows=rows,
     )
 
 
-def difference(ours: dict[Unit, float], theirs: dict[Unit, float]) -> Difference:
-    """The mean of a − b over the pairs that both sides have."""
-    if any(order is None for order, _ in (*ours, *theirs)):
-        ours, theirs = _over_orders(ours), _over_orders(theirs)
-    ours, theirs = _for_seeds(ours, theirs), _for_seeds(theirs, ours)
-    pairs = [unit for unit in ours if unit in theirs]
-    a, b = [ours[unit] for unit in pairs], [theirs[unit] for unit in pairs]
-    if len(pairs) < 2:
-        return Difference(Estimate(a[0] - b[0] if pairs else None), None, len(pairs))
-    found = paired_bootstrap(a, b, seed="bench")
-    return Difference(Estimate(found.difference, found.low, found.high), permutation_test(a, b), len(pairs))
+def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:
+    """Of each number the mean of a − b over the pairs that both sides have; absent where there is none."""
+    sides = [_columns(side) for side in aligned(ours, theirs)]
+    return {name: _difference(values, sides[1][name]) for name, values in sides[0].items()}
 
 
-def _over_orders(side: dict[Unit, float]) -> dict[Unit, float]:
-    seeds: dict[int | None, list[float]] = {}
-    for (_, seed), value in side.items():
-        seeds.setdefault(seed, []).append(value)
-    return {(None, seed): float(np.mean(values)) for seed, values in seeds.items()}
+def _difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
+    if len(ours) < 2:
+        return Difference(Estimate(ours[0] - theirs[0]), None, 1)
+    found = paired_bootstrap(ours, theirs, seed="bench")
+    return Difference(Estimate(found.difference, found.low, found.high), permutation_test(ours, theirs), len(ours))
 
 
-def _for_seeds(side: dict[Unit, float], other: dict[Unit, float]) -> dict[Unit, float]:
-    """The base model has no seed: it is the same beside every seed of the other side."""
-    only = side.get((None, None))
-    return side if only is None else dict.fromkeys(other, only)
+def _columns(rows: Rows) -> dict[str, list[float]]:
+    """Number → its values, in the order of the rows that have it."""
+    found: dict[str, list[float]] = {}
+    for row in rows.values():
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found
 
 
 def _estimate(values: Sequence[float], name: str) -> Estimate:

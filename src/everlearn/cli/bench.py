@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, show
+from everlearn.cli.common import AsJson, check_place, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from everlearn.benchmarking import CellResult
 
 
 def command(
@@ -18,8 +20,9 @@ def command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods and variants by our names or the paper's, with commas; also `none` (the base model), "
-            "`separate` (one model per domain), `pool` (all domains at once), or `all` (the paper's table)."
+            help="Methods and variants by our names or the paper's, with commas; also `constant` "
+            "(the most frequent label), `none` (the base model), `separate` (one model per domain), `pool` (all "
+            "domains at once), or `all` (the paper's table, and `constant`), `ablations` (of DAS) and `relatives`."
         ),
     ] = None,
     orders: Annotated[str, typer.Option(help="Numbers of the suite's orders, with commas.")] = "0",
@@ -64,11 +67,20 @@ def command(
     chosen = find_suite(suite)
     entries = resolve(_words(methods)) if methods is not None else []
     against = resolve([reference], "--reference")[0].name if reference else None
-    place = results or Path("bench") / suite
-    states = []
+    place, working = results or Path("bench") / suite, runs or Path("runs") / f"bench-{suite}"
+    # A part of the results does not replace the page of all.
+    pages = output or ([] if only_show and entries else [place / "index.html"])
     if not only_show:
         if not entries:
             raise RecipeError("`everlearn bench` needs `--methods`, for example --methods sequential,das,ewc.")
+        check_place("--results", place, folder=True)
+        check_place("--runs", working, folder=True)
+    for file in pages:
+        check_place("--output", file)
+    if claims is not None:
+        check_place("--claims", claims)
+    states = []
+    if not only_show:
         grid = Grid(
             chosen,
             entries,
@@ -76,20 +88,21 @@ def command(
             range(seeds),
             load_settings(settings, model=model, budget_tokens=budget),
             place,
-            runs or Path("runs") / f"bench-{suite}",
+            working,
             data=data,
             keep=keep,
             reporter=Terminal(),
         )
         states = grid.run()
-    wanted = {entry.name for entry in entries}
-    cells = [cell for cell in load_results(place) if not only_show or not wanted or cell.entry in wanted]
+    cells = load_results(place)
+    if only_show and entries:
+        cells = _only(cells, [entry.name for entry in entries])
     # Where no cell came through, the reasons are all that there is to show.
     sheet = Sheet(chosen, cells, against) if cells or only_show else None
     parts: list[RenderableType] = []
     if sheet is not None:
         parts.append(sheet.terminal())
-        for file in output or [place / "index.html"]:
+        for file in pages:
             write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
             parts.append(Text(f"Wrote {file}"))
     if claims is not None:
@@ -102,6 +115,19 @@ def command(
     show(value, as_json, lambda: Group(*parts))
     if any(state.state == "failed" for state in states):
         raise typer.Exit(1)
+
+
+def _only(cells: list[CellResult], wanted: list[str]) -> list[CellResult]:
+    """The cells of these entries."""
+    from everlearn.errors import RunError
+
+    found = [cell for cell in cells if cell.entry in wanted]
+    if cells and not found:
+        there = ", ".join(dict.fromkeys(cell.entry for cell in cells))
+        raise RunError(
+            f"There is no result of {' or '.join(f'`{name}`' for name in wanted)} (`--methods`), only of {there}."
+        )
+    return found
 
 
 def _words(text: str) -> list[str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from everlearn.errors import RecipeError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,6 +45,26 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
         print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
     else:
         console().print(rendered())
+
+
+def check_place(option: str, place: Path, folder: bool = False) -> None:
+    """Find out, before work that takes hours, whether a file (or a folder) can be written; nothing is left behind.
+
+    Raises:
+        RecipeError: it cannot; the sentence names the option.
+    """
+    if os.path.exists(place) and os.path.isdir(place) != folder:
+        there, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")
+    first = place if folder else place.parent
+    nearest = next(each for each in (first, *first.absolute().parents) if os.path.exists(each))
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise RecipeError(
+            f"`{option}` is '{place}', and nothing can be written in '{nearest}': {error.strerror}. Name another place."
+        ) from None
 
 
 def take_to_its_end(learner: ContinualLearner, work: Callable[[], object]) -> None:

@@ -32,16 +32,16 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
 
     from everlearn.describing import CAPABILITIES
 
-    table = Table(show_lines=False)
-    for column in ("Name", "Method", *CAPABILITIES.values(), "Objectives"):
-        table.add_column(column, overflow="fold")
-    table.add_column("Paper", no_wrap=True)
+    table = Table("Name", "Method", "Needs", "With PEFT", "Objectives", "Paper")
+    for position in (0, 1, -1):
+        table.columns[position].no_wrap = True
     for entry in described:
         needs = entry["needs"]
         table.add_row(
             entry["name"],
             entry["title"],
-            *("yes" if needs[key] else "–" for key in CAPABILITIES),
+            ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
+            "yes" if needs["peft"] else "–",
             "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
             entry["paper"].replace("https://arxiv.org/abs/", "arXiv:") or "–",
         )

@@ -19,6 +19,11 @@ from everlearn.evaluation.results import Cost, Estimate, Matrix, Results, RunFac
 from everlearn.evaluation.statistics import RESAMPLES, Floats, Interval, bootstrap_ratio, percentiles
 
 BASE = "base"
+ONE_FINE_TUNING = (
+    "End tasks were fine-tuned with one seed: their intervals cover the choice of test examples, not the variation "
+    "between fine-tunings."
+)
+"""A note, where it is so; a table over several runs has other intervals and must say something else."""
 
 
 def build_results(
@@ -77,10 +82,7 @@ def build_results(
     rows = [BASE, *domains]
     sentences = list(notes)
     if tasks and max(len(cell.seeds) for cell in tasks.values()) == 1:
-        sentences.append(
-            "End tasks were fine-tuned with one seed: their intervals cover the choice of test examples, not the "
-            "variation between fine-tunings."
-        )
+        sentences.append(ONE_FINE_TUNING)
     sentences += _task_notes(task_domains, tasks)
     return Results(
         **facts.model_dump(),

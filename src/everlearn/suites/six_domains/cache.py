@@ -19,6 +19,7 @@ LAYOUT = (
     "amazon_electronics, pubmed_rct), `D0/{wikipedia,books}/{train,validation}.jsonl.gz` and `six_end_tasks_raw/` "
     "(the end tasks as they were published; docs/six-domains.md lists the files)"
 )
+HOW = f"Set {VARIABLE}, or `--data` of `everlearn bench`, to {LAYOUT}."
 
 
 def data_folder(given: Path | str | None = None) -> Path:
@@ -32,11 +33,11 @@ def data_folder(given: Path | str | None = None) -> Path:
     """
     named = given if given is not None else os.environ.get(VARIABLE)
     if not named:
-        raise DataError(f"The suite `six-domains` brings no data along. Set {VARIABLE} to {LAYOUT}.")
+        raise DataError(f"The suite `six-domains` brings no data along. {HOW}")
     folder = Path(named).expanduser()
     if not folder.is_dir():
         key = "`data`" if given is not None else VARIABLE
-        raise DataError(f"{key} is '{folder}', and there is no such folder. Set it to {LAYOUT}.")
+        raise DataError(f"{key} is '{folder}', and there is no such folder. {HOW}")
     return folder.resolve()
 
 
