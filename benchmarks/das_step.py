@@ -6,10 +6,11 @@
 The demo's encoder (5 M parameters), or one of RoBERTa-base's size (125 M), random weights, under `sequential` and under
 DAS in these forms, all in turns (see ``harness.py``):
 
+    transformers       no method, transformers' own Trainer, which projects all positions on the vocabulary
     released way       separate passes (masked; the text twice; gated), each projecting all positions on the vocabulary
     exact              the paper's mathematics in one pass, projected where there is a label
     stop gradient      the gated rows in a pass of their own without gradient
-    anchor masked      the pass of the loss is one of the two representations
+    anchor masked      the pass of the loss is one of the two representations; with the stopped gradient too
     quarter            a quarter of each batch contrasted; with the masked anchor too; with both savings
     mask alone         contrast 0
 
@@ -37,12 +38,13 @@ from everlearn.methods import build
 from everlearn.methods.base import Memory, Method, View
 from everlearn.objectives import IGNORE, Masked, Outputs, unwrap
 
-PLAIN, RELEASED = "plain", "released way"
+PLAIN, STOCK, RELEASED = "plain", "transformers", "released way"
 DAS: dict[str, dict[str, Any]] = {
     RELEASED: {},
     "exact": {},
     "stop gradient": {"stop_gradient_prev": True},
     "anchor masked": {"anchor": "masked"},
+    "anchor masked, stop gradient": {"anchor": "masked", "stop_gradient_prev": True},
     "quarter": {"contrast_fraction": 0.25},
     "quarter, anchor masked": {"contrast_fraction": 0.25, "anchor": "masked"},
     "quarter, both": {"contrast_fraction": 0.25, "anchor": "masked", "stop_gradient_prev": True},
@@ -118,9 +120,9 @@ def compare(precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Every contender's times, and their ratios to plain training."""
     rows = harness.packed_rows(arguments.batch * (arguments.warmup + arguments.steps))
     train = harness.options(arguments.batch, precision)
-    contenders = {}
     model = model_of(arguments.size, arguments.device)  # one for all: what it has learnt does not change the speed
-    for name in (PLAIN, *DAS):
+    contenders = {STOCK: harness.stock_trainer(model, rows, train, arguments.device)}
+    for name in (PLAIN, *(arguments.forms or DAS)):
         method = build("sequential") if name == PLAIN else das(model, DAS[name])
         contender = harness.stage_trainer(model, rows, [method], train)
         contenders[name] = as_released(contender) if name == RELEASED else contender
@@ -131,12 +133,14 @@ def compare(precision: str, arguments: argparse.Namespace) -> dict[str, Any]:
     for summary in result.values():
         for clock in ("seconds_per_step", "processor_seconds_per_step"):
             summary[f"times_{clock}"] = summary[clock] / result[PLAIN][clock]
+            summary[f"times_stock_{clock}"] = summary[clock] / result[STOCK][clock]
     return result
 
 
 def main() -> None:
     parser = harness.parser(__doc__)
     parser.add_argument("--size", choices=["small", "base"], default="small", help="5 M or 125 M parameters")
+    parser.add_argument("--forms", nargs="+", choices=list(DAS), help="only these forms of DAS")
     parser.add_argument("--precision", nargs="+", choices=["float32", "bf16"], default=["float32"])
     parser.add_argument("--note", help="what else the machine was doing, for the JSON")
     parser.set_defaults(segments=4)
@@ -144,13 +148,14 @@ def main() -> None:
     allocator = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
     report = harness.header(arguments) | {"size": arguments.size, "note": arguments.note, "allocator": allocator}
     report["comparisons"] = {}
-    print(f"{'seconds per step':60}{'':10}{'times plain':>12}{'in processor time':>20}")
+    print(f"{'seconds per step':60}{'':10}{'times plain':>12}{'in processor time':>20}{'of transformers':>18}")
     for precision in arguments.precision:
         result = report["comparisons"][precision] = compare(precision, arguments)
         for name, summary in result.items():
             seconds, times = summary["seconds_per_step"], summary["times_seconds_per_step"]
             processor = summary["times_processor_seconds_per_step"]
-            print(f"{f'{precision} {name}':60}{seconds:10.3f}{times:12.2f}{processor:20.2f}", flush=True)
+            stock = summary["times_stock_processor_seconds_per_step"]
+            print(f"{f'{precision} {name}':60}{seconds:10.3f}{times:12.2f}{processor:20.2f}{stock:18.2f}", flush=True)
     harness.save(arguments.output, report)
 
 

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from torch import nn
@@ -27,9 +28,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    DataCollatorForLanguageModeling,
     PreTrainedTokenizerBase,
+    PrinterCallback,
+    RobertaForMaskedLM,
     Trainer,
     TrainerCallback,
+    TrainingArguments,
 )
 
 from everlearn.arguments import training_arguments
@@ -179,6 +184,28 @@ def stage_trainer(
             method.begin_domain(stage)
         loader = BlockLoader(source, objective, args.per_device_train_batch_size, steps)
         return StageTrainer(stage=stage, methods=methods, loader=loader, args=args, callbacks=[clock])
+
+    return make
+
+
+def stock_trainer(model: nn.Module, rows: dict[str, np.ndarray], train: dict[str, Any], device: str) -> Contender:
+    """transformers' Trainer as its documentation sets it up."""
+    words = tokenizer()
+    masked = isinstance(model, RobertaForMaskedLM)
+    data = datasets.Dataset.from_dict({"input_ids": rows["input_ids"]})
+
+    def make(clock: Clock, steps: int) -> Trainer:
+        args = TrainingArguments(
+            output_dir=str(Path(tempfile.gettempdir()) / "everlearn-benchmark"),
+            max_steps=steps,
+            disable_tqdm=True,
+            use_cpu=device == "cpu",
+            **train,
+        )
+        collator = DataCollatorForLanguageModeling(words, mlm=masked, mlm_probability=0.15)
+        trainer = Trainer(model=model, args=args, train_dataset=data, data_collator=collator, callbacks=[clock])
+        trainer.remove_callback(PrinterCallback)
+        return trainer
 
     return make
 

@@ -17,50 +17,13 @@ also isolated document by document, for which attention needs a mask that the st
 from __future__ import annotations
 
 import argparse
-import tempfile
-from pathlib import Path
 from typing import Any
-
-import datasets
-import numpy as np
-from torch import nn
-from transformers import (
-    DataCollatorForLanguageModeling,
-    PrinterCallback,
-    RobertaForMaskedLM,
-    Trainer,
-    TrainingArguments,
-)
 
 import harness
 from everlearn.methods import build
 
 MODELS = {"masked": "roberta", "causal": "gpt2"}
 COMPARISONS = ["masked float32", "masked bf16", "causal float32", "causal bf16"]
-
-
-def stock_trainer(
-    model: nn.Module, rows: dict[str, np.ndarray], train: dict[str, Any], device: str
-) -> harness.Contender:
-    """transformers' Trainer as its documentation sets it up."""
-    words = harness.tokenizer()
-    masked = isinstance(model, RobertaForMaskedLM)
-    data = datasets.Dataset.from_dict({"input_ids": rows["input_ids"]})
-
-    def make(clock: harness.Clock, steps: int) -> Trainer:
-        args = TrainingArguments(
-            output_dir=str(Path(tempfile.gettempdir()) / "everlearn-benchmark"),
-            max_steps=steps,
-            disable_tqdm=True,
-            use_cpu=device == "cpu",
-            **train,
-        )
-        collator = DataCollatorForLanguageModeling(words, mlm=masked, mlm_probability=0.15)
-        trainer = Trainer(model=model, args=args, train_dataset=data, data_collator=collator, callbacks=[clock])
-        trainer.remove_callback(PrinterCallback)
-        return trainer
-
-    return make
 
 
 def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -70,7 +33,7 @@ def compare(comparison: str, arguments: argparse.Namespace) -> dict[str, Any]:
     models = [harness.small_model(MODELS[objective], arguments.device) for _ in range(2)]
     contenders = {
         "everlearn": harness.stage_trainer(models[0], rows, [build("sequential")], train),
-        "transformers": stock_trainer(models[1], rows, train, arguments.device),
+        "transformers": harness.stock_trainer(models[1], rows, train, arguments.device),
     }
     timings = harness.interleave(
         contenders, segments=arguments.segments, steps=arguments.steps, warmup=arguments.warmup
