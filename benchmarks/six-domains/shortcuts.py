@@ -2,25 +2,29 @@
 
     python benchmarks/six-domains/shortcuts.py DATA [--seeds 1] [--runs runs/shortcuts]
 
-What they save is measured by ``benchmarks/das_step.py``. Every form has a folder of cells in ``shortcuts/``, made by
-the same code as ``everlearn bench`` (missing ones only); ``docs/results/das-shortcuts.md`` compares them with the `das`
-cells in ``results/``, run by run.
+What they save is measured by ``benchmarks/das_step.py``. The forms' cells are in ``shortcuts/``, made by the same code
+as ``everlearn bench`` (missing ones only); ``docs/results/das-shortcuts.md`` compares them with the `das` cells in
+``results/``, run by run. Cells of other settings are refused.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everlearn.benchmarking import CellResult, Grid, find_suite, load_results, load_settings, resolve
+from everlearn.benchmarking import CellResult, Entry, Grid, find_suite, load_results, load_settings, resolve
 from everlearn.benchmarking.summary import Line, summarise
 from everlearn.files import write_text
 from everlearn.loading import quiet
 from everlearn.progress import Terminal
+from everlearn.report.formatting import fixed
+from everlearn.report.runs import Estimate
 
 HERE = Path(__file__).resolve().parent
+CELLS = HERE / "shortcuts"
 FORMS: dict[str, dict[str, Any]] = {
     "stop gradient": {"stop_gradient_prev": True},
     "anchor masked": {"anchor": "masked"},
@@ -38,35 +42,33 @@ COLUMNS = {
 """Number of a cell to its heading, factor and digits."""
 
 
-def place(form: str) -> Path:
-    """The folder of a form's cells."""
-    return HERE / "shortcuts" / form.replace(",", "").replace(" ", "-")
+def entry(form: str) -> Entry:
+    """The row of a form: the method `das` under a name of its own, so that all forms share results, runs and base."""
+    return replace(resolve(["das"])[0], name=f"das_{form.replace(',', '').replace(' ', '_')}", title=form)
 
 
 def row(name: str, line: Line, exact: bool) -> str:
     """A line of the table: the mean of the exact form; of another its difference to that, with p."""
     cells = []
     for number, (_, factor, digits) in COLUMNS.items():
-        if exact:
-            cells.append(f"{factor * (line.numbers[number].value or 0):.{digits}f}")
-        else:
-            found = line.differences[number]
-            value = f"{factor * (found.estimate.value or 0):+.{digits}f}"
-            cells.append(value if found.p_value is None else f"{value} (p = {found.p_value:.2f})")
+        found = line.differences.get(number)
+        estimate = (line.numbers.get(number) if exact else found and found.estimate) or Estimate()
+        value = None if estimate.value is None else factor * estimate.value
+        p = "" if not found or found.p_value is None else f" (p = {found.p_value:.2f})"
+        cells.append(fixed(value, digits, signed=not exact) + p)
     return f"| {name} | {line.cells} | {' | '.join(cells)} |"
 
 
-def table(exact: Sequence[CellResult]) -> str:
-    """The Markdown page."""
+def table(exact: Sequence[CellResult], others: Sequence[CellResult]) -> str:
+    """The Markdown page, over the runs (order and seed) that both the exact form and another have."""
     head = " | ".join(title for title, _, _ in COLUMNS.values())
     lines = [f"| | runs | {head} |", "| --- " * (len(COLUMNS) + 2) + "|"]
-    for form in FORMS:
-        found = [cell.model_copy(update={"entry": form}) for cell in load_results(place(form))]
-        if found:
-            own, other = summarise([*exact, *found], reference="das")
-            if len(lines) == 2:
-                lines.append(row("exact (default)", own, True))
-            lines.append(row(form, other, False))
+    units = {(cell.order, cell.seed) for cell in exact} & {(cell.order, cell.seed) for cell in others}
+    cells = [cell for cell in (*exact, *others) if (cell.order, cell.seed) in units]
+    found = {line.entry: line for line in summarise(cells, "das")} if cells else {}
+    for name, form in {"das": "exact (default)", **{entry(form).name: form for form in FORMS}}.items():
+        if name in found:
+            lines.append(row(form, found[name], name == "das"))
     return f"""# What the cheaper forms of DAS do to the scores
 
 Written by `benchmarks/six-domains/shortcuts.py` from the cells beside it. The first line is DAS as the paper has it on
@@ -79,6 +81,18 @@ byte of held-out text, where "learnt" is better when higher and the others when 
 """
 
 
+def exact(shared: Mapping[str, Any]) -> list[CellResult]:
+    """The grid's own cells of `das`.
+
+    Raises:
+        RunError: they were measured with other settings than the forms.
+    """
+    found = [cell for cell in load_results(HERE / "results") if cell.entry == "das"]
+    for cell in found:
+        cell.check(shared, HERE / "results")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -87,13 +101,23 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet()
     settings = load_settings(HERE / "small.yaml")
-    suite, entries = find_suite("six-domains"), resolve(["das"])
     for form, options in FORMS.items():
-        changed = settings.model_copy(update={"methods": {"das": options}})
-        seeds, runs = range(arguments.seeds), arguments.runs / place(form).name
-        Grid(suite, entries, [0], seeds, changed, place(form), runs, data=arguments.data, reporter=Terminal()).run()
-    exact = [cell for cell in load_results(HERE / "results") if cell.entry == "das"]
-    write_text(HERE.parents[1] / "docs" / "results" / "das-shortcuts.md", table(exact))
+        grid = Grid(
+            find_suite("six-domains"),
+            [entry(form)],
+            [0],
+            range(arguments.seeds),
+            settings.model_copy(update={"methods": {"das": options}}),
+            CELLS,
+            arguments.runs,
+            data=arguments.data,
+            reporter=Terminal(),
+        )
+        exact(grid.shared)  # before the work
+        grid.run()
+    write_text(
+        HERE.parents[1] / "docs" / "results" / "das-shortcuts.md", table(exact(grid.shared), load_results(CELLS))
+    )
 
 
 if __name__ == "__main__":

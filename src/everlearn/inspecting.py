@@ -20,7 +20,7 @@ from everlearn.loading import CLASSES, load_config
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method, Setting
 from everlearn.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
-from everlearn.planning import passes, size
+from everlearn.planning import passes, saved, size
 from everlearn.recipe import Model
 
 
@@ -50,9 +50,9 @@ class MethodCost:
             return f"does not work here. {self.refused}"
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
         return (
-            f"holds {size(self.cost.memory_bytes)} more while training, saves {size(self.cost.disk_bytes)} with each "
-            f"stage, {passes(self.cost.passes_per_step)} per step, {self.cost.passes_per_domain:,} extra rows "
-            f"per domain{extra}."
+            f"holds {size(self.cost.memory_bytes)} more while training, saves {saved(self.cost)}, "
+            f"{passes(self.cost.passes_per_step)} per step, {self.cost.passes_per_domain:,} extra rows per "
+            f"domain{extra}."
         )
 
 

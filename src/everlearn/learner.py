@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from torch import nn
 from transformers import TrainingArguments
@@ -103,7 +104,9 @@ class ContinualLearner:
         self.recipe = recipe
         self.folder = RunFolder(recipe.folder())
         # One process evaluates while the others wait: longer than the ten minutes after which they would give up.
-        self.processes = PartialState(cpu=bool(recipe.train.get("use_cpu")), timeout=datetime.timedelta(days=2))
+        # As TrainingArguments are made: told nothing, accelerate makes no group of processes without an accelerator.
+        cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
+        self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.interruption = Interruption()
         self._prepared: dict[str, Prepared] = {}
@@ -142,6 +145,7 @@ class ContinualLearner:
             for note in self.notes():
                 self.reporter.say(note)
             scorer = self.scorer()
+            scorer.prepare()
             scorer.score(0)
             for index, domain in enumerate(self.recipe.domains, 1):
                 if not self.folder.finished(index, domain.name):
@@ -158,8 +162,7 @@ class ContinualLearner:
             RunError: the run's earlier domains are not all learnt yet, or one of them has this name.
         """
         for index, known in enumerate(self.recipe.domains, 1):
-            if not self.folder.finished(index, known.name):
-                raise RunError(f"Domain '{known.name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+            self._must_be_learnt(index, known.name)
             if known.name == domain.name:
                 raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
         raw = self.recipe.model_dump(mode="json")
@@ -178,7 +181,8 @@ class ContinualLearner:
 
         Adapters, gates and prompts that a method reads a text with are put in, which the stage's folder alone leaves
         out; before an end task is fine-tuned they are put into the classifier alike. Of any other method this is the
-        stage's model. No domain's text is read, unless a method chooses by what the run holds out of it.
+        stage's model. No domain's text is read, unless a method chooses by what the run holds out of it. To be called
+        in one process.
 
         ```python
         model = ContinualLearner.open("runs/first").tested("papers")
@@ -193,16 +197,26 @@ class ContinualLearner:
             A new model on the run's device, for inference.
 
         Raises:
-            RunError: there is no such domain, or it is not learnt yet.
+            RunError: there is no such domain, it is not learnt yet, or its model was removed.
         """
         names = [known.name for known in self.recipe.domains]
         for name in (domain, after):
             if name is not None and name not in names:
                 raise RunError(f"The run has no domain '{name}'.{did_you_mean(name, names)}")
         row = len(names) if after is None else names.index(after) + 1
-        if not self.folder.finished(row, names[row - 1]):
-            raise RunError(f"Domain '{names[row - 1]}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+        self._must_be_learnt(row, names[row - 1])
         return self.scorer().tested(row, domain).eval()
+
+    def _must_be_learnt(self, index: int, name: str) -> None:
+        if self.folder.finished(index, name):
+            return
+        if self.folder.results_file.is_file() and name in Results.load(self.folder.results_file).domains:
+            raise RunError(
+                f"Domain '{name}' was learnt, but its model is not in {self.folder.path} any more. `everlearn bench` "
+                "removes the models of finished cells unless it is told to `--keep` them; `everlearn resume "
+                f"{self.folder.path}` would train this one again."
+            )
+        raise RunError(f"Domain '{name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
 
     # -- one stage --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers import TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 from everlearn.arguments import training_arguments
 from everlearn.data.blocks import PackedBlocks
@@ -65,22 +68,30 @@ class Timing:
 class Sizes:
     """Numbers of parameters."""
 
+    base: int
+    """Of the plain model, before the first stage."""
     stages: list[int]
     """Of the plain model, in each stage."""
     added: int
     """By methods, beside the plain model, while a domain is learnt."""
-    trained: int
-    """With gradients and optimizer state, in the last stage."""
+    frozen: bool
+    """Whether nothing but what is added is trained."""
 
     @classmethod
     def of(cls, model: nn.Module, methods: Sequence[Method], domains: int) -> Sizes:
         """Of a run; a model that grows is taken to grow each time by the same share."""
-        start = sum(parameter.numel() for parameter in model.parameters())
-        grown = sum(method.cost(model).parameters for method in methods if method.grows)
+        base = sum(parameter.numel() for parameter in model.parameters())
+        growth = [(method.grows, 1 + method.cost(model).parameters / base) for method in methods if method.grows]
         added = sum(method.cost(model).parameters for method in methods if not method.grows)
-        stages = [round(start * (1 + grown / start) ** earlier) for earlier in range(domains)]
-        frozen = any(method.adds_peft or method.freezes for method in methods)
-        return cls(stages, added, added if frozen else stages[-1] + added)
+        stages = [
+            round(base * math.prod(share ** max(0, stage - first + 1) for first, share in growth))
+            for stage in range(1, domains + 1)
+        ]
+        return cls(base, stages, added, any(method.adds_peft or method.freezes for method in methods))
+
+    def trained(self, stage: int) -> int:
+        """With gradients and optimizer state in a stage."""
+        return self.added if self.frozen else self.stages[stage - 1] + self.added
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ class Plan:
     block_size: int
     rows_per_step: int
     memory: dict[str, int]
-    methods: dict[str, dict[str, Any]]
+    methods: dict[str, Cost]
     disk: int
     plain: Timing | None = None
     protected: Timing | None = None
@@ -108,16 +119,16 @@ class Plan:
         """For a table: what, and how much."""
         tokens = self.steps * self.rows_per_step * self.block_size
         shown = [
-            ("Parameters", f"{self.parameters:,}, of which {self.trainable:,} are trained"),
+            ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
             ("Training", f"{self.steps:,} steps of {self.rows_per_step} rows of {self.block_size}: {tokens:,} tokens"),
             ("Memory, about", f"{size(sum(self.memory.values()))}: " + _listed(self.memory)),
         ]
         for name, cost in self.methods.items():
             extra = [
-                f"{size(cost['memory_bytes'])} of memory",
-                f"{passes(cost['passes_per_step'])} per step",
-                f"{cost['passes_per_domain']:,} extra rows per domain",
-                f"{size(cost['disk_bytes'])} saved with each stage",
+                f"{size(cost.memory_bytes)} of memory",
+                f"{passes(cost.passes_per_step)} per step",
+                f"{cost.passes_per_domain:,} extra rows per domain",
+                f"saves {saved(cost)}",
             ]
             shown.append((f"Of which {name}", ", ".join(extra)))
         shown.append(("Disk, about", size(self.disk)))
@@ -156,12 +167,12 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     block_size = learner.setting()[3]
     plan = Plan(
         domains=domains,
-        parameters=sizes.stages[0],
-        trainable=sizes.trained,
+        parameters=sizes.base,
+        trainable=sizes.trained(len(domains)),
         block_size=block_size,
         rows_per_step=rows_per_step,
         memory=_memory(model, sizes, costs, args, block_size),
-        methods={name: asdict(cost) for name, cost in costs.items()},
+        methods=costs,
         disk=disk_bytes(learner, model),
         notes=_notes(learner),
     )
@@ -187,36 +198,56 @@ def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, b
     config: Any = model.config
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
     per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES * (1 if args.bf16 or args.fp16 else 2)
+    trained = sizes.trained(len(sizes.stages))
     wider = 1 + sum(cost.passes_per_step for cost in costs.values())
     rows = args.per_device_train_batch_size
     logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
     return {
-        "weights": 4 * sizes.stages[-1],
-        "gradients": 4 * sizes.trained,
-        "Adam": 8 * sizes.trained,
+        "weights": 4 * (sizes.stages[-1] + sizes.added),
+        "gradients": 4 * trained,
+        "Adam": 8 * trained,
         "activations (rough)": int(rows * wider * per_row) + 8 * logits,
         "methods": sum(cost.memory_bytes for cost in costs.values()),
     }
 
 
 def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
-    """Bytes of a run folder at its largest: every stage, and the last stage's checkpoints beside them.
+    """Bytes of a run folder at its largest: finished stages, and the checkpoints of the one that is being learnt.
 
     A checkpoint is the model with what is added to it (that alone, where it is PEFT's), two numbers of Adam's for each
     trained parameter, and what the methods remember.
     """
-    methods, domains = learner.recipe.methods(), learner.recipe.domains
-    sizes = Sizes.of(model, methods, len(domains))
+    methods, recipe = learner.recipe.methods(), learner.recipe
+    sizes = Sizes.of(model, methods, len(recipe.domains))
+    costs = [method.cost(model) for method in methods]
     peft = any(method.adds_peft for method in methods)
-    saved = sizes.added if peft else sizes.stages[-1] + sizes.added
-    memory = sum(method.cost(model).disk_bytes for method in methods)
-    args = training_arguments(learner.recipe.train, learner.folder.path, 0)
-    steps = max(learner.steps(learner.prepared(domain.name).train) for domain in domains)
-    written = steps // int(args.save_steps) if args.save_strategy == "steps" and args.save_steps >= 1 else 1
-    kept = min(written, (args.save_total_limit or written) + 1)  # the new one is written before the oldest goes
-    plain = len(domains) * sizes.stages[0] if learner.recipe.evaluation.alone else 0
-    stages = 4 * (sum(sizes.stages) + plain) + len(domains) * memory
-    return stages + kept * (4 * saved + 8 * sizes.trained + memory)
+    args = training_arguments(recipe.train, learner.folder.path, 0)
+    written = [checkpoints_of(args, learner.steps(learner.prepared(domain.name).train)) for domain in recipe.domains]
+    trainings = []  # checkpoints, bytes of one, bytes of what is left
+    for stage, (count, plain) in enumerate(zip(written, sizes.stages, strict=True), 1):
+        known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
+        weights = sizes.added + (0 if peft else plain)
+        trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, 4 * plain + learnt))
+    if recipe.evaluation.alone:
+        trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
+    held = largest = 0
+    for count, checkpoint, finished in trainings:
+        limit = args.save_total_limit or count
+        # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
+        largest = max(
+            largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
+        )
+        held += finished
+    return largest
+
+
+def checkpoints_of(args: TrainingArguments, steps: int) -> int:
+    """How many checkpoints a stage writes: the Trainer writes one at the end too, unless it writes none at all."""
+    strategy = SaveStrategy(args.save_strategy)
+    if strategy != SaveStrategy.STEPS:
+        return int(strategy == SaveStrategy.EPOCH)  # a stage is one pass over its loader
+    every = math.ceil(args.save_steps * steps) if args.save_steps < 1 else args.save_steps
+    return math.ceil(steps / every) if every > 0 else 1
 
 
 def _notes(learner: ContinualLearner) -> list[str]:
@@ -298,6 +329,12 @@ def passes(count: float) -> str:
     """Extra passes, to three digits."""
     shown = f"{count:.3g}"
     return f"{shown} extra pass" + ("" if shown == "1" else "es")
+
+
+def saved(cost: Cost) -> str:
+    """What a method's memory takes on the disk."""
+    more = f" and {size(cost.disk_bytes_per_domain)} more for each domain learnt" if cost.disk_bytes_per_domain else ""
+    return f"{size(cost.disk_bytes)} with each stage{more}"
 
 
 def duration(seconds: float) -> str:

@@ -114,7 +114,7 @@ class Scorer:
 
     def held_out(self, name: str) -> HeldOut:
         """The held-out blocks of a domain: those that the run kept, or a seeded sample, kept from now on."""
-        path = self.folder.sets / f"{name}.safetensors"
+        path = self._set(name)
         if path.is_file():
             return HeldOut.load(path)
         prepared = self.learner.prepared(name)
@@ -132,14 +132,18 @@ class Scorer:
         """The model after `row` domains as it reads texts of a domain; None is general text."""
         if name is None and self.general:
             name = self.general[0]
-        return self._tested(row, name, self.learner.model_after(row).to(self.device), self._readers(row))
+        return self._tested(row, name, functools.partial(self._model, row), self._readers(row))
 
-    def _tested(self, row: int, name: str | None, model: nn.Module, readers: list[Method]) -> nn.Module:
+    def _tested(self, row: int, name: str | None, model: Callable[[], nn.Module], readers: list[Method]) -> nn.Module:
         """The checkpoint itself, or where methods read a text with more, a fresh one with what they put back."""
         if not readers:
-            return model
+            return model()
         reading = self._reading(row, name, model, functools.partial(self._blocks, name))
-        return _as_tested(readers, self.learner.model_after(row).to(self.device), reading)
+        return _as_tested(readers, self._model(row), reading)
+
+    def _model(self, row: int) -> nn.Module:
+        """The plain checkpoint after `row` domains."""
+        return self.learner.model_after(row).to(self.device)
 
     def _readers(self, row: int) -> list[Method]:
         """The methods that read a text with more than the checkpoint, with what they remember."""
@@ -163,6 +167,17 @@ class Scorer:
         )
         return LossCell(found.nats, found.items, held_out.bytes_per_token)
 
+    def prepare(self) -> None:
+        """Read, on every process, the texts of which held-out blocks are still to be drawn.
+
+        :meth:`score` draws them on one process alone, where processes that read a text cannot wait for each other.
+        """
+        for name in [name for name in self.names() if not self._set(name).is_file()]:
+            self.learner.prepared(name)
+
+    def _set(self, name: str) -> Path:
+        return self.folder.sets / f"{name}.safetensors"
+
     # -- one row of the matrix --------------------------------------------------------------------------------
 
     def score(self, row: int) -> None:
@@ -179,7 +194,7 @@ class Scorer:
         started = time.monotonic()
         where = "the base model" if row == 0 else f"after {self.domains[row - 1]}"
         try:
-            model = self.learner.model_after(row).to(self.device)
+            model = self._model(row)
         except ModelError as error:
             if row > 0 or not self.folder.finished(1, self.domains[0]):
                 raise
@@ -190,7 +205,8 @@ class Scorer:
         if losses:
             with self.learner.reporter.activity(f"Held-out text, {where}", len(losses)) as done:
                 for index, name in enumerate(losses, 1):
-                    self._losses(self._tested(row, name, model, readers), name).save(loss_path(self.cells, row, name))
+                    tested = self._tested(row, name, lambda: model, readers)
+                    self._losses(tested, name).save(loss_path(self.cells, row, name))
                     done(index)
         for task in tasks:
             self._end_task(row, task, model, readers, where)
@@ -204,7 +220,9 @@ class Scorer:
             return []
         return [task for task in self.recipe.end_tasks if task.domain == self.domains[row - 1]]
 
-    def _reading(self, row: int, domain: str | None, model: nn.Module, blocks: Callable[[], PackedBlocks]) -> Reading:
+    def _reading(
+        self, row: int, domain: str | None, model: Callable[[], nn.Module], blocks: Callable[[], PackedBlocks]
+    ) -> Reading:
         """What a method is told of a test after `row` domains; general text is of no domain."""
         objective = self.learner.setting()[1].reseeded(MASKS)
 
@@ -236,7 +254,7 @@ class Scorer:
             def texts() -> PackedBlocks:
                 return PackedBlocks.from_blocks(blocks_of(train.whole_texts(), tokenizer, kind, size), 0, task.name)
 
-            reading = self._reading(row, task.domain, model, texts)
+            reading = self._reading(row, task.domain, lambda: model, texts)
             prepare = functools.partial(_as_tested, readers, reading=reading)
         seeds = [seed_for("end task", number) % 2**31 for number in range(self.recipe.evaluation.end_task_seeds)]
         with self.learner.reporter.activity(
@@ -333,7 +351,8 @@ class Scorer:
         results = self.results()
         if self.learner.processes.is_main_process:
             results.save(self.folder.results_file)
-            card = model_card(results, self.folder.recipe_file.read_text(encoding="utf-8"))
+            recipe = self.folder.recipe_file.read_text(encoding="utf-8")
+            card = model_card(results, recipe, folder=self.folder.path)
             files.write_text(self.folder.path / "README.md", card)
             write_report([self.folder.path], self.folder.report_file)
         self.learner.processes.wait_for_everyone()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+from pathlib import Path
 
 import pytest
 from cli_project import Project
 
 from bench_suite import TinySuite
 from everlearn.benchmarking import SUITES, Grid
+from everlearn.cli.common import check_place
+from everlearn.errors import RecipeError
+from everlearn.files import write_text
 
 
 @pytest.fixture
@@ -81,26 +86,81 @@ def test_a_part_of_the_results_does_not_replace_the_page_of_all(everlearn: Proje
     )
 
 
+def test_the_reference_needs_no_row(everlearn: Project, suite: TinySuite) -> None:
+    everlearn("bench", "tiny", "--methods", "none,constant", "--seeds", "1")
+    for words in (("--reference", "none"), ()):
+        shown = everlearn("bench", "tiny", "--show", "--methods", "constant", *words, "--json")
+        assert shown.code == 0, shown.err
+        value = json.loads(shown.out)
+        assert value["reference"] == "none"
+        assert [line["entry"] for line in value["lines"]] == ["constant"]
+        assert value["lines"][0]["differences"].keys() >= {"f1", "accuracy"}
+
+
+def test_results_that_nobody_may_write_to_are_shown(
+    everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everlearn("bench", "tiny", "--methods", "constant", "--seeds", "1")
+
+    def forbidden(path: Path, text: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", f"{path}.partial")
+
+    monkeypatch.setattr("everlearn.files.write_text", forbidden)
+    shown = everlearn("bench", "tiny", "--show")
+    assert shown.code == 0, shown.err
+    assert "Most frequent label" in shown.out
+    assert "The page bench/tiny/index.html was not written: Read-only file system\n" in shown.out
+    monkeypatch.undo()
+    monkeypatch.setitem(SUITES, "tiny", suite)
+    monkeypatch.chdir(everlearn.folder)
+    (everlearn.folder / "there.md").mkdir()
+    everlearn.fails("bench", "tiny", "--show", "-o", "there.md", says=("`--output` is 'there.md', which is a folder",))
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("-o", "there.md"), ("`--output` is 'there.md', which is a folder; it must be a file",)),
-        (("-o", "a.jsonl/x.md"), ("`--output` is 'a.jsonl/x.md'", "in 'a.jsonl': Not a directory")),
+        (("-o", "a.jsonl/x.md"), ("`--output` is 'a.jsonl/x.md'", "/a.jsonl': Not a directory")),
         (("-o", "a.jsonl/new/x.md"), ("`--output` is 'a.jsonl/new/x.md'", "/a.jsonl': Not a directory")),
         (("--claims", "there.md"), ("`--claims` is 'there.md', which is a folder",)),
         (("--claims", "a.jsonl/x.md"), ("`--claims` is 'a.jsonl/x.md'", "Not a directory")),
         (("--results", "a.jsonl"), ("`--results` is 'a.jsonl', which is a file; it must be a folder",)),
         (("--runs", "a.jsonl/new"), ("`--runs` is 'a.jsonl/new'", "Not a directory")),
+        (("--results", "link"), ("`--results` is 'link'", "/unmounted/disk': No such file")),
+        (("--results", "link/new"), ("`--results` is 'link/new'", "/unmounted/disk': No such file")),
+        (("-o", "link/x.md"), ("`--output` is 'link/x.md'", "/unmounted/disk': No such file")),
+        (("--runs", "r" * 300), ("`--runs` is 'rrr", "File name too long")),
+        (("-o", f"new/{'x' * 240}.md"), ("`--output` is 'new/xxx", "File name too long")),
     ],
 )
 def test_what_cannot_be_written_is_known_before_anything_runs(
     everlearn: Project, suite: TinySuite, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     (everlearn.folder / "there.md").mkdir()
+    (everlearn.folder / "link").symlink_to("unmounted/disk")
     monkeypatch.setattr(Grid, "run", lambda self: pytest.fail("the grid ran"))
     everlearn.fails("bench", "tiny", "--methods", "none", *words, says=says)
     assert not (everlearn.folder / "bench").exists()
     assert not (everlearn.folder / "runs").exists()
+
+
+def test_the_longest_name_that_can_be_written(tmp_path: Path) -> None:
+    """What passes is what :func:`write_text` can write: the partial file's name is longer."""
+    fits = []
+    for length in range(225, 256):
+        place = tmp_path / ("x" * length)
+        with contextlib.suppress(OSError):
+            write_text(place, "")
+        if place.exists():
+            check_place("--output", place)
+            fits.append(length)
+        else:
+            with pytest.raises(RecipeError, match="File name too long"):
+                check_place("--output", place)
+    assert fits
+    assert max(fits) < 255
+    assert len(list(tmp_path.iterdir())) == len(fits)
 
 
 def test_a_forbidden_folder_is_known_before_anything_runs(
@@ -110,10 +170,10 @@ def test_a_forbidden_folder_is_known_before_anything_runs(
         raise PermissionError(errno.EACCES, "Permission denied", str(dir))
 
     monkeypatch.setattr(Grid, "run", lambda self: pytest.fail("the grid ran"))
-    monkeypatch.setattr("everlearn.cli.common.tempfile.TemporaryFile", forbidden)
+    monkeypatch.setattr("everlearn.cli.common.tempfile.NamedTemporaryFile", forbidden)
     everlearn.fails(
         *("bench", "tiny", "--methods", "none", "--results", "new/results"),
-        says=("`--results` is 'new/results'", "nothing can be written in", "Permission denied"),
+        says=("`--results` is 'new/results'", "cannot be written in", "Permission denied"),
     )
 
 

@@ -216,7 +216,7 @@ def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> No
         assert max(seen) <= declared.memory_bytes
         model = stage.model
         saved = sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
-        assert saved <= declared.disk_bytes * (index if declared.parameters else 1)
+        assert saved <= declared.saved(index)
     assert (declared.parameters > 0) == method.needs.extra_parameters
     assert (declared.passes_per_domain > 0) == method.needs.importance_pass
     if not method.needs.old_data:

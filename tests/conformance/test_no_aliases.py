@@ -28,7 +28,7 @@ def make(name: str) -> Method:
 def as_tested(method: Method, model: nn.Module, domain: str | None) -> nn.Module:
     """A copy of the checkpoint, as the method reads a text of a domain with it."""
     stage = stages.stage(model, int(domain[1:]) if domain else 9)
-    reading = Reading(domain, ("d1", "d2"), stage.objective, model, stage.batches)
+    reading = Reading(domain, ("d1", "d2"), stage.objective, lambda: model, stage.batches)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return method.test_model(copy.deepcopy(model), reading).eval()

@@ -38,6 +38,12 @@ def main(paths: list[str]) -> None:
         recipe = load(path)
         kind = recipe.run.name.split()[0]
         learner = ContinualLearner(recipe)
+        if kind == "created":  # killed before any held-out text was drawn
+            if learner.processes.is_main_process:
+                learner.folder.create(recipe)
+            learner.processes.wait_for_everyone()
+            learner.resume()
+            continue
         if kind not in stop:
             learner.run()
             continue

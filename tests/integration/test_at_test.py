@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import torch
 from small_runs import corpus, labelled, recipe
 from torch import Tensor, nn
 
+from everlearn.data.corpus import Domain
 from everlearn.errors import DataError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.methods import REGISTRY, Method, Needs, Reading, Stage, register
@@ -76,17 +78,25 @@ def test_held_out_text_and_end_tasks_are_read_with_the_method(muted: Any, tmp_pa
     assert ours[1][1] == theirs[1][1], "the second is not learnt yet"
 
 
-@pytest.mark.parametrize("method", ["sequential", "hat", "adapter_cl", {"name": "dap_prompt", "n_tokens": 4}])
-def test_the_model_that_was_scored_is_to_be_had(method: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "loads"), [("sequential", 1), ("hat", 1), ("adapter_cl", 2), ({"name": "dap_prompt", "n_tokens": 4}, 1)]
+)
+def test_the_model_that_was_scored_is_to_be_had(
+    method: Any, loads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     general = {"path": str(corpus(tmp_path / "data", "other")), "validation": 0.15}
     scores = ContinualLearner(recipe(tmp_path, method=method, general=general)).run().matrices["loss"].values
     for path in (tmp_path / "data").iterdir():  # whatever is needed is in the run folder
         path.unlink()
     learner = ContinualLearner.open(tmp_path / "run")
-    scorer, found = learner.scorer(), {}
+    scorer, found, loaded = learner.scorer(), {}, []
+    model_after = learner.model_after
+    monkeypatch.setattr(learner, "model_after", lambda row: loaded.append(row) or model_after(row))
     for row, after in ((1, "first"), (2, "second"), (2, None)):
         for column, domain in enumerate(("first", "second", None)):
+            loaded.clear()
             model = learner.tested(domain, after)
+            assert loaded == [row] * loads, "the plain model too only where a method chooses by perplexity"
             assert not model.training
             cell = scorer._losses(model, domain or "general")
             found[row, column] = float(cell.nats.sum() / cell.items.sum())
@@ -107,6 +117,12 @@ def test_what_cannot_be_had_is_a_sentence(tmp_path: Path) -> None:
             learner.tested(**wrong)
     with pytest.raises(DataError, match=r"there is no general text \(`general`\)"):
         learner.tested()
+    shutil.rmtree(learner.folder.stage(2, "second"))  # as `everlearn bench` leaves a finished cell
+    more = Domain(name="third", path=str(corpus(tmp_path / "data", "third")))
+    for needs_it in (lambda: learner.tested("first"), lambda: learner.learn(more)):
+        with pytest.raises(RunError, match=r"'second' was learnt, but its model is not in .*`--keep`"):
+            needs_it()
+    assert not learner.tested("first", after="first").training
 
 
 def test_after_mixed_precision_methods_measure_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

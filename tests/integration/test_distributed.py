@@ -49,6 +49,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
     found["signalled ddp masked"] = ("roberta", both, TWO)
+    found["created ddp masked"] = ("roberta", both, TWO)
     sharded_files = {"fsdp_config": {**SHARDED["fsdp_config"], "state_dict_type": "SHARDED_STATE_DICT"}}
     found["resumed fsdp das"] = ("llama", [quick("das")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)

@@ -21,7 +21,7 @@ def settle(method: Any) -> None:
 
 def reading(at: Any, domain: str | None) -> Reading:
     """A test after the stage `at`, of a text of `domain`."""
-    return Reading(domain, (*at.earlier, at.domain), at.objective, at.model, lambda blocks: at.batches(blocks))
+    return Reading(domain, (*at.earlier, at.domain), at.objective, lambda: at.model, lambda blocks: at.batches(blocks))
 
 
 @torch.no_grad()

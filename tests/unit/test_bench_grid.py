@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from everlearn.benchmarking import GROUPS, Cell, CellResult, Grid, Settings, loa
 from everlearn.benchmarking import making as making_module
 from everlearn.benchmarking.cells import Measured, scores_of
 from everlearn.benchmarking.entries import of_method, place_in_tables
+from everlearn.benchmarking.grid import Once
 from everlearn.benchmarking.page import status_table
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
@@ -251,24 +253,115 @@ def test_a_cell_of_another_process_is_left_alone(whole: Path, tmp_path: Path) ->
 def test_what_a_killed_process_left_is_made_after_the_rest(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first cell is locked when its turn comes, and free once the second is made."""
+    """The second cell is missing at first, locked when its turn comes, and free once the third is made."""
     copy_of(whole, tmp_path)
-    for name in ("sequential", "ewc"):
-        (tmp_path / f"results/{name}-order0-seed0.json").unlink()
-    found = grid(whole, ["ncl", "ewc"])
+    shutil.rmtree(tmp_path / "results")
+    said: list[str] = []
+    monkeypatch.setattr(Once, "say", lambda self, text: said.append(text))
+    found = grid(whole, ["none", "ncl", "ewc"])
     found.results, found.runs = tmp_path / "results", tmp_path / "runs"
     other, made = contextlib.ExitStack(), []
-    other.enter_context(RunFolder(tmp_path / "runs/sequential-order0-seed0").lock())
     original = Grid._make
 
     def make(self: Grid, which: Cell, place: Path) -> None:
         made.append(which.entry.name)
         original(self, which, place)
-        other.close()  # the other process dies
+        if which.entry.name == "none":
+            other.enter_context(RunFolder(tmp_path / "runs/sequential-order0-seed0").lock())
+        elif which.entry.name == "ewc":
+            other.close()  # the other process dies
 
     monkeypatch.setattr(Grid, "_make", make)
-    assert [state.state for state in found.run()] == ["done", "done"]
-    assert made == ["ewc", "sequential"]
+    assert [state.state for state in found.run()] == ["done"] * 3
+    assert made == ["none", "ewc", "sequential"]
+    assert "sequential-order0-seed0: another process works on it." in said
+
+
+def test_processes_that_share_a_grid_try_a_failing_cell_once(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process starts and ends while the first makes its first cell."""
+    tries: list[str] = []
+
+    def broken(self: Grid, which: Cell, place: Path) -> Measured:
+        tries.append(which.name)
+        raise ZeroDivisionError("never")
+
+    def sharing() -> Grid:
+        found = grid(whole, ["ncl", "ewc"])
+        found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+        found.cells[1] = replace(found.cells[1], entry=replace(found.cells[1].entry, make=broken))
+        return found
+
+    copy_of(whole, tmp_path)
+    original = Grid._make
+    for tried in (1, 2):  # the second time there is a failure of an earlier start
+        shutil.rmtree(tmp_path / "results")
+        first, second = sharing(), sharing()
+        seen: list[str] = []
+
+        def make(
+            self: Grid, which: Cell, place: Path, first: Grid = first, second: Grid = second, seen: list[str] = seen
+        ) -> None:
+            if self is first:
+                seen += [state.state for state in second.run()]
+            original(self, which, place)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Grid, "_make", make)
+            states = first.run()
+        assert seen == ["running", "failed"]
+        assert [state.state for state in states] == ["done", "failed"]
+        assert tries == ["ewc-order0-seed0"] * tried
+
+
+def test_a_state_holds_while_other_processes_go_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right before the lock is taken another process finishes the cell; right after it a try begins."""
+    copy_of(whole, tmp_path)
+    result, failed = tmp_path / "results/ewc-order0-seed0.json", tmp_path / "runs/ewc-order0-seed0/failed.json"
+    text = result.read_text()
+    found = grid(whole, ["ewc"])
+    found.results, found.runs = tmp_path / "results", tmp_path / "runs"
+    original = RunFolder.lock
+
+    @contextlib.contextmanager
+    def lock(self: RunFolder, *rest: bool) -> Iterator[None]:
+        before()
+        with original(self, *rest):
+            yield
+        failed.unlink(missing_ok=True)
+
+    monkeypatch.setattr(RunFolder, "lock", lock)
+    result.unlink()
+    before: Callable[[], object] = lambda: result.write_text(text)  # noqa: E731
+    assert [state.state for state in found.states()] == ["done"]
+    result.unlink()
+    before = lambda: files.write_json(failed, {"sentence": "No disk."})  # noqa: E731
+    assert [(state.state, state.reason) for state in found.states()] == [("failed", "No disk.")]
+
+
+def test_the_base_model_is_not_measured_for_what_does_without(tmp_path: Path) -> None:
+    assert [state.state for state in grid(tmp_path, ["constant"]).run()] == ["done"]
+    assert cell(tmp_path, "constant").tasks["a"]["final"].accuracy == [0.5]
+    assert not (tmp_path / "runs/base").exists()
+
+
+def test_the_corpus_of_all_domains_is_written_by_one_process(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = grid(whole, ["pool"])
+    found.runs = tmp_path
+
+    def writing(*_: object) -> Path:
+        with pytest.raises(RunError, match="Another process"), RunFolder(tmp_path).lock():
+            pass
+        raise ZeroDivisionError("locked")
+
+    monkeypatch.setattr(making_module, "pooled", writing)
+    with pytest.raises(ZeroDivisionError, match="locked"):
+        making_module.pool(found, found.cells[0], tmp_path / "pool-seed0")
 
 
 def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(

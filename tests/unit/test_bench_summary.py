@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import runpy
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,6 +19,7 @@ from everlearn.benchmarking.page import Sheet, status_table
 from everlearn.benchmarking.summary import differences, numbers
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
+from everlearn.files import write_json
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
 
@@ -164,6 +167,42 @@ def test_without_plain_training_the_base_model_is_the_reference() -> None:
     assert das.differences.keys() == {*none.numbers}
     assert none.differences == {}
     assert summarise([stream("ewc"), stream("das")])[0].differences == {}
+
+
+def test_what_is_not_shown_may_still_be_the_reference() -> None:
+    cells = [stream("bcl"), stream("sequential"), stream("das", lift=0.1), stream("ewc", lift=0.2)]
+    shown = Sheet(Suite(), cells, shown=["das", "ewc"])
+    assert (shown.reference.entry, [line.entry for line in shown.lines]) == ("sequential", ["ewc", "das"])
+    (gap,) = (table for table in shown.tables() if table.title == "Difference to sequential")
+    assert {name: row[0].text for name, row in gap.rows} == {"ewc": "+20.00", "das": "+10.00"}
+    assert "bcl" not in shown.csv()
+    alone = Sheet(Suite(), cells, "ewc", ["das"])
+    assert alone.lines[0].differences["f1"].estimate.value == pytest.approx(-0.1)
+    without = Sheet(Suite(), [cell for cell in cells if cell.entry != "sequential"], shown=["das", "ewc"])
+    assert without.reference.entry == "das"
+    with pytest.raises(RunError, match=r"no result of `kd` \(`--methods`\), only of bcl, sequential, das, ewc"):
+        Sheet(Suite(), cells, shown=["kd"])
+
+
+def test_cheaper_forms_are_compared_over_the_runs_that_both_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Path(__file__).parents[2] / "benchmarks/six-domains/shortcuts.py"
+    shortcuts = runpy.run_path(str(script))
+    entry, table = shortcuts["entry"], shortcuts["table"]
+    exact = [stream("das", order, seed, lift=0.3 * order) for order in (0, 1) for seed in (0, 1)]
+    forms = [stream(entry("quarter").name, 0, seed, lift=0.1) for seed in (0, 1, 2)]
+    rows = [line for line in table(exact, forms).splitlines() if line.startswith("| ")][2:]
+    assert [row.split(" | ")[:3] for row in rows] == [
+        ["| exact (default)", "2", "62.00"],
+        ["| quarter", "2", "+10.00 (p = 0.50)"],
+    ]
+    assert "| quarter" not in table(exact[2:], forms)  # no run in common
+    monkeypatch.setitem(shortcuts["exact"].__globals__, "HERE", tmp_path)
+    write_json(tmp_path / "results/das-order0-seed0.json", exact[0].model_dump(mode="json"))
+    assert [cell.name for cell in shortcuts["exact"](SETTINGS)] == ["das-order0-seed0"]
+    with pytest.raises(RunError, match=r"das-order0-seed0\.json' was measured with other settings \(`steps`"):
+        shortcuts["exact"](SETTINGS | {"steps": 3})
 
 
 def most_frequent() -> CellResult:

@@ -41,8 +41,15 @@ def check(names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("pair", "sentence"), REFUSED)
 def test_refused_in_both_orders(pair: tuple[str, str], sentence: str) -> None:
     for names in itertools.permutations(pair):
-        with pytest.raises(MethodError, match=rf"{sentence}.*(Remove one of them|List it once)\.$"):
+        with pytest.raises(MethodError, match=rf"{sentence}.*(Remove one of them.*|List it once)\.$"):
             check(names)
+
+
+def test_the_sentence_names_the_keys() -> None:
+    with pytest.raises(MethodError, match=r"Remove one of them from `method`, or set `strength: 0`\.$"):
+        check(("demix", "das"))
+    with pytest.raises(MethodError, match=r"Remove one of them from `method`\.$"):
+        check(("demix", "migu"))
 
 
 @pytest.mark.parametrize("pair", ALLOWED)

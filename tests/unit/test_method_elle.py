@@ -307,7 +307,7 @@ def test_a_learnt_domain_is_tested_with_its_prompt_and_nothing_else_with_one() -
     stage = stages.stage(model, 2)
     prompts = method.memory().tensors
     for domain, vector in (("d1", prompts["prompt/d1"]), ("d2", prompts["prompt/d2"]), ("d3", None), (None, None)):
-        reading = Reading(domain, ("d1", "d2"), stage.objective, model, stage.batches)
+        reading = Reading(domain, ("d1", "d2"), stage.objective, lambda: model, stage.batches)
         tested = method.test_model(copy.deepcopy(model), reading)
         found = getattr(tested, "everlearn_elle", None)
         if vector is None:
@@ -324,7 +324,7 @@ def test_a_classifier_is_fine_tuned_behind_a_prompt(architecture: str, tmp_path:
     stages_model.save_pretrained(tmp_path)
     classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=2)
     stage = stages.stage(stages_model, 2, tiny.objective_of(architecture))
-    reading = Reading("d1", ("d1", "d2"), stage.objective, stages_model, stage.batches)
+    reading = Reading("d1", ("d1", "d2"), stage.objective, lambda: stages_model, stage.batches)
     model = method.test_model(classifier, reading).train()
     model.config.pad_token_id = 1
     ids = torch.randint(5, tiny.VOCABULARY, (2, 9))

@@ -116,6 +116,8 @@ def test_an_error_names_what_was_written(plain) -> None:
         ({"name": "ncl_adapter", "shared": False}, {"domain_id_test": True}),
         ({"name": "ewc", "strength": 0}, {"importance_pass": False}),
         ({"name": "replay", "share": 0}, {"old_data": False}),
+        ({"name": "replay", "source": "general"}, {"old_data": False}),
+        ({"name": "replay", "source": "both"}, {"old_data": True}),
         ({"name": "derpp", "alpha": 0, "beta": 0}, {"old_data": False}),
         ({"name": "derpp", "alpha": 0}, {"old_data": True}),
     ],

@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 import report_fixture
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.report import model_card
+from everlearn.report.formatting import again
 from everlearn.report.runs import clean
 
 RECIPE = "model: roberta-base\n"
@@ -60,13 +62,35 @@ def test_the_body(results):
         ("ncl_adapter", True),
         ("dap_prompt", True),
         ("elle", True),
+        ({"name": "elle", "prompts": False}, False),
         ("somebodys_own", False),
     ],
 )
 def test_it_says_when_the_folder_is_not_what_was_measured(results, method, told):
-    card = model_card(results | {"methods": [{"name": method, "title": method, "paper": "", "options": {}}]})
+    name = method if isinstance(method, str) else method["name"]
+    options = {} if isinstance(method, str) else {key: value for key, value in method.items() if key != "name"}
+    card = model_card(results | {"methods": [{"name": name, "title": name, "paper": "", "options": options}]})
     assert ("not the model of the scores above" in card) == told
     assert ("ContinualLearner.open('runs/das').tested('torch')" in card) == told
+
+
+@pytest.mark.parametrize(
+    ("folder", "shown"),
+    [
+        (None, "runs/das"),
+        (Path("runs/das"), "runs/das"),
+        (Path("studies/one/first"), "studies/one/first"),
+        (Path("/somewhere/first"), "runs/first"),
+        (Path("../first"), "runs/first"),
+        (Path("my runs/first"), "my runs/first"),
+    ],
+)
+def test_the_run_folder_is_named_without_a_path_of_this_machine(results, folder, shown):
+    method = {"name": "hat", "title": "HAT", "paper": "", "options": {}}
+    card = model_card(results | {"methods": [method]}, folder=folder)
+    assert f"ContinualLearner.open({shown!r})" in card
+    assert again(shown) in card
+    assert "somewhere" not in card
 
 
 def test_objects_and_mappings_give_the_same_card(results):

@@ -30,6 +30,7 @@ class Entry:
         method: what trains, by its name in a recipe.
         ordered: whether the order of the domains changes anything.
         seeded: whether the seed of training changes anything.
+        needs_base: whether the scores of the base model are a part of it.
     """
 
     name: str
@@ -39,12 +40,13 @@ class Entry:
     method: str = "sequential"
     ordered: bool = True
     seeded: bool = True
+    needs_base: bool = True
 
 
 ARRANGEMENTS = {
     entry.name: entry
     for entry in (
-        Entry("constant", "Most frequent label", "", making.constant, ordered=False, seeded=False),
+        Entry("constant", "Most frequent label", "", making.constant, ordered=False, seeded=False, needs_base=False),
         Entry("none", "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),

@@ -166,19 +166,20 @@ class Grid:
         return [self._state(cell) for cell in self.cells]
 
     def _state(self, cell: Cell) -> State:
-        place = self.runs / cell.name
-        if self.done(cell):
-            return State(cell.name, "done")
-        if not place.is_dir():
+        place, locked = self.runs / cell.name, False
+        with contextlib.ExitStack() as stack:  # what is read below does not change under the lock
+            if place.is_dir():
+                try:
+                    stack.enter_context(RunFolder(place).lock())
+                except RunError:
+                    locked = True
+            if self.done(cell):
+                return State(cell.name, "done")
+            if locked:
+                return State(cell.name, "running", RUNNING)
+            if (place / FAILED).is_file():
+                return State(cell.name, "failed", files.read_json(place / FAILED)["sentence"])
             return State(cell.name, "missing")
-        try:
-            with RunFolder(place).lock():
-                pass
-        except RunError:
-            return State(cell.name, "running", RUNNING)
-        if (place / FAILED).is_file():
-            return State(cell.name, "failed", files.read_json(place / FAILED)["sentence"])
-        return State(cell.name, "missing")
 
     # -- making what is missing -------------------------------------------------------------------------------
 
@@ -186,10 +187,12 @@ class Grid:
         """Make every missing cell that no other process works on, each once; one that fails does not stop the others.
 
         It goes round until nothing is left to do: another process may have been stopped since its cell was passed by.
+        Failures of earlier starts are tried again, those since then are not, whichever process they happened to.
         """
-        tried = set[str]()
-        while missing := [cell for cell in self.cells if cell.name not in tried and self._free(cell)]:
-            self.base  # noqa: B018 - what is wrong with model or data is wrong for every cell: it stops here
+        known = {cell.name: self._failure(cell) for cell in self.cells}
+        while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
+            if any(cell.entry.needs_base for cell in missing):
+                self.base  # noqa: B018 - what is wrong with model or data is wrong for every cell: it stops here
             for number, cell in enumerate(missing, 1):
                 place = self.runs / cell.name
                 place.mkdir(parents=True, exist_ok=True)
@@ -199,15 +202,25 @@ class Grid:
                     except RunError:
                         self.reporter.say(f"{cell.name}: another process works on it.")
                         continue
-                    tried.add(cell.name)
-                    if not self.done(cell):  # it may have been made since
+                    if self._open(cell, known[cell.name]):  # it may have been made since
                         self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
                         self._make(cell, place)
         return self.states()
 
-    def _free(self, cell: Cell) -> bool:
+    def _free(self, cell: Cell, known: int | None) -> bool:
         """Whether the cell is to be made, and no other process works on it."""
-        return self._state(cell).state in ("missing", "failed")
+        return self._open(cell, known) and self._state(cell).state != "running"
+
+    def _open(self, cell: Cell, known: int | None) -> bool:
+        """Whether the cell is to be made: it is not done, nor did it fail since the `known` failure."""
+        return not self.done(cell) and self._failure(cell) in (None, known)
+
+    def _failure(self, cell: Cell) -> int | None:
+        """What tells a cell's last failure from an earlier one; None where there is none."""
+        try:
+            return (self.runs / cell.name / FAILED).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
 
     def _make(self, cell: Cell, place: Path) -> None:
         (place / FAILED).unlink(missing_ok=True)
@@ -280,7 +293,7 @@ class Grid:
     def base(self) -> RunFolder:
         """A run folder with the scores of the base model, measured once for all cells."""
         place, self.reporter.cell = self.runs / "base", "base"
-        with self._waiting_for(place):
+        with self.waiting_for(place, "measures the base model"):
             learner = self._learner(self.recipe(self.first, {"name": "sequential"}, 0, place / "run"))
             learner.scorer().score(0)
             return learner.folder
@@ -297,7 +310,8 @@ class Grid:
                     partial.replace(place)
 
     @contextlib.contextmanager
-    def _waiting_for(self, place: Path) -> Iterator[None]:
+    def waiting_for(self, place: Path, work: str) -> Iterator[None]:
+        """Hold the lock of a folder, after waiting for another process that does the `work`."""
         place.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             told = False
@@ -307,7 +321,7 @@ class Grid:
                     break
                 except RunError:
                     if not told:
-                        self.reporter.say("Waiting for another process, which measures the base model.")
+                        self.reporter.say(f"Waiting for another process, which {work}.")
                     told = True
                     time.sleep(WAIT)
             yield

@@ -58,7 +58,8 @@ def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
 
 def constant(grid: Grid, cell: Cell, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    scores = {task.name: scores_of(always_the_most_frequent(task)) for task in grid.base.recipe().end_tasks}
+    tasks = grid.recipe(cell.domains, cell.spec, 0, place / "run").end_tasks
+    scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
     return Measured(
         domains=list(cell.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
@@ -117,7 +118,8 @@ def pool(grid: Grid, cell: Cell, place: Path) -> Measured:
     many = len(whole.domains)
     longer = {key: whole.train[key] * many for key in ("max_steps", "warmup_steps") if whole.train.get(key, 0) >= 1}
     answers = any(domain.target_column for domain in whole.domains)
-    corpus = {"name": POOL, "path": str(pooled(whole, grid.runs / "pool-corpus")), "validation": None}
+    with grid.waiting_for(grid.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
+        corpus = {"name": POOL, "path": str(pooled(whole, grid.runs / "pool-corpus")), "validation": None}
     learner = grid.finish(
         whole.changed(
             domains=[corpus | ({"target_column": "target"} if answers else {})],

@@ -19,6 +19,7 @@ from everlearn.benchmarking.entries import place_in_tables, resolve
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
+from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.report import formatting as fmt
 from everlearn.report.html import render
@@ -47,24 +48,36 @@ class Sheet:
     Args:
         suite: what it was run on.
         cells: its results.
-        reference: what the entries are compared with; plain training when left out.
+        reference: what the entries are compared with; when left out, plain training, else the base model, else the
+            first.
+        shown: the entries that have rows; all when empty. The others serve as reference only.
+
+    Raises:
+        RunError: there is no cell, or none of the reference or of what is shown.
     """
 
     ENDINGS = ("html", "md", "tex", "csv", "json")
 
-    def __init__(self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None) -> None:
-        self.suite, self.cells = suite, cells
-        self.lines = sorted(summarise(cells, reference), key=lambda line: place_in_tables(line.entry))
-        against = reference or plain_or_first(cell.entry for cell in cells)
-        self.reference = next(line for line in self.lines if line.entry == against)
+    def __init__(
+        self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None, shown: Sequence[str] = ()
+    ) -> None:
+        rows = set(shown or (cell.entry for cell in cells))
+        ordered = sorted(cells, key=lambda cell: cell.entry not in rows)  # the first of them may be the reference
+        lines = {line.entry: line for line in summarise(ordered, reference)}
+        if rows.isdisjoint(lines):
+            wanted = " or ".join(f"`{name}`" for name in shown)
+            raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
+        self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
+        self.reference = lines[reference or plain_or_first(lines)]
+        self.lines = [lines[entry] for entry in sorted(rows & lines.keys(), key=place_in_tables)]
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
-        self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in cells for note in cell.notes))
+        self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in METRICS if self.tasks]
         found.append(self._bits_table())
-        if len(self.lines) > 1:
+        if any(line.differences for line in self.lines):
             found.append(self._difference_table())
         found += effect_tables(self.cells)
         found.append(self._facts_table())

@@ -116,7 +116,8 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
 
     Args:
         cells: of one grid.
-        reference: the entry that the others are compared with; plain training, or the first, when left out.
+        reference: the entry that the others are compared with; when left out, plain training, else
+            the base model, else the first.
 
     Raises:
         RunError: there is no cell, or none of the reference.

@@ -12,8 +12,6 @@ from everlearn.cli.common import AsJson, check_place, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.benchmarking import CellResult
-
 
 def command(
     suite: Annotated[str, typer.Argument(metavar="SUITE", help="The suite, for example six-domains.")],
@@ -36,7 +34,11 @@ def command(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")] = False,
     only_show: Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")] = False,
     reference: Annotated[
-        str | None, typer.Option(help="Entry that the others are compared with; plain training when left out.")
+        str | None,
+        typer.Option(
+            help="Entry that the others are compared with; when left out, plain training, "
+            "else the base model, else the first."
+        ),
     ] = None,
     output: Annotated[
         list[Path] | None,
@@ -54,7 +56,7 @@ def command(
     from everlearn.benchmarking import Grid, find_suite, load_results, load_settings, resolve
     from everlearn.benchmarking.claims_page import write_claims
     from everlearn.benchmarking.page import Sheet, status_table
-    from everlearn.errors import RecipeError
+    from everlearn.errors import RecipeError, RunError
     from everlearn.files import write_text
     from everlearn.loading import quiet
     from everlearn.progress import Terminal
@@ -75,7 +77,9 @@ def command(
             raise RecipeError("`everlearn bench` needs `--methods`, for example --methods sequential,das,ewc.")
         check_place("--results", place, folder=True)
         check_place("--runs", working, folder=True)
-    for file in pages:
+    # Results that nobody may write to can be shown: their page is not worth an error.
+    optional = only_show and not output
+    for file in () if optional else pages:
         check_place("--output", file)
     if claims is not None:
         check_place("--claims", claims)
@@ -95,16 +99,20 @@ def command(
         )
         states = grid.run()
     cells = load_results(place)
-    if only_show and entries:
-        cells = _only(cells, [entry.name for entry in entries])
+    rows = [entry.name for entry in entries] if only_show else []
     # Where no cell came through, the reasons are all that there is to show.
-    sheet = Sheet(chosen, cells, against) if cells or only_show else None
+    sheet = Sheet(chosen, cells, against, rows) if cells or only_show else None
     parts: list[RenderableType] = []
     if sheet is not None:
         parts.append(sheet.terminal())
         for file in pages:
-            write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
-            parts.append(Text(f"Wrote {file}"))
+            try:
+                write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
+                parts.append(Text(f"Wrote {file}"))
+            except (OSError, RunError) as error:
+                if not optional:
+                    raise
+                parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
     if claims is not None:
         write_claims(place, claims)
         parts.append(Text(f"Wrote {claims}"))
@@ -115,19 +123,6 @@ def command(
     show(value, as_json, lambda: Group(*parts))
     if any(state.state == "failed" for state in states):
         raise typer.Exit(1)
-
-
-def _only(cells: list[CellResult], wanted: list[str]) -> list[CellResult]:
-    """The cells of these entries."""
-    from everlearn.errors import RunError
-
-    found = [cell for cell in cells if cell.entry in wanted]
-    if cells and not found:
-        there = ", ".join(dict.fromkeys(cell.entry for cell in cells))
-        raise RunError(
-            f"There is no result of {' or '.join(f'`{name}`' for name in wanted)} (`--methods`), only of {there}."
-        )
-    return found
 
 
 def _words(text: str) -> list[str]:

@@ -135,13 +135,15 @@ class Adapter(Method):
         refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter; one is kept for each domain, and the numbers given are for one."""
+        """The adapter; one is kept for each domain, unless they share one."""
         with torch.device("meta"):
             added = sum(parameter.numel() for parameter in self._build(model).parameters())
         head = sum(p.numel() for _, p in _head_parameters(model)) if self.config.train_head else 0
+        kept = 4 * (added + head)
         return Cost(
             memory_bytes=4 * added + 8 * head,
-            disk_bytes=4 * (added + head),
+            disk_bytes=kept if self.config.shared else 0,
+            disk_bytes_per_domain=0 if self.config.shared else kept,
             parameters=added,
             passes_per_domain=self.config.samples if self.config.initialise == "nearest" else 0,
         )
@@ -175,7 +177,7 @@ class Adapter(Method):
         if self.config.shared:
             key = SHARED
         elif self.config.choose == "perplexity" and self._kept:
-            key = self.least_perplexed(reading.language_model, reading.objective, reading.batches)
+            key = self.least_perplexed(reading.language_model(), reading.objective, reading.batches)
         if key not in self._kept:
             return model
         if self.config.freeze_base_at_end_task:

@@ -95,17 +95,23 @@ def refuse_other_additions(method: Method, setting: Setting) -> None:
         if other.name != method.name and other.needs.extra_parameters:
             raise MethodError(
                 f"Method '{method.label}' trains nothing but what it adds, so method '{other.label}' could not train "
-                "what it adds. Remove one of them."
+                "what it adds. Remove one of them from `method`."
             )
 
 
-def refuse_frozen_model(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` when another method freezes the model, so that nothing of it moves."""
+def refuse_frozen_model(method: Method, setting: Setting, instead: str = "") -> None:
+    """Raise ``MethodError`` when another method freezes the model, so that nothing of it moves.
+
+    Args:
+        method: what asks.
+        setting: where it is to work.
+        instead: another way out than doing without one of them.
+    """
     for other in setting.methods:
         if other.freezes:
             raise MethodError(
                 f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to hold back. "
-                "Remove one of them."
+                f"Remove one of them from `method`{instead}."
             )
 
 

@@ -41,7 +41,7 @@ class Needs:
     """What a method asks of its user; the capability table and ``everlearn plan`` are made from this."""
 
     old_data: bool = False
-    """Keeps text of earlier domains (or asks for a general corpus to mix in)."""
+    """Keeps text of earlier domains."""
     domain_id_training: bool = False
     """Must be told where one domain ends and the next begins, beyond the stream's own stage boundaries."""
     domain_id_test: bool = False
@@ -65,13 +65,19 @@ class Cost:
     memory_bytes: int = 0
     """Held during training, beyond model, gradients and optimizer."""
     disk_bytes: int = 0
-    """Memory saved with each stage."""
+    """Memory saved with each stage, however many domains were learnt."""
+    disk_bytes_per_domain: int = 0
+    """Memory saved with each stage for every domain learnt so far."""
     parameters: int = 0
     """Trainable parameters added."""
     passes_per_step: float = 0.0
     """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
     passes_per_domain: int = 0
     """Blocks run forward and backward once per domain (importance, Fisher)."""
+
+    def saved(self, domains: int) -> int:
+        """Bytes of memory saved with the stage after so many domains."""
+        return self.disk_bytes + domains * self.disk_bytes_per_domain
 
 
 @dataclass
@@ -127,14 +133,14 @@ class Reading:
             ``needs.domain_id_test`` may look at it.
         learnt: names of the domains learnt so far, in order.
         objective: of the run.
-        language_model: the plain checkpoint with its language-model head; not to be changed for good.
+        language_model: gives the plain checkpoint with its language-model head; not to be changed for good.
         batches: unlabelled text of what is tested, as the objective collates it; at most so many blocks.
     """
 
     domain: str | None
     learnt: tuple[str, ...]
     objective: Objective
-    language_model: nn.Module
+    language_model: Callable[[], nn.Module]
     batches: Callable[[int], Iterator[Batch]]
 
 
@@ -245,7 +251,8 @@ class Method:
             the method changes the model or data itself and has no such setting.
         adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
             ``has_peft``.
-        grows: whether ``begin_domain`` may put a larger model into the stage.
+        grows: number of the first stage into which ``begin_domain`` may put a larger model; 0 for none. Where options
+            decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title and paper, and the name as its ``label``.
@@ -258,7 +265,7 @@ class Method:
     variants: ClassVar[tuple[Variant, ...]] = ()
     identity: ClassVar[dict[str, Any] | None] = None
     adds_peft: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
+    grows: int = 0
     freezes: ClassVar[bool] = False
 
     class Config(MethodConfig):

@@ -86,9 +86,9 @@ class DAPPrompt(Method):
         self._check_length(setting.objective.longest_input(setting.model), setting.block_size)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The prompt; one is kept for each domain, and the numbers given are for one."""
+        """The prompt; one is kept for each domain."""
         added = self.config.n_tokens * _embeddings(model).shape[1]
-        return Cost(memory_bytes=4 * added, disk_bytes=4 * added, parameters=added)
+        return Cost(memory_bytes=4 * added, disk_bytes_per_domain=4 * added, parameters=added)
 
     def begin_domain(self, stage: Stage) -> None:
         """Attach a new prompt and freeze everything else."""

@@ -106,7 +106,7 @@ class DAS(Method):
                 "`general: none` leaves nothing. Choose another `general`."
             )
         if options.strength > 0:
-            refuse_frozen_model(self, setting)
+            refuse_frozen_model(self, setting, ", or set `strength: 0`")
             layout = anatomy(setting.model)
             ones = {site.name: torch.ones(site.units) for site in self._sites(layout)}
             mask_factors(setting.model, layout, ones, options.qkv_mask_axis)

@@ -82,7 +82,7 @@ class ELLE(Method):
         anatomy=True,
     )
     identity: ClassVar[dict[str, Any] | None] = {"add_layers": 0, "add_heads": 0, "prompts": False, "share": 0}
-    grows: ClassVar[bool] = True
+    grows = 2
     """The model that comes out of a domain is another one, with more layers and wider ones."""
 
     class Config(MethodConfig):
@@ -122,6 +122,7 @@ class ELLE(Method):
             if (isinstance(amount, list) and not amount) or min(amount if isinstance(amount, list) else [amount]) < 0:
                 raise MethodError(f"Method 'elle', option '{option}': numbers from 0 upwards (got {amount!r}).")
         self.needs = replace(type(self).needs, old_data=self.config.share > 0, domain_id_test=self.config.prompts)
+        self.grows = 1 if self.config.grow_first else type(self).grows
         self._replay = Replay(share=self.config.share, capacity=self.config.capacity)
         self._prompts: dict[str, Tensor] = {}
         self._lineage: list[int] = []
@@ -169,7 +170,8 @@ class ELLE(Method):
         held = sum(parameter.numel() for parameter in model.parameters()) if teaches else 0
         return Cost(
             memory_bytes=replay.memory_bytes + 4 * held + 16 * prompt,
-            disk_bytes=replay.disk_bytes + 4 * prompt,
+            disk_bytes=replay.disk_bytes,
+            disk_bytes_per_domain=4 * prompt,
             parameters=added_parameters(model, layers, heads) + 2 * prompt,
             passes_per_step=self.config.recovery * FORWARD if teaches else 0.0,
         )
@@ -238,6 +240,11 @@ class ELLE(Method):
             DomainPrompts(self._prompts[reading.domain][None]).attach(model, self.name)
         return model
 
+    @property
+    def tested_as_saved(self) -> bool:
+        """Without prompts the model is read as it is."""
+        return not self.config.prompts
+
     def recovery_weight(self, stage: Stage) -> float:
         """r = max(0, 1 − u/U)."""
         last = self.config.recovery * stage.steps
@@ -271,7 +278,7 @@ class ELLE(Method):
 
     def _amounts(self, stage: Stage) -> tuple[int, int]:
         """Layers and heads to add before a domain."""
-        growth = stage.index - (1 if self.config.grow_first else 2)
+        growth = stage.index - self.grows
         if growth < 0:
             return 0, 0
         layers, heads = (_each(amount) for amount in (self.config.add_layers, self.config.add_heads))

@@ -84,13 +84,19 @@ class HardAttentionMethod(Method):
     def cost(self, model: nn.Module) -> Cost:
         """Embedding and parts; in memory their copy, the mask, and the copy that it restores after an update.
 
-        One embedding is kept for each domain; the number given is for one.
+        An embedding is kept for each domain, and of the parts what a domain has of its own.
         """
         with torch.device("meta"):
-            attachment = self.build(model, 1)
-        units = attachment.attention.embedding.numel()
-        added = sum(parameter.numel() for parameter in attachment.parameters())
-        return Cost(memory_bytes=12 * (added - units) + 16 * units, disk_bytes=4 * added, parameters=added)
+            one, two = self.build(model, 1), self.build(model, 2)
+        units = one.attention.embedding.numel()
+        added, more = (sum(parameter.numel() for parameter in each.parameters()) for each in (one, two))
+        own = more - added
+        return Cost(
+            memory_bytes=12 * (added - units) + 16 * units,
+            disk_bytes=4 * (added - units - own),
+            disk_bytes_per_domain=4 * (units + own),
+            parameters=added,
+        )
 
     def begin_domain(self, stage: Stage) -> None:
         """Attach the parts as they were left, with a new embedding; protect what earlier domains use."""

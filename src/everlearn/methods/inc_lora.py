@@ -69,14 +69,14 @@ class IncLoRA(Method):
         self._targets(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter's parameters; finished adapters are kept (the number given is for one domain)."""
+        """The adapter's parameters; finished adapters are kept."""
         count = 0
         for path in self._targets(model):
             module = model.get_submodule(path)
             rows, columns = module.get_parameter("weight").shape
             outputs, inputs = (columns, rows) if isinstance(module, Conv1D) else (rows, columns)
             count += self.config.r * (outputs + inputs) + (outputs if self.config.use_dora else 0)
-        return Cost(memory_bytes=8 * count, disk_bytes=4 * count, parameters=count)
+        return Cost(memory_bytes=8 * count, disk_bytes_per_domain=4 * count, parameters=count)
 
     def begin_domain(self, stage: Stage) -> None:
         """Freeze the model and add this domain's adapter; B starts at 0, so the function is unchanged."""

@@ -50,7 +50,7 @@ class Replay(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.needs = replace(type(self).needs, old_data=self.config.share > 0)
+        self.needs = replace(type(self).needs, old_data=self._keeps)
         self._reservoir: Reservoir | None = None
 
     @property

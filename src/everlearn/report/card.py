@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -26,13 +27,19 @@ _TASKS = {
 
 
 def model_card(
-    results: Any, recipe: str | None = None, *, base_model: str | None = None, architecture: str | None = None
+    results: Any,
+    recipe: str | None = None,
+    *,
+    folder: Path | None = None,
+    base_model: str | None = None,
+    architecture: str | None = None,
 ) -> str:
     """A README.md with the hub's front matter, the result, and how to load and to reproduce the model.
 
     Args:
         results: What results.json holds, as a mapping or as an object with ``model_dump``.
         recipe: The resolved recipe's YAML.
+        folder: The run's folder; by default `runs/<name>`.
         base_model: Hub id of the model that training started from; by default the results' `model`, when it looks
             like one (a local folder names nothing on the hub and is left out).
         architecture: Name of the transformers class that loads the model; by default the objective's Auto class.
@@ -40,7 +47,7 @@ def model_card(
     Raises:
         RunError: `results` are not a run's results.
     """
-    run = from_results(results, recipe)
+    run = replace(from_results(results, recipe), folder=folder)
     comparison = compare_runs([run])
     objective = str(run.results.get("objective") or "")
     pipeline, loader = _TASKS.get(objective, (None, "AutoModel"))
@@ -65,7 +72,7 @@ def model_card(
         *_beside(run),
         *_methods(run),
         "## Reproduce",
-        _fenced("bash", fmt.again(f"runs/{run.name}")),
+        _fenced("bash", fmt.again(run.place)),
     ]
     if recipe:
         parts += ["The resolved recipe:", _fenced("yaml", run.recipe or "")]
@@ -118,7 +125,7 @@ def _beside(run: Run) -> list[str]:
         _fenced(
             "python",
             "from everlearn import ContinualLearner\n\n"
-            f"model = ContinualLearner.open({f'runs/{run.name}'!r}).tested({(run.domains or ['…'])[-1]!r})",
+            f"model = ContinualLearner.open({run.place!r}).tested({(run.domains or ['…'])[-1]!r})",
         ),
     ]
 

@@ -289,6 +289,6 @@ def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def _commands(comparison: Comparison) -> str:
-    folders = [f"runs/{run.folder.resolve().name if run.folder else run.name}" for run in comparison.runs]
+    folders = [run.place for run in comparison.runs]
     lines = [fmt.again(folder) for folder in folders]
     return "\n".join([*lines, f"everlearn report {' '.join(shlex.quote(f'{folder}-again') for folder in folders)}"])

@@ -174,6 +174,14 @@ class Run:
     """Where it lies; the cells in its ``evaluation/`` allow paired comparisons."""
 
     @property
+    def place(self) -> str:
+        """Its folder as a command names it; one outside the working directory is told from others by its own name."""
+        if self.folder is None:
+            return f"runs/{self.name}"
+        below = self.folder.name and not self.folder.is_absolute() and ".." not in self.folder.parts
+        return self.folder.as_posix() if below else f"runs/{self.folder.resolve().name}"
+
+    @property
     def domains(self) -> list[str]:
         """The stream, in the order in which it is learnt."""
         return [str(domain) for domain in self.results.get("domains") or []]
