@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, Trainer
 
 import harness
-from everlearn.anatomy import anatomy
-from everlearn.importance import row_gates
 from everlearn.methods import build
 from everlearn.methods.base import Memory, Method, View
-from everlearn.objectives import IGNORE, Masked, Outputs, unwrap
+from everlearn.model.anatomy import anatomy
+from everlearn.model.gates import row_gates
+from everlearn.model.objectives import IGNORE, Masked, Outputs, unwrap
 
 PLAIN, STOCK, RELEASED = "plain", "transformers", "released way"
 DAS: dict[str, dict[str, Any]] = {

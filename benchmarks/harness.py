@@ -37,14 +37,14 @@ from transformers import (
     TrainingArguments,
 )
 
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.files import write_json
 from everlearn.methods.base import Method, Stage
-from everlearn.objectives import make_objective
+from everlearn.model.objectives import make_objective
+from everlearn.run.trainer import StageTrainer
 from everlearn.suites.docs import base_path
-from everlearn.trainer import StageTrainer
 
 VOCABULARY = 8192
 LENGTH = 128

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from everlearn.files import write_json
-from everlearn.importance import Gates, unit_importance
+from everlearn.importance import unit_importance
+from everlearn.model.gates import Gates
 
 VOCABULARY = 8192
 

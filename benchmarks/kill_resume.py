@@ -27,13 +27,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded; s
 import torch
 
 from everlearn import files
+from everlearn.config.recipe import Recipe, load
+from everlearn.demo.demo import METHODS
+from everlearn.demo.demo import RECIPE as DEMO
 from everlearn.learner import ContinualLearner
-from everlearn.loading import quiet
-from everlearn.progress import Advance, Reporter
-from everlearn.recipe import Recipe, load
-from everlearn.run_folder import environment
-from everlearn.suites.docs.demo import METHODS
-from everlearn.suites.docs.demo import RECIPE as DEMO
+from everlearn.model.loading import quiet
+from everlearn.run.folder import environment
+from everlearn.run.progress import Advance, Reporter
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "kill-resume.json"
 DOMAINS = ("sympy", "networkx")

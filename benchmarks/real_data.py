@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from everlearn import files
-from everlearn import recipe as recipes
+from everlearn.config import recipe as recipes
 from everlearn.learner import ContinualLearner
-from everlearn.loading import quiet
-from everlearn.progress import Terminal
+from everlearn.model.loading import quiet
 from everlearn.report import compare, markdown
+from everlearn.run.progress import Terminal
 
 TOKENS = {"vocab_size": 8192, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 256, **TOKENS}

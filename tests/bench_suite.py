@@ -9,8 +9,8 @@ from typing import Any
 
 import tiny
 from everlearn.benchmarking import Published, Settings
+from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError
-from everlearn.recipe import Recipe, parse
 
 DOMAINS = ("a", "b", "c")
 STEPS = 2

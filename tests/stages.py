@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import tiny
 from everlearn.data import Block, BlockLoader, PackedBlocks
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.protection import Protection, check_methods
-from everlearn.objectives import make_objective
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.model.objectives import make_objective
 from everlearn.seeding import seeded, set_all
 
 S = 24

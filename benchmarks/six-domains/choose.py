@@ -17,7 +17,7 @@ from typing import Any
 
 from everlearn.files import write_json
 from everlearn.learner import ContinualLearner
-from everlearn.loading import quiet
+from everlearn.model.loading import quiet
 from everlearn.suites.six_domains import ORDERS, EndTasks, recipe
 
 HERE = Path(__file__).parent

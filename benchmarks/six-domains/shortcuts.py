@@ -18,10 +18,10 @@ from typing import Any
 from everlearn.benchmarking import CellResult, Entry, Grid, find_suite, load_results, load_settings, resolve
 from everlearn.benchmarking.summary import Line, summarise
 from everlearn.files import write_text
-from everlearn.loading import quiet
-from everlearn.progress import Terminal
+from everlearn.model.loading import quiet
 from everlearn.report.formatting import fixed
 from everlearn.report.runs import Estimate
+from everlearn.run.progress import Terminal
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "shortcuts"

@@ -9,20 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
     from everlearn.data.endtask import EndTask
     from everlearn.errors import EverlearnError
     from everlearn.evaluation.results import Results
     from everlearn.learner import ContinualLearner
+    from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
-    from everlearn.methods.das import DAS
-    from everlearn.methods.ewc import EWC
-    from everlearn.methods.inc_lora import IncLoRA
-    from everlearn.methods.migu import MIGU
-    from everlearn.methods.protection import Protection, ProtectionCallback
-    from everlearn.methods.replay import Replay
+    from everlearn.methods.engine.protection import Protection, ProtectionCallback
+    from everlearn.methods.masks.das import DAS
+    from everlearn.methods.masks.migu import MIGU
+    from everlearn.methods.penalties.ewc import EWC
+    from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
-    from everlearn.recipe import Recipe
 
 __version__ = "0.1.0"
 
@@ -33,14 +33,14 @@ _WHERE = {
     "everlearn.evaluation.results": ("Results",),
     "everlearn.learner": ("ContinualLearner",),
     "everlearn.methods.base": ("Mask", "Memory", "Method", "MethodConfig", "Needs", "Stage", "register"),
-    "everlearn.methods.das": ("DAS",),
-    "everlearn.methods.ewc": ("EWC",),
-    "everlearn.methods.inc_lora": ("IncLoRA",),
-    "everlearn.methods.migu": ("MIGU",),
-    "everlearn.methods.protection": ("Protection", "ProtectionCallback"),
-    "everlearn.methods.replay": ("Replay",),
+    "everlearn.methods.masks.das": ("DAS",),
+    "everlearn.methods.penalties.ewc": ("EWC",),
+    "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
+    "everlearn.methods.masks.migu": ("MIGU",),
+    "everlearn.methods.engine.protection": ("Protection", "ProtectionCallback"),
+    "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.sequential": ("Sequential",),
-    "everlearn.recipe": ("Recipe",),
+    "everlearn.config.recipe": ("Recipe",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

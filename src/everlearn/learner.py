@@ -21,9 +21,9 @@ from torch import nn
 from transformers import TrainingArguments
 
 from everlearn import files
-from everlearn import recipe as recipes
-from everlearn.anatomy import Kind, kind_of
-from everlearn.arguments import training_arguments
+from everlearn.config import recipe as recipes
+from everlearn.config.arguments import training_arguments
+from everlearn.config.recipe import General, Model, Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource, DeferredBlocks
 from everlearn.data.corpus import Domain
@@ -33,18 +33,18 @@ from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.results import Results
-from everlearn.gathering import Blueprint
-from everlearn.interruption import Interruption
-from everlearn.loading import load_model, load_tokenizer, load_weights
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.protection import check_methods
-from everlearn.objectives import Objective, make_objective, unwrap
-from everlearn.progress import Reporter
-from everlearn.recipe import General, Model, Recipe
-from everlearn.run_folder import RunFolder, step_of
-from everlearn.scoring import Scorer, peak_memory
+from everlearn.methods.engine.protection import check_methods
+from everlearn.model.anatomy import Kind, kind_of
+from everlearn.model.gathering import Blueprint
+from everlearn.model.loading import load_model, load_tokenizer, load_weights
+from everlearn.model.objectives import Objective, make_objective, unwrap
+from everlearn.run.folder import RunFolder, step_of
+from everlearn.run.interruption import Interruption
+from everlearn.run.progress import Reporter
+from everlearn.run.scoring import Scorer, peak_memory
+from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
 from everlearn.seeding import seed_for, seeded, set_all
-from everlearn.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
 
 
 class ContinualLearner:

@@ -14,8 +14,8 @@ from cli_project import Project, write_jsonl
 import stages
 import tiny
 from everlearn.cli import VERBS, application
+from everlearn.config.recipe import load, parse
 from everlearn.methods import REGISTRY
-from everlearn.recipe import load, parse
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

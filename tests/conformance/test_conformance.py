@@ -18,13 +18,13 @@ from transformers import PreTrainedModel
 
 import stages
 import tiny
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, Stage, build
-from everlearn.methods.protection import Protection, check_methods
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.run.trainer import StageTrainer, load_memories, save_memories
 from everlearn.seeding import set_all
-from everlearn.trainer import StageTrainer, load_memories, save_memories
 
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},

@@ -13,9 +13,9 @@ import traceback
 import torch
 
 from everlearn import report
+from everlearn.config.recipe import Recipe, load
 from everlearn.learner import ContinualLearner
-from everlearn.loading import quiet
-from everlearn.recipe import Recipe, load
+from everlearn.model.loading import quiet
 
 
 def attempt(recipe: Recipe) -> int:

@@ -12,11 +12,12 @@ import torch
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
-from everlearn import report, trainer
-from everlearn.interruption import Interrupted
+from everlearn import report
+from everlearn.config.recipe import load
 from everlearn.learner import ContinualLearner
-from everlearn.loading import quiet
-from everlearn.recipe import load
+from everlearn.model.loading import quiet
+from everlearn.run import trainer
+from everlearn.run.interruption import Interrupted
 
 STOP_AT = (2, 3)
 """Stage and step; the last checkpoint is at step 2."""

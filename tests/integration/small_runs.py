@@ -13,8 +13,8 @@ import torch
 
 import tiny
 from everlearn import files
+from everlearn.config.recipe import Recipe, parse
 from everlearn.learner import ContinualLearner
-from everlearn.recipe import Recipe, parse
 
 STEPS = 5
 
@@ -124,7 +124,8 @@ class Killer:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        from everlearn import learner, scoring, trainer
+        from everlearn import learner
+        from everlearn.run import scoring, trainer
 
         self.at: str | None = None
         self.passed: list[str] = []

@@ -15,7 +15,7 @@ from everlearn.data.corpus import Domain
 from everlearn.errors import DataError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.methods import REGISTRY, Method, Needs, Reading, Stage, register
-from everlearn.methods.attachment import Attachment
+from everlearn.methods.engine.attachment import Attachment
 from everlearn.methods.sequential import Sequential
 
 

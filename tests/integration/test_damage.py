@@ -14,12 +14,13 @@ import pytest
 import torch
 from small_runs import Killed, Killer, assert_same, corpus, elsewhere, kill_and_resume, killed_at, leftovers, recipe
 
-from everlearn import files, interruption, trainer
+from everlearn import files
+from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError, TrainingDiverged
-from everlearn.interruption import Interrupted
 from everlearn.learner import ContinualLearner
-from everlearn.progress import Reporter
-from everlearn.recipe import Recipe
+from everlearn.run import interruption, trainer
+from everlearn.run.interruption import Interrupted
+from everlearn.run.progress import Reporter
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from everlearn import recipe as recipes
-from everlearn.progress import Reporter
+from everlearn.config import recipe as recipes
+from everlearn.demo.demo import RECIPE, run_demo
 from everlearn.report import compare
+from everlearn.run.progress import Reporter
 from everlearn.suites.docs import DOMAINS
-from everlearn.suites.docs.demo import RECIPE, run_demo
 
 SMALL = [
     "model={config: {model_type: roberta, vocab_size: 8192, hidden_size: 32, num_hidden_layers: 1, "

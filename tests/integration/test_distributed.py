@@ -14,13 +14,13 @@ import torch
 from small_runs import leftovers, recipe, tensors
 
 import tiny
-from everlearn import trainer
+from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError, RunError
 from everlearn.files import read_json
-from everlearn.gathering import shared_parameters
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import REGISTRY
-from everlearn.recipe import Recipe
+from everlearn.model.gathering import shared_parameters
+from everlearn.run import trainer
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
@@ -135,7 +135,7 @@ def test_two_processes_give_what_one_gives(runs: Path, alone: Path, case: str) -
 
 
 def run_lines(place: Path) -> list[dict[str, Any]]:
-    from everlearn.run_folder import RunFolder
+    from everlearn.run.folder import RunFolder
 
     return RunFolder(place).metrics()
 

@@ -14,13 +14,13 @@ import torch
 from small_runs import STEPS, assert_same, corpus, elsewhere, labelled, leftovers, recipe, tensors
 
 from everlearn import files
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
+from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.endtask import EndTask
 from everlearn.errors import EverlearnError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
-from everlearn.recipe import Recipe
 
 LOADS = """
 import sys

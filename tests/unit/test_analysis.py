@@ -11,7 +11,7 @@ import torch
 from everlearn.analysis.maps import chance, kind_of_site, saturation, settings_of
 from everlearn.analysis.page import tables, to_json, write_analysis
 from everlearn.analysis.similarity import compare_maps
-from everlearn.recipe import Recipe, parse
+from everlearn.config.recipe import Recipe, parse
 
 HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
 MAPS = {

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods.attachment import Attachment, attached, detach
+from everlearn.methods.engine.attachment import Attachment, attached, detach
 
 
 class Shift(nn.Module):

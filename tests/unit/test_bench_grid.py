@@ -23,10 +23,10 @@ from everlearn.benchmarking.page import status_table
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.learner import ContinualLearner
-from everlearn.methods.ewc import EWC
+from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
-from everlearn.run_folder import RunFolder
-from everlearn.scoring import Scorer
+from everlearn.run.folder import RunFolder
+from everlearn.run.scoring import Scorer
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}

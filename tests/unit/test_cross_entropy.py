@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlearn import cross_entropy as module
-from everlearn.cross_entropy import cross_entropy
+from everlearn.model import cross_entropy as module
+from everlearn.model.cross_entropy import cross_entropy
 
 IGNORE = -100
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from everlearn.data.blocks import PackedBlocks
 from everlearn.errors import TrainingDiverged
 from everlearn.evaluation import block_losses
-from everlearn.modes import evaluating
-from everlearn.objectives import make_objective
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import make_objective
 
 
 class Blocks:

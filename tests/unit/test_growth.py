@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
 from everlearn.errors import ModelError
-from everlearn.methods.growth import added_parameters, choose_layers, copy_map, grow, key_value_heads
+from everlearn.methods.growth.growth import added_parameters, choose_layers, copy_map, grow, key_value_heads
+from everlearn.model.anatomy import anatomy
 
 FAMILIES = ("roberta", "bert", "gpt2", "llama", "qwen2")
 PRE_NORM = ("gpt2", "llama", "qwen2")

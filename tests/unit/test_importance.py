@@ -14,19 +14,18 @@ from hypothesis.extra import numpy as hnp
 from peft import LoraConfig, get_peft_model
 
 import tiny
-from everlearn.anatomy import anatomy, kind_of
 from everlearn.errors import MethodError
 from everlearn.importance import (
-    Gates,
     OutputMagnitude,
     accumulate,
     fisher,
     general_importance,
     normalise,
     proxy_kl_per_sample,
-    row_gates,
     unit_importance,
 )
+from everlearn.model.anatomy import anatomy, kind_of
+from everlearn.model.gates import Gates, row_gates
 
 REFERENCE = ["roberta", "gpt2", "llama", "t5"]
 

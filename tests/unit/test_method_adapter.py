@@ -15,10 +15,10 @@ import tiny
 from everlearn.data import PackedBlocks
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.methods.adapter import Adapter
-from everlearn.methods.attachment import attached
-from everlearn.methods.bottleneck import bottlenecks, feed_forward_outputs
-from everlearn.methods.inc_lora import IncLoRA
+from everlearn.methods.adapters.adapter import Adapter
+from everlearn.methods.adapters.bottleneck import bottlenecks, feed_forward_outputs
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.engine.attachment import attached
 
 IDS = torch.arange(5, 53).view(2, 24)
 OWN = "everlearn_dap_adapter.layers."

@@ -11,8 +11,8 @@ from hard_attention_checks import classifier, hidden, learnt, reading, settle
 
 import stages
 import tiny
-from everlearn.methods.attachment import attached
-from everlearn.methods.bcl import BCL, Capsules, route, squash
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.gates.bcl import BCL, Capsules, route, squash
 
 
 def squashed(v: list[float]) -> list[float]:

@@ -13,8 +13,8 @@ from torch import Tensor
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods.attachment import attached
-from everlearn.methods.classic import CLASSIC, Mixing, simclr
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.gates.classic import CLASSIC, Mixing, simclr
 
 
 def cosine(a: list[float], b: list[float]) -> float:

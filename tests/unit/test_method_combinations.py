@@ -10,7 +10,7 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.methods.protection import check_methods
+from everlearn.methods.engine.protection import check_methods
 
 REFUSED = [
     (("ewc", "hat"), "'ewc' protects the model's own weights, but what method 'hat' adds"),

@@ -13,10 +13,10 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.methods.attachment import attached
-from everlearn.methods.cpt import CPT, PlugIn, sublayers
-from everlearn.methods.hard_attention import settled
-from everlearn.methods.protection import check_methods
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.gates.cpt import CPT, PlugIn, sublayers
+from everlearn.methods.gates.hard_attention import settled
 
 
 def test_a_plug_in_by_hand() -> None:

@@ -11,18 +11,19 @@ from transformers import TrainerCallback
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
-from everlearn.importance import Gates, general_importance
+from everlearn.importance import general_importance
+from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.base import Memory
-from everlearn.methods.contrast import contrast, contrasted
-from everlearn.methods.das import DAS
-from everlearn.methods.inc_lora import IncLoRA
-from everlearn.methods.protection import Protection, check_methods
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.masks.contrast import contrast, contrasted
+from everlearn.methods.masks.das import DAS
+from everlearn.model.anatomy import anatomy
+from everlearn.model.gates import Gates
+from everlearn.run.trainer import StageTrainer
 from everlearn.seeding import set_all
-from everlearn.trainer import StageTrainer
 
 OFF = {"contrast": 0, "general": "none"}
 

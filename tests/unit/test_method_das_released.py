@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
 from everlearn.errors import MethodError
 from everlearn.importance import general_importance
 from everlearn.methods.base import Memory
-from everlearn.methods.contrast import paired
-from everlearn.methods.das import DAS
-from everlearn.methods.das_options import RELEASED
-from everlearn.methods.protection import Protection, check_methods
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.masks.contrast import paired
+from everlearn.methods.masks.das import DAS
+from everlearn.methods.masks.das_options import RELEASED
+from everlearn.model.anatomy import anatomy
 from everlearn.seeding import seeded
 
 SAMPLES, HEADS, WIDTH, HIDDEN = 10, 4, 8, 32

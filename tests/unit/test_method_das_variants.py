@@ -12,16 +12,16 @@ from torch import Tensor
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
+from everlearn.config.recipe import load
 from everlearn.errors import MethodError
 from everlearn.importance import normalise, unit_importance
 from everlearn.methods import build
 from everlearn.methods.base import Memory, Stage
-from everlearn.methods.das import DAS
-from everlearn.methods.das_options import RELEASED
-from everlearn.methods.protection import check_methods
-from everlearn.modes import evaluating
-from everlearn.recipe import load
+from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.masks.das import DAS
+from everlearn.methods.masks.das_options import RELEASED
+from everlearn.model.anatomy import anatomy
+from everlearn.model.modes import evaluating
 from everlearn.seeding import seeded
 
 SWITCHES = [{name: value} for name, value in RELEASED.items()] + [{"reduce": "signed_sum"}]

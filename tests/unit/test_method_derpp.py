@@ -13,9 +13,9 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods.base import Memory
-from everlearn.methods.derpp import DERpp
-from everlearn.methods.protection import Protection, check_methods
-from everlearn.objectives import IGNORE
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.rehearsal.derpp import DERpp
+from everlearn.model.objectives import IGNORE
 
 KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("llama", "text-to-text")]
 
@@ -156,8 +156,8 @@ def test_two_processes_draw_what_one_draws(monkeypatch: pytest.MonkeyPatch) -> N
     whole = [*method._draw(stage, 8), *method._draw(stage, 8)]
     parts: list[list[int]] = []
     for process in range(2):
-        monkeypatch.setattr("everlearn.methods.derpp.rank", lambda process=process: process)
-        monkeypatch.setattr("everlearn.methods.derpp.processes", lambda: 2)
+        monkeypatch.setattr("everlearn.methods.rehearsal.derpp.rank", lambda process=process: process)
+        monkeypatch.setattr("everlearn.methods.rehearsal.derpp.processes", lambda: 2)
         one = DERpp()
         one.load_memory(memory)
         parts.append([*one._draw(stage, 4), *one._draw(stage, 4)])

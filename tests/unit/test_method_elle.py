@@ -13,15 +13,15 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods.attachment import attached
 from everlearn.methods.base import Reading
-from everlearn.methods.domain_prompt import NO_PROMPT, DomainPrompts
-from everlearn.methods.elle import ELLE, RECOVERY
-from everlearn.methods.ewc import EWC
-from everlearn.methods.protection import Protection, check_methods
-from everlearn.methods.recovery import kl_per_row
-from everlearn.objectives import IGNORE
-from everlearn.trainer import load_memories, save_memories
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.growth.elle import ELLE, RECOVERY
+from everlearn.methods.growth.recovery import kl_per_row
+from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
+from everlearn.model.objectives import IGNORE
+from everlearn.run.trainer import load_memories, save_memories
 
 QUIET = {"add_layers": 0, "add_heads": 0, "share": 0.3}
 """Prompts and old text alone."""

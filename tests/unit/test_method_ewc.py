@@ -10,8 +10,8 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
-from everlearn.methods.ewc import EWC
-from everlearn.methods.protection import Protection
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.penalties.ewc import EWC
 
 STRENGTH = 300.0
 

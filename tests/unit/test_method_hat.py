@@ -11,13 +11,13 @@ from hard_attention_checks import classifier, hidden, learnt, reading
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
 from everlearn.errors import MethodError
-from everlearn.importance import Gates
 from everlearn.methods import build
-from everlearn.methods.attachment import attached
-from everlearn.methods.hard_attention import annealed, gate, regulariser, settled
-from everlearn.methods.hat import HAT
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.gates.hard_attention import annealed, gate, regulariser, settled
+from everlearn.methods.gates.hat import HAT
+from everlearn.model.anatomy import anatomy
+from everlearn.model.gates import Gates
 
 
 def test_gates_and_their_compensated_gradient() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import stages
 import tiny
-from everlearn.methods.attachment import attached
-from everlearn.methods.gated_mlp import GatedMLP
-from everlearn.methods.hat_adapter import GatedAdapter, HATAdapter
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.gates.gated_mlp import GatedMLP
+from everlearn.methods.gates.hat_adapter import GatedAdapter, HATAdapter
 
 
 def gelu(x: float) -> float:

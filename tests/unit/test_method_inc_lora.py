@@ -12,11 +12,11 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods.das import DAS
-from everlearn.methods.ewc import EWC
-from everlearn.methods.inc_lora import IncLoRA
-from everlearn.methods.migu import MIGU
-from everlearn.methods.protection import check_methods
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.masks.das import DAS
+from everlearn.methods.masks.migu import MIGU
+from everlearn.methods.penalties.ewc import EWC
 
 
 def test_model_is_the_base_plus_every_domains_adapter(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import stages
 import tiny
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.methods import build
-from everlearn.methods.kd import KD
-from everlearn.methods.protection import Protection
-from everlearn.objectives import IGNORE
-from everlearn.trainer import StageTrainer
+from everlearn.methods.distillation.kd import KD
+from everlearn.methods.engine.protection import Protection
+from everlearn.model.objectives import IGNORE
+from everlearn.run.trainer import StageTrainer
 
 KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("t5", "text-to-text")]
 

@@ -12,10 +12,10 @@ from transformers.pytorch_utils import Conv1D
 
 import stages
 import tiny
-from everlearn.methods.das import DAS
-from everlearn.methods.inc_lora import IncLoRA
-from everlearn.methods.migu import MIGU, keep_largest
-from everlearn.methods.protection import Protection
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.masks.das import DAS
+from everlearn.methods.masks.migu import MIGU, keep_largest
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 import stages
 import tiny
-from everlearn.arguments import training_arguments
+from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.data.endtask import EndTask, LabelledSet
 from everlearn.errors import MethodError
 from everlearn.evaluation.endtasks import fine_tune
-from everlearn.methods.attachment import attached, detach
-from everlearn.methods.dap_prompt import DAPPrompt, SoftPrompt
-from everlearn.objectives import make_objective
-from everlearn.trainer import StageTrainer
+from everlearn.methods.engine.attachment import attached, detach
+from everlearn.methods.prompts.dap_prompt import DAPPrompt, SoftPrompt
+from everlearn.model.objectives import make_objective
+from everlearn.run.trainer import StageTrainer
 
 IDS = torch.arange(5, 53).view(2, 24)
 N = 7

@@ -10,8 +10,8 @@ import stages
 import tiny
 from everlearn.data import Mixture
 from everlearn.errors import MethodError
-from everlearn.methods.protection import check_methods
-from everlearn.methods.replay import Replay
+from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.rehearsal.replay import Replay
 
 
 def _learnt(method: Replay, domains: int, **options: object) -> Replay:

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import stages
 import tiny
-from everlearn.anatomy import anatomy
 from everlearn.methods.base import Memory, Method
-from everlearn.methods.das import DAS
-from everlearn.methods.ewc import EWC
-from everlearn.methods.migu import MIGU
-from everlearn.methods.protection import Protection
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.masks.das import DAS
+from everlearn.methods.masks.migu import MIGU
+from everlearn.methods.penalties.ewc import EWC
+from everlearn.model.anatomy import anatomy
 
 PROCESSES = 2
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import tiny
-from everlearn import objectives
-from everlearn.anatomy import anatomy
 from everlearn.errors import ModelError, RecipeError
-from everlearn.importance import Gates
 from everlearn.methods.base import View
-from everlearn.objectives import IGNORE, Masked, make_objective
+from everlearn.model import objectives
+from everlearn.model.anatomy import anatomy
+from everlearn.model.gates import Gates
+from everlearn.model.objectives import IGNORE, Masked, make_objective
 
 ENCODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "masked"]
 DECODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "causal"]

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, RobertaConfig
 
 import tiny
-from everlearn import recipe as recipes
+from everlearn.config import recipe as recipes
 from everlearn.errors import EverlearnError
 from everlearn.files import digest, read_json
 from everlearn.suites.docs.start import start_model as docs_start

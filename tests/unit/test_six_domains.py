@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from everlearn import suites
+from everlearn.config.recipe import load
 from everlearn.data.endtask import read_end_task
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
-from everlearn.recipe import load
 from everlearn.suites import six_domains as suite
 from everlearn.suites.six_domains import address, cache, corpora, tasks
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from transformers import RobertaConfig
 
 from everlearn import files
-from everlearn import recipe as recipes
+from everlearn.config import recipe as recipes
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.suites.pretraining import ship, start_model, train_tokenizer
 

@@ -16,8 +16,8 @@ from everlearn.data import Domain, PackedBlocks, prepare
 from everlearn.evaluation.cells import LossCell
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.files import write_json
-from everlearn.loading import load_weights
-from everlearn.objectives import make_objective
+from everlearn.model.loading import load_weights
+from everlearn.model.objectives import make_objective
 
 HERE = Path(__file__).parent
 SOURCES = ("books", "wikipedia")

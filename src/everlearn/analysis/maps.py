@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.files import load_tensors
 from everlearn.importance import accumulate, normalise
 from everlearn.importance.scores import Normalisation
-from everlearn.methods.das import DAS
-from everlearn.recipe import Recipe
-from everlearn.run_folder import RunFolder
+from everlearn.methods.masks.das import DAS
+from everlearn.run.folder import RunFolder
 from everlearn.seeding import seed_for
 
 Map = dict[str, Tensor]

@@ -18,14 +18,14 @@ from everlearn.benchmarking.cells import CellResult, cell_name, load_results
 from everlearn.benchmarking.entries import Entry
 from everlearn.benchmarking.settings import Settings, identity
 from everlearn.benchmarking.suites import Suite
+from everlearn.config.recipe import Recipe
 from everlearn.errors import EverlearnError, RecipeError, RunError
 from everlearn.evaluation.results import Results
-from everlearn.interruption import Interrupted
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
-from everlearn.progress import Advance, Reporter
-from everlearn.recipe import Recipe
-from everlearn.run_folder import RunFolder
+from everlearn.run.folder import RunFolder
+from everlearn.run.interruption import Interrupted
+from everlearn.run.progress import Advance, Reporter
 
 FAILED = "failed.json"
 RUNNING = "Another process works on it. Should that be stopped, start this command again."

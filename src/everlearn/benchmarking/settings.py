@@ -8,12 +8,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain, corpus_fingerprint
 from everlearn.data.readers import resolve_files
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
-from everlearn.recipe import Recipe
 
 
 class Group(BaseModel):

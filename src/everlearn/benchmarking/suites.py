@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everlearn.benchmarking.settings import Settings
+from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.recipe import Recipe
 from everlearn.suites import six_domains
 
 

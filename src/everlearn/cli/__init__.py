@@ -97,7 +97,7 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
     except EverlearnError as error:
-        from everlearn.interruption import Interrupted  # loads torch, which has happened by now
+        from everlearn.run.interruption import Interrupted  # loads torch, which has happened by now
 
         return _fail(str(error), as_json, INTERRUPTED if isinstance(error, Interrupted) else USER_ERROR)
     except (KeyboardInterrupt, typer.Abort):

@@ -58,9 +58,9 @@ def command(
     from everlearn.benchmarking.page import Sheet, status_table
     from everlearn.errors import RecipeError, RunError
     from everlearn.files import write_text
-    from everlearn.loading import quiet
-    from everlearn.progress import Terminal
+    from everlearn.model.loading import quiet
     from everlearn.report.tables import terminal_table
+    from everlearn.run.progress import Terminal
 
     quiet()
     for file in output or ():

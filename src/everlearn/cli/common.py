@@ -95,8 +95,8 @@ def conclude(runs: Sequence[Path], page: Path) -> None:
 def learner_of(run: Path) -> ContinualLearner:
     """The learner of a run folder, telling a terminal what it does."""
     from everlearn.learner import ContinualLearner
-    from everlearn.loading import quiet
-    from everlearn.progress import Terminal
+    from everlearn.model.loading import quiet
+    from everlearn.run.progress import Terminal
 
     quiet()
     return ContinualLearner.open(run, reporter=Terminal())

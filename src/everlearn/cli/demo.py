@@ -17,9 +17,9 @@ def command(
     ),
 ) -> None:
     """Learn the documentation of six installed libraries, plainly and with DAS, and compare. Needs no network."""
-    from everlearn.loading import quiet
-    from everlearn.progress import Terminal
-    from everlearn.suites.docs.demo import run_demo
+    from everlearn.demo.demo import run_demo
+    from everlearn.model.loading import quiet
+    from everlearn.run.progress import Terminal
 
     quiet()
     conclude(*run_demo(folder, Terminal(), overrides or ()))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def command(as_json: AsJson = False) -> None:
     """Show versions and hardware, for bug reports."""
-    from everlearn.run_folder import environment
+    from everlearn.run.folder import environment
 
     facts = environment()
     show(facts, as_json, lambda: _table(facts))
@@ -21,7 +21,7 @@ def command(as_json: AsJson = False) -> None:
 def _table(facts: dict[str, Any]) -> Table:
     from rich.table import Table
 
-    from everlearn.planning import size
+    from everlearn.tools.planning import size
 
     shown = {**facts, **facts["packages"]}
     shown["memory"] = size(facts["memory_bytes"]) if facts["memory_bytes"] else "unknown"

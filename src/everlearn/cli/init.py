@@ -13,8 +13,8 @@ def command(
 ) -> None:
     """Write a commented recipe: every key with its default and what it means."""
     from everlearn import files
-    from everlearn.describing import commented_recipe
     from everlearn.errors import RecipeError
+    from everlearn.tools.describing import commented_recipe
 
     if file.exists():
         raise RecipeError(f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`.")

@@ -11,7 +11,7 @@ from everlearn.cli.common import AsJson, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.inspecting import Inspection
+    from everlearn.tools.inspecting import Inspection
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show the units found in a model (heads, neurons, outputs) and which parameters methods can protect."""
-    from everlearn.inspecting import inspect
-    from everlearn.loading import quiet
+    from everlearn.model.loading import quiet
+    from everlearn.tools.inspecting import inspect
 
     quiet()
     found = inspect(model, method or ())

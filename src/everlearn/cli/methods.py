@@ -17,7 +17,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods and what each needs; with a name, its options, their defaults and what they mean."""
-    from everlearn.describing import describe, describe_all
+    from everlearn.tools.describing import describe, describe_all
 
     if name is None:
         everything = describe_all()
@@ -30,7 +30,7 @@ def command(
 def _table(described: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
-    from everlearn.describing import CAPABILITIES
+    from everlearn.tools.describing import CAPABILITIES
 
     table = Table("Name", "Method", "Needs", "With PEFT", "Objectives", "Paper")
     for position in (0, 1, -1):
@@ -53,7 +53,7 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.describing import CAPABILITIES, value_text
+    from everlearn.tools.describing import CAPABILITIES, value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
     table = Table(title="Options", title_justify="left")

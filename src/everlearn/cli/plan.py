@@ -11,7 +11,7 @@ from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.planning import Plan
+    from everlearn.tools.planning import Plan
 
 
 def command(
@@ -23,10 +23,10 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
-    from everlearn.loading import quiet
-    from everlearn.planning import make_plan
-    from everlearn.progress import Terminal
-    from everlearn.recipe import load
+    from everlearn.config.recipe import load
+    from everlearn.model.loading import quiet
+    from everlearn.run.progress import Terminal
+    from everlearn.tools.planning import make_plan
 
     quiet()
     plan = make_plan(load(recipe, overrides or ()), measure=measure, reporter=Terminal())

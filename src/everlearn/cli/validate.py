@@ -11,13 +11,13 @@ from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.preflight import Check
+    from everlearn.tools.preflight import Check
 
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a recipe, its model, data, methods and disk space without training; exit code 2 if anything fails."""
-    from everlearn.loading import quiet
-    from everlearn.preflight import preflight
+    from everlearn.model.loading import quiet
+    from everlearn.tools.preflight import preflight
 
     quiet()
     checks = preflight(recipe, overrides or ())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from everlearn.errors import TrainingDiverged
-from everlearn.modes import evaluating
+from everlearn.model.modes import evaluating
 
 Advance = Callable[[int], None]
 """Told how much is done."""
@@ -27,7 +27,7 @@ class HeldOut(Protocol):
 
 
 class Scorer(Protocol):
-    """What is asked of an objective here; see :class:`everlearn.objectives.Objective`."""
+    """What is asked of an objective here; see :class:`everlearn.model.objectives.Objective`."""
 
     def collate(self, blocks: Sequence[dict[str, Any]], rows: Sequence[int]) -> Mapping[str, Tensor]:
         """A batch from blocks."""

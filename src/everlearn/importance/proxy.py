@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from everlearn.anatomy import Site
 from everlearn.errors import MethodError
 from everlearn.importance.units import Batch, Reduce, gate_gradients
-from everlearn.modes import evaluating, training
+from everlearn.model.anatomy import Site
+from everlearn.model.modes import evaluating, training
 
 if TYPE_CHECKING:
-    from everlearn.objectives import Objective
+    from everlearn.model.objectives import Objective
 
 Text = Literal["plain", "masked"]
 Representation = Literal["hidden", "logits"]

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from everlearn.anatomy import Site
 from everlearn.errors import MethodError
-from everlearn.importance.gates import Gates
+from everlearn.model.anatomy import Site
+from everlearn.model.gates import Gates
 
 Batch = Mapping[str, Tensor]
 PerSampleLoss = Callable[[nn.Module, Batch], Tensor]

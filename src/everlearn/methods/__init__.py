@@ -1,4 +1,4 @@
-"""The methods. Every module in this package is imported, so a new file with ``@register`` is all that it takes."""
+"""The methods. Every module in here is imported, so a new file with ``@register`` is all that it takes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from everlearn.methods.base import (
     register,
 )
 
-for _module in sorted(module.name for module in pkgutil.iter_modules(__path__)):
-    importlib.import_module(f"{__name__}.{_module}")
+for _module in sorted(module.name for module in pkgutil.walk_packages(__path__, f"{__name__}.")):
+    importlib.import_module(_module)
 
 __all__ = [
     "REGISTRY",

@@ -20,9 +20,9 @@ from everlearn.errors import MethodError, did_you_mean
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from everlearn.anatomy import Anatomy
     from everlearn.data.blocks import BlockSource
-    from everlearn.objectives import Objective, Outputs
+    from everlearn.model.anatomy import Anatomy
+    from everlearn.model.objectives import Objective, Outputs
 
 Batch = dict[str, Tensor]
 ApplyTo = Literal["update", "gradient"]
@@ -211,7 +211,7 @@ class Stage:
     @property
     def anatomy(self) -> Anatomy:
         """Where heads, neurons and projections are; raises ``ModelError`` for an unknown architecture."""
-        from everlearn.anatomy import anatomy
+        from everlearn.model.anatomy import anatomy
 
         return anatomy(self.model)
 
@@ -293,7 +293,7 @@ class Method:
         if setting.has_peft and not self.needs.peft:
             raise MethodError(f"Method '{self.label}' does not work on a model with PEFT adapters. Remove one of them.")
         if self.needs.anatomy:
-            from everlearn.anatomy import anatomy
+            from everlearn.model.anatomy import anatomy
 
             anatomy(setting.model)
 

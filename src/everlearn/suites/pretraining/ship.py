@@ -9,7 +9,7 @@ from typing import Any
 
 from everlearn.errors import EverlearnError
 from everlearn.files import digest, write_json
-from everlearn.loading import load_weights
+from everlearn.model.loading import load_weights
 
 DROPOUT = 0.1
 LIMIT = 12 * 10**6

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.methods import build
-from everlearn.recipe import Recipe, parse
 from everlearn.suites.six_domains.cache import data_folder
 from everlearn.suites.six_domains.corpora import GENERAL, PARTS, PROXIES, general_file, proxy_file
 from everlearn.suites.six_domains.tasks import EndTasks, task_file

@@ -1,0 +1,1 @@
+"""What a user writes: the recipe and the training arguments."""

@@ -1,0 +1,1 @@
+"""Methods that add adapters or low-rank matrices."""

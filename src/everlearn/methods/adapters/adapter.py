@@ -1,0 +1,275 @@
+"""Adapters beside a frozen model: one for each domain or one for all, chosen by domain id or by perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.adapters.bottleneck import Activation, AfterFeedForward, bottlenecks
+from everlearn.methods.base import (
+    Batch,
+    Cost,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Reading,
+    Setting,
+    Stage,
+    Variant,
+    register,
+)
+from everlearn.methods.engine.attachment import PREFIX, detach, freeze_base, refuse_other_additions
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import Objective
+
+SHARED = "shared"
+"""What the adapter of the whole stream is kept under."""
+_DAS = "https://arxiv.org/abs/2302.03241"
+
+
+@register
+class Adapter(Method):
+    """Bottleneck adapters after the feed-forward networks of a frozen model (arXiv 1902.00751; one a layer as in
+    arXiv 2005.00247, section 3.1).
+
+    In each layer h ← h + W_up relu(W_down h), where h is what the second feed-forward projection gives, before dropout,
+    residual and normalisation (arXiv 2302.03241, the baseline DAP-Adapter). Nothing but the adapters is trained on a
+    domain, so the checkpoint is the base model throughout, bit for bit, and the adapters are the method's memory. A
+    text is read with the adapters of its domain; a text of no learnt domain without any.
+
+    W_up starts at 0, so that a domain begins at the base model's function. The adapters library, which the authors
+    use, draws both matrices from N(0, 0.02²) and feeds W_down the normalised sum of h and the residual. There the
+    parts of the vocabulary head that are not tied to the embeddings train too (`train_head`).
+
+    As it stands this is DAP-Adapter: an adapter for each domain. Settings with names of their own: one adapter through
+    the whole stream (NCL-Adapter); a new adapter that starts at j* = argmin_{j<t} exp(mean loss of adapter j on D_t)
+    (DEMIX, arXiv 2108.05036, as in DAS); the adapter chosen at test by the same measure on the text, without a domain
+    id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL chooses for each example; here for each test set, which is read
+    with one adapter.
+    """
+
+    name = "dap_adapter"
+    title = "DAP-Adapter"
+    paper = "https://arxiv.org/abs/2005.00247"
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
+    freezes = True
+    variants = (
+        Variant(
+            "ncl_adapter",
+            "NCL-Adapter",
+            "One adapter beside the frozen base model, trained on every domain in turn.",
+            {"shared": True},
+            paper=_DAS,
+        ),
+        Variant(
+            "demix",
+            "DEMIX",
+            "An adapter for each domain that starts as the earlier one which is least perplexed by the new domain.",
+            {"initialise": "nearest"},
+            paper="https://arxiv.org/abs/2108.05036",
+        ),
+        Variant(
+            "adapter_cl",
+            "AdapterCL",
+            "An adapter for each domain; at test the one that is least perplexed by the text.",
+            {"choose": "perplexity"},
+            paper="https://arxiv.org/abs/2012.15504",
+        ),
+    )
+
+    class Config(MethodConfig):
+        """Options of adapters."""
+
+        reduction_factor: int = Field(16, ge=1)
+        """Hidden size divided by the width of the bottleneck (1 at least)."""
+        activation: Activation = "relu"
+        """Between the two projections."""
+        shared: bool = False
+        """One adapter for the whole stream instead of one for each domain."""
+        initialise: Literal["fresh", "nearest"] = "fresh"
+        """A new domain's adapter: fresh, or a copy of the earlier one with the lowest loss on the new domain."""
+        choose: Literal["domain", "perplexity"] = "domain"
+        """The adapter at test: that of the text's domain, or the one that is least perplexed by the text."""
+        samples: int = Field(512, ge=1)
+        """Blocks that each adapter is tried on, where the lowest loss decides."""
+        train_head: bool = False
+        """Train the vocabulary head with the adapters, except what it shares with the embeddings, as the released code
+        of DAS does. Each adapter keeps its own head, so that the checkpoint stays the base model."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune only the adapters and the classification head, as the released code does; the paper fine-tunes
+        the model too."""
+
+        @model_validator(mode="after")
+        def _there_is_a_choice(self) -> Self:
+            for option, value in (("initialise", "nearest"), ("choose", "perplexity")):
+                if self.shared and getattr(self, option) == value:
+                    raise ValueError(
+                        f"option '{option}': '{value}' chooses among adapters, but `shared: true` has one for the "
+                        "whole stream. Set one of the two"
+                    )
+            return self
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(
+            type(self).needs,
+            domain_id_test=not self.config.shared and self.config.choose == "domain",
+            importance_pass=self.config.initialise == "nearest",
+        )
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        self._nearest: dict[str, str] = {}
+        self._base_head: dict[str, Tensor] = {}
+
+    def check(self, setting: Setting) -> None:
+        """No second method may add parameters of its own: each would freeze the other's."""
+        super().check(setting)
+        refuse_other_additions(self, setting)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The adapter; one is kept for each domain, unless they share one."""
+        with torch.device("meta"):
+            added = sum(parameter.numel() for parameter in self._build(model).parameters())
+        head = sum(p.numel() for _, p in _head_parameters(model)) if self.config.train_head else 0
+        kept = 4 * (added + head)
+        return Cost(
+            memory_bytes=4 * added + 8 * head,
+            disk_bytes=kept if self.config.shared else 0,
+            disk_bytes_per_domain=0 if self.config.shared else kept,
+            parameters=added,
+            passes_per_domain=self.config.samples if self.config.initialise == "nearest" else 0,
+        )
+
+    # -- a domain ----------------------------------------------------------------------------------------------
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Attach the domain's adapter and freeze everything else."""
+        start = self._start(stage)
+        self._build(stage.model).attach(stage.model, self.name, freeze=True)
+        if self.config.train_head:
+            for name, parameter in _head_parameters(stage.model):
+                self._base_head[name] = parameter.detach().cpu().clone()
+                parameter.requires_grad_(True)
+        if start is not None:
+            self._fill(stage.model, self._kept[start])
+
+    def end_domain(self, stage: Stage) -> None:
+        """Keep what was trained and leave the base model."""
+        trained = [(name, value) for name, value in stage.model.named_parameters() if value.requires_grad]
+        self._kept[SHARED if self.config.shared else stage.domain] = {
+            name: value.detach().cpu().clone() for name, value in trained
+        }
+        detach(stage.model, self.name)
+        self._fill(stage.model, self._base_head)
+        self._base_head = {}
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """The adapter of the text's domain, the shared one, or the least perplexed; none for text of no domain."""
+        key: str | None = reading.domain
+        if self.config.shared:
+            key = SHARED
+        elif self.config.choose == "perplexity" and self._kept:
+            key = self.least_perplexed(reading.language_model(), reading.objective, reading.batches)
+        if key not in self._kept:
+            return model
+        if self.config.freeze_base_at_end_task:
+            freeze_base(model)
+        self._build(model).attach(model, self.name)
+        self._fill(model, self._kept[key])
+        return model
+
+    # -- which adapter -----------------------------------------------------------------------------------------
+
+    def least_perplexed(self, model: nn.Module, objective: Objective, batches: Callable[[int], Iterable[Batch]]) -> str:
+        """j* = argmin_j exp(mean nats per label of adapter j); the earliest of equals.
+
+        Args:
+            model: the plain language model, which is left as it was.
+            objective: of the run.
+            batches: of the text, given how many blocks.
+        """
+        losses = {key: self._loss(model, key, objective, batches(self.config.samples)) for key in self._kept}
+        return min(losses, key=losses.__getitem__)
+
+    def _loss(self, model: nn.Module, key: str, objective: Objective, batches: Iterable[Batch]) -> float:
+        """Mean nats per label with one of the kept adapters."""
+        trains = _head_parameters(model) if self.config.train_head else []
+        head = {name: parameter.detach().clone() for name, parameter in trains}
+        self._build(model).attach(model, self.name)
+        try:
+            self._fill(model, self._kept[key])
+            nats = items = 0.0
+            with evaluating(model), torch.no_grad():
+                for batch in batches:
+                    outputs = objective.forward(model, batch)
+                    nats += float(outputs.losses.double().sum())
+                    items += int(outputs.items)
+        finally:
+            detach(model, self.name)
+            self._fill(model, head)
+        return nats / max(items, 1)
+
+    def _start(self, stage: Stage) -> str | None:
+        """Which adapter this domain starts from; None for a fresh one."""
+        if self.config.shared:
+            return SHARED if SHARED in self._kept else None
+        if self.config.initialise == "fresh" or not self._kept:
+            return None
+        if stage.domain not in self._nearest:
+            self._nearest[stage.domain] = self.least_perplexed(stage.model, stage.objective, stage.batches)
+        return self._nearest[stage.domain]
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """Every adapter under "<domain>/<parameter>", and what each domain started from."""
+        tensors = {f"{key}/{name}": value for key, kept in self._kept.items() for name, value in kept.items()}
+        facts: dict[str, Any] = {"adapters": list(self._kept)} if self._kept else {}
+        return Memory(tensors, facts | ({"nearest": dict(self._nearest)} if self._nearest else {}))
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take the adapters back."""
+        self._kept = {key: {} for key in memory.facts.get("adapters", [])}
+        for path, value in memory.tensors.items():
+            key, _, name = path.rpartition("/")
+            self._kept[key][name] = value
+        self._nearest = dict(memory.facts.get("nearest", {}))
+
+    def _build(self, model: nn.Module) -> AfterFeedForward:
+        return bottlenecks(model, self.config.reduction_factor, self.config.activation)
+
+    def _fill(self, model: nn.Module, kept: dict[str, Tensor]) -> None:
+        """Give a model's parameters what was kept of them; a classifier has no vocabulary head to fill.
+
+        Raises:
+            MethodError: the memory is of another model.
+        """
+        own = dict(model.named_parameters())
+        for name, value in kept.items():
+            if name in own and own[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `reduction_factor`."
+                )
+        with torch.no_grad():
+            for name in own.keys() & kept.keys():
+                own[name].copy_(kept[name])
+
+
+def _head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The vocabulary head without what it shares with the embeddings: whatever is outside the base model."""
+    base: Any = model.base_model
+    inside = {id(parameter) for parameter in base.parameters()}
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in inside and not name.startswith(PREFIX)
+    ]

@@ -1,0 +1,1 @@
+"""Methods that stay near an earlier model's outputs."""

@@ -1,0 +1,1 @@
+"""Methods that learn which units a domain may use."""

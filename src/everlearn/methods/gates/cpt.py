@@ -1,0 +1,143 @@
+"""CPT: hard attention in plug-ins that run in parallel to attention and feed-forward of a frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.methods.base import Stage, register
+from everlearn.methods.engine.attachment import freeze_base
+from everlearn.methods.gates.gated_mlp import GatedMLP, GatedNetworks, hidden_size
+from everlearn.methods.gates.hard_attention import GatedAttachment
+from everlearn.methods.gates.hard_attention_method import HardAttentionMethod
+from everlearn.model.anatomy import anatomy
+
+
+@register
+class CPT(HardAttentionMethod):
+    """Continual post-training with CL-plugins (arXiv 2210.05549).
+
+    Beside each attention and each feed-forward network f runs a plug-in of two layers with hard attention
+    (arXiv 1801.01423),
+
+        f(x) + a₂ ⊗ ReLU(W₂ (a₁ ⊗ ReLU(W₁ x + b₁)) + b₂),   a = σ(s · e),
+
+    shared by all domains; the model is frozen. At the end of a domain its gates become 0 and 1 (a > ½ at s = smax):
+    these are used at test and say what is taken, so that a learnt domain does not change at all. As in the released
+    code, it is the update that is masked: Adam would undo a mask on gradients.
+    """
+
+    name = "cpt"
+    title = "CPT"
+    paper = "https://arxiv.org/abs/2210.05549"
+    freezes = True
+    binary: ClassVar[bool] = True
+
+    class Config(HardAttentionMethod.Config):
+        """Options of CPT."""
+
+        attention_size: float = Field(2 / 3, gt=0)
+        """Inner size of a plug-in beside attention, in hidden sizes (512 of 768 as published)."""
+        feed_forward_size: float = Field(1.0, gt=0)
+        """Inner size of a plug-in beside a feed-forward network, in hidden sizes (768 of 768 as published)."""
+        train_normalisation: bool = False
+        """Train the model's normalisation layers too, as the released code does. Every domain shares them and nothing
+        protects them, so earlier domains drift."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune only the plug-ins and the classification head; as published the model is fine-tuned too."""
+
+    config: Config
+
+    def build(self, model: nn.Module, domains: int) -> GatedAttachment:
+        """A plug-in beside each attention and feed-forward network."""
+        hidden = hidden_size(model)
+        sizes = {"head": self.config.attention_size, "output": self.config.feed_forward_size}
+        inner = {kind: max(1, round(size * hidden)) for kind, size in sizes.items()}
+        return PlugIns(list(sublayers(model)), hidden, inner, self.config.smax)
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Also let the normalisation layers learn, if asked for."""
+        super().begin_domain(stage)
+        if self.config.train_normalisation:
+            for module in stage.model.modules():
+                if "norm" in type(module).__name__.lower():
+                    for parameter in module.parameters(recurse=False):
+                        parameter.requires_grad_(True)
+
+    def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
+        """Freeze the model, if asked for."""
+        if self.config.freeze_base_at_end_task:
+            freeze_base(model)
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """An attention or feed-forward network: the projections that it begins and ends with."""
+
+    kind: str
+    first: str
+    last: str
+
+
+def sublayers(model: nn.Module) -> Iterator[Sublayer]:
+    """From the first layer to the last."""
+    first = ""
+    for site in anatomy(model).sites:
+        if site.kind != "output":
+            first = site.owned[0].parameter.rsplit(".", 1)[0]
+        if site.kind != "neuron":
+            yield Sublayer(site.kind, first, site.module)
+
+
+class PlugIns(GatedNetworks):
+    """A plug-in beside each of some sublayers.
+
+    Args:
+        places: the sublayers.
+        hidden: features that enter and leave a sublayer.
+        inner: inner size of the plug-ins by kind of sublayer.
+        smax: the largest s.
+    """
+
+    def __init__(self, places: Sequence[Sublayer], hidden: int, inner: dict[str, int], smax: float) -> None:
+        sizes = [(hidden, inner[place.kind], hidden) for place in places]
+        units: dict[str, int] = {}
+        for number, each in enumerate(sizes):
+            units |= GatedMLP.units(f"{number}", each)
+        super().__init__(units, smax)
+        self.places = list(places)
+        self.plugins = nn.ModuleList(
+            PlugIn(f"{number}", each, self.attention.values) for number, each in enumerate(sizes)
+        )
+
+    def place(self, model: nn.Module) -> None:
+        """Take what enters a sublayer's first projection, add to what leaves its last."""
+        super().place(model)
+        for place, plugin in zip(self.places, self.plugins, strict=True):
+            model.get_submodule(place.first).register_forward_pre_hook(plugin.on_first)  # type: ignore[arg-type]
+            model.get_submodule(place.last).register_forward_hook(plugin.on_last)  # type: ignore[arg-type]
+
+
+class PlugIn(nn.Module):
+    """A gated network in parallel to a sublayer."""
+
+    def __init__(self, name: str, sizes: tuple[int, int, int], values: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.network = GatedMLP(name, sizes, F.relu, values)
+        self.network.start()
+        self.entering: Tensor | None = None
+
+    def on_first(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Forward pre-hook of the first projection."""
+        self.entering = inputs[0]
+
+    def on_last(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        """Forward hook of the last projection."""
+        entering, self.entering = self.entering, None
+        changed: Tensor = output + self.network(entering)
+        return changed

@@ -1,0 +1,149 @@
+"""Hard attention to the task (HAT, arXiv 1801.01423): learnt gates on units, and what used units may still change.
+
+Equations by their numbers in the paper; e is the embedding of a domain, one number a unit:
+
+    a = σ(s · e)                                                        (eq. 1)
+    a^{≤t} = max(a^t, a^{≤t−1}), at s = smax                            (eq. 2, text)
+    s = 1/smax + (smax − 1/smax) · (b − 1) / (B − 1),  b = 1 … B        (eq. 3)
+    q' = q · smax · (cosh(s e) + 1) / (s · (cosh(e) + 1))               (eq. 4: compensated gradient q of e)
+    R = Σ a^t (1 − a^{<t}) / Σ (1 − a^{<t})                             (eq. 5: only newly taken units cost)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.methods.engine.attachment import Attachment
+from everlearn.methods.engine.protection import local
+
+LIMIT = 6.0
+"""|e| is kept below it, so that the gradient of a gate never vanishes (section 2.4 of the paper)."""
+LARGEST_EXPONENT = 50.0
+"""|s · e| is clipped to it in the compensation, as in the authors' code."""
+
+
+def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:
+    """s of a step (eq. 3): from 1/smax, where every gate is half open, to smax, where nearly all are 0 or 1.
+
+    Args:
+        step: optimizer steps of this domain already taken.
+        steps: optimizer steps of this domain.
+        smax: the last and largest s.
+        cycles: how often s rises in a domain; each rise takes steps / cycles.
+    """
+    length = max(1, steps // cycles)
+    # The steps that no whole cycle is left for stay at smax.
+    position = step % length if step < length * cycles else length - 1
+    return 1 / smax + (smax - 1 / smax) * position / max(1, length - 1)
+
+
+class _Gate(torch.autograd.Function):
+    """a = σ(s · e), whose backward pass is the compensated one.
+
+    dL/de · compensation = dL/da · s σ'(s e) · smax/s · (cosh(clip(s e)) + 1) / (cosh(e) + 1). Since σ'(x) is
+    1 / (2 (cosh(x) + 1)), that is dL/da · smax · σ'(e), times e^{−(|s e| − 50)} where the clip acts. Computed in this
+    form it is right for closed gates too, where σ'(s e) alone underflows.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, embedding: Tensor, scale: float, smax: float) -> Tensor:
+        ctx.save_for_backward(embedding)
+        ctx.scale, ctx.smax = scale, smax
+        return torch.sigmoid(scale * embedding)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (embedding,) = ctx.saved_tensors
+        opened = torch.sigmoid(embedding)
+        beyond = (ctx.scale * embedding.abs() - LARGEST_EXPONENT).clamp(min=0)
+        return gradients[0] * ctx.smax * opened * (1 - opened) * torch.exp(-beyond), None, None
+
+
+def gate(embedding: Tensor, scale: float, smax: float) -> Tensor:
+    """a = σ(s · e) with the compensated gradient (eqs. 1 and 4), [units]."""
+    opened: Tensor = _Gate.apply(embedding, scale, smax)
+    return opened
+
+
+def settled(embedding: Tensor, smax: float, binary: bool = False) -> Tensor:
+    """Gates of a learnt domain: s = smax, or 0 and 1 alone (a > ½), [units]; no gradient."""
+    embedding = embedding.detach()
+    return (embedding > 0).to(embedding.dtype) if binary else torch.sigmoid(smax * embedding)
+
+
+def regulariser(gates: Tensor, taken: Tensor | None) -> Tensor:
+    """R: the share of the units not yet taken that this domain takes (eq. 5).
+
+    Args:
+        gates: of this domain, [units].
+        taken: a^{<t}, [units]; None in the first domain.
+    """
+    if taken is None:
+        return gates.mean()
+    free = 1 - taken
+    # With every unit taken both sums are 0, and nothing new can be taken.
+    return (gates * free).sum() / free.sum().clamp(min=torch.finfo(free.dtype).tiny)
+
+
+class HardAttention(nn.Module):
+    """The embedding of the domain being learnt or tested, and the gates made of it once in each forward pass.
+
+    Args:
+        units: name of each group of units to their number.
+        smax: the largest s.
+    """
+
+    def __init__(self, units: Mapping[str, int], smax: float) -> None:
+        super().__init__()
+        self.sizes = dict(units)
+        self.smax = self.scale = smax
+        self.embedding = nn.Parameter(torch.randn(sum(self.sizes.values())))
+        self.gates: Tensor | None = None
+        """All gates of the last pass, [units], differentiable with respect to the embedding."""
+        self.fixed: Tensor | None = None
+        """Gates to use instead: those of a learnt domain."""
+        self.values: dict[str, Tensor] = {}
+        """The gates by group. Whatever is gated holds this very dict."""
+
+    def open(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Forward pre-hook of the whole model.
+
+        Every layer reads gates that were made outside of it, so they are there again when gradient checkpointing runs
+        it a second time, and FSDP2 has the embedding whole at this moment.
+        """
+        self.gates = gate(self.embedding, self.scale, self.smax) if self.fixed is None else self.fixed
+        self.values.update(self.split(self.gates))
+
+    def split(self, units: Tensor) -> dict[str, Tensor]:
+        """One number a unit, [units], by group."""
+        return dict(zip(self.sizes, units.split(list(self.sizes.values())), strict=True))
+
+    def close(self) -> None:
+        """Forget the gates of the last pass, which hold on to its graph."""
+        self.gates = None
+        self.values.clear()
+
+    @torch.no_grad()
+    def clamp(self) -> None:
+        """Keep |e| within its limit."""
+        local(self.embedding).clamp_(-LIMIT, LIMIT)
+
+
+class GatedAttachment(Attachment):
+    """An attachment whose parts are multiplied by hard attention. Subclasses add parts, and place their hooks too."""
+
+    def __init__(self, units: Mapping[str, int], smax: float) -> None:
+        super().__init__()
+        self.attention = HardAttention(units, smax)
+
+    def place(self, model: nn.Module) -> None:
+        """Make the gates before anything of the model runs."""
+        model.register_forward_pre_hook(self.attention.open)
+
+    def factors(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Factors of the attachment's own parameters, by their names in it, from factors per unit (1 − a^{<t})."""
+        return {}

@@ -1,0 +1,191 @@
+"""What every method with hard attention does: anneal, regularise, protect, remember (HAT, arXiv 1801.01423)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import (
+    ApplyTo,
+    Batch,
+    Cost,
+    Mask,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Reading,
+    Setting,
+    Stage,
+    View,
+)
+from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions
+from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+class HardAttentionMethod(Method):
+    """Base of the methods with hard attention: subclasses say what is gated and which parameters units own."""
+
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
+    binary: ClassVar[bool] = False
+    """Whether the gates of a learnt domain are 0 and 1 alone."""
+
+    class Config(MethodConfig):
+        """Options of every method with hard attention."""
+
+        smax: float = Field(400.0, gt=1, allow_inf_nan=False)
+        """Largest s of a = σ(s · e): how close to 0 and 1 the gates get."""
+        sparsity: float = Field(0.75, ge=0, allow_inf_nan=False)
+        """λ: weight of the share of free units that a domain takes."""
+        annealing_cycles: int = Field(1, ge=1)
+        """How often s rises from 1/smax to smax while a domain is learnt. The original rises once an epoch; with one
+        pass over the data, or with `max_steps`, that is once."""
+        apply_to: ApplyTo = "update"
+        """What the masks act on. The papers write gradients, which Adam's normalisation mostly undoes."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._embeddings: dict[str, Tensor] = {}
+        self._parts: dict[str, Tensor] = {}
+        self._taken: Tensor | None = None
+        self._mask: Mask | None = None
+        self._step = 0
+
+    # -- what differs from method to method -------------------------------------------------------------------
+
+    def build(self, model: nn.Module, domains: int) -> GatedAttachment:
+        """What is attached to a model that has learnt, or is learning, so many domains; on the default device."""
+        raise NotImplementedError
+
+    def factors(self, stage: Stage, attachment: GatedAttachment, free: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Factors by parameter name from factors per unit, 1 − a^{<t}; without more, those of the attachment."""
+        return {f"{PREFIX}{self.name}.{name}": values for name, values in attachment.factors(free).items()}
+
+    def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
+        """Say what is trained when the model is fine-tuned; without more, everything but the gates."""
+
+    # -- hooks ------------------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        """Where the model is frozen, no second method may add parameters: it would freeze them."""
+        super().check(setting)
+        if self.freezes:
+            refuse_other_additions(self, setting)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Embedding and parts; in memory their copy, the mask, and the copy that it restores after an update.
+
+        An embedding is kept for each domain, and of the parts what a domain has of its own.
+        """
+        with torch.device("meta"):
+            one, two = self.build(model, 1), self.build(model, 2)
+        units = one.attention.embedding.numel()
+        added, more = (sum(parameter.numel() for parameter in each.parameters()) for each in (one, two))
+        own = more - added
+        return Cost(
+            memory_bytes=12 * (added - units) + 16 * units,
+            disk_bytes=4 * (added - units - own),
+            disk_bytes_per_domain=4 * (units + own),
+            parameters=added,
+        )
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Attach the parts as they were left, with a new embedding; protect what earlier domains use."""
+        self._mask = self._taken = None
+        attachment = self.build(stage.model, stage.index)
+        self._fill(attachment)
+        attachment.attach(stage.model, self.name, freeze=self.freezes)
+        if self._embeddings:
+            device = attachment.attention.embedding.device
+            gates = [settled(values, self.config.smax, self.binary) for values in self._embeddings.values()]
+            self._taken = torch.stack(gates).amax(0).to(device)
+            free = attachment.attention.split(1 - self._taken)
+            self._mask = Mask(self.factors(stage, attachment, free), self.config.apply_to)
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """No views: say which s the coming pass has."""
+        attention = attached(stage.model, self.name).attention
+        attention.scale = annealed(self._step, stage.steps, self.config.smax, self.config.annealing_cycles)
+        return []
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """λ · R."""
+        gates = attached(stage.model, self.name).attention.gates
+        return {"sparsity": self.config.sparsity * regulariser(gates, self._taken)}
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """What earlier domains leave free; the same all through a domain."""
+        return self._mask
+
+    def after_step(self, stage: Stage) -> None:
+        """Count the step and keep the embedding within its limit."""
+        self._step += 1
+        attached(stage.model, self.name).attention.clamp()
+
+    def end_domain(self, stage: Stage) -> None:
+        """Keep the domain's embedding and the parts."""
+        attachment = detach(stage.model, self.name)
+        attachment.attention.close()
+        kept = {name: value.detach().cpu().clone() for name, value in attachment.named_parameters()}
+        self._embeddings[stage.domain] = kept.pop("attention.embedding")
+        self._parts = kept
+        self._mask = self._taken = None
+        self._step = 0
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """The parts and gates of the text's domain; nothing for a text of none, or of one that is not learnt yet."""
+        if reading.domain not in self._embeddings:
+            return model
+        number = list(self._embeddings).index(reading.domain) + 1
+        attachment = self.build(model, number)
+        self._fill(attachment)
+        attachment.attach(model, self.name)
+        attention = attachment.attention
+        attention.embedding.requires_grad_(False).copy_(self._embeddings[reading.domain])
+        attention.fixed = settled(attention.embedding, self.config.smax, self.binary)
+        self.at_end_task(model, attachment)
+        return model
+
+    def memory(self) -> Memory:
+        """An embedding for each domain, the parts, and inside a domain the number of steps taken."""
+        tensors = {f"embedding/{name}": value for name, value in self._embeddings.items()}
+        tensors |= {f"part/{name}": value for name, value in self._parts.items()}
+        if not tensors and not self._step:
+            return Memory()
+        return Memory(tensors, {"domains": list(self._embeddings)} | ({"step": self._step} if self._step else {}))
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take back embeddings, parts and the number of steps."""
+        domains = memory.facts.get("domains", [])
+        self._embeddings = {name: memory.tensors[f"embedding/{name}"] for name in domains}
+        self._parts = {
+            key.removeprefix("part/"): value for key, value in memory.tensors.items() if key.startswith("part/")
+        }
+        self._step = int(memory.facts.get("step", 0))
+
+    def _fill(self, attachment: GatedAttachment) -> None:
+        """Give the attachment the parts that are remembered; what is new to it keeps its start.
+
+        Raises:
+            MethodError: the memory is of another model.
+        """
+        own = dict(attachment.named_parameters())
+        embeddings = (("attention.embedding", value) for value in self._embeddings.values())
+        for name, value in (*self._parts.items(), *embeddings):
+            if name in own and own[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"model's {tuple(own[name].shape)}. Its memory belongs to another model."
+                )
+        with torch.no_grad():
+            for name in own.keys() & self._parts.keys():
+                own[name].copy_(self._parts[name])

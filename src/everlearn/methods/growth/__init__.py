@@ -1,0 +1,1 @@
+"""Methods that grow the model."""

@@ -1,0 +1,337 @@
+"""ELLE: a model that grows with each domain, keeps what it computed, and reads each domain behind a prompt."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import BlockSource
+from everlearn.data.reservoir import Reservoir
+from everlearn.errors import MethodError
+from everlearn.methods.base import (
+    FORWARD,
+    Batch,
+    Cost,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Reading,
+    Setting,
+    Stage,
+    View,
+    register,
+)
+from everlearn.methods.distillation.teacher import round_alike
+from everlearn.methods.engine.attachment import attached, detach
+from everlearn.methods.growth.growth import (
+    FORMS,
+    NewLayers,
+    added_parameters,
+    choose_layers,
+    form_of,
+    grow,
+    grown_config,
+)
+from everlearn.methods.growth.recovery import Lesson, Recovery, projection
+from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
+from everlearn.methods.rehearsal.replay import Replay
+from everlearn.model.objectives import config_of, output_head
+
+REPLAY = "replay/"
+PROMPT = "prompt/"
+RECOVERY = "elle_recovery"
+_Amount = int | list[int]
+
+
+@register
+class ELLE(Method):
+    """ELLE (arXiv 2203.06311): efficient lifelong pre-training by function-preserving growth.
+
+    Before each domain but the first the model is made wider and deeper by copies
+    (:mod:`everlearn.methods.growth.growth`). Then it recovers what the approximation cost: at update u of the first U the loss is
+
+        L = (1 − r) · L_t + r · T² · KL(p_before(·; T) ‖ p(·; T)),   r = max(0, 1 − u/U)
+
+    at the labelled positions, with the model before it grew as the teacher. A share of the text is of earlier domains,
+    and every text is read with the trained prompt of its own domain, at test too. After each domain the model is a
+    plain transformers model of its new size; prompts and old text are in the method's memory.
+
+    What differs from the paper: its runs have no teacher, and recover in updates of their own on old text alone before
+    the domain begins (5,000 before 20,000). This loss is an option of the authors' code, with other teachers.
+    Here recovery is the first part of the domain's own steps, on its mixture of new and old text. The authors' model
+    has prompts from its first pre-training on; here the first domain of the stream is the first that has one. They
+    copy features at random; here every feature is copied before one is copied twice.
+    """
+
+    name = "elle"
+    title = "ELLE"
+    paper = "https://arxiv.org/abs/2203.06311"
+    needs = Needs(
+        old_data=True,
+        domain_id_test=True,
+        extra_parameters=True,
+        peft=False,
+        anatomy=True,
+    )
+    identity: ClassVar[dict[str, Any] | None] = {"add_layers": 0, "add_heads": 0, "prompts": False, "share": 0}
+    grows = 2
+    """The model that comes out of a domain is another one, with more layers and wider ones."""
+
+    class Config(MethodConfig):
+        """Options of ELLE."""
+
+        add_layers: _Amount = 1
+        """Layers added before a domain: one number, or one for each growth (the last goes on). The authors grow 6
+        layers by 2, 2, 1, 1."""
+        add_heads: _Amount = 1
+        """Heads added to every layer before a domain; hidden size and neurons grow in proportion. In grouped-query
+        attention these are key-value heads, each with its queries. As many as there are double the width, exactly.
+        The authors grow 6 heads by 2, 2, 1, 1."""
+        grow_first: bool = False
+        """Grow before the first domain too."""
+        new_layers: NewLayers = "copy"
+        """`copy` a layer (as published), or let its copy write nothing at first (`identity`): exact, in models that
+        normalise before their blocks (GPT-2, Llama)."""
+        noise: float = Field(0.01, ge=0, allow_inf_nan=False)
+        """Standard deviation of what is added to weights that read copies, so that they do not stay the same."""
+        recovery: float = Field(0.2, ge=0, le=1)
+        """U as a share of the steps; 0.2 is the authors' 5,000 of 25,000."""
+        temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+        """T."""
+        prompts: bool = True
+        """A trained prompt for each domain."""
+        share: float = Field(0.1, ge=0, lt=1)
+        """Share of the training tokens that is of earlier domains."""
+        capacity: int = Field(2048, ge=1)
+        """Blocks kept of all earlier domains together."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        for option in ("add_layers", "add_heads"):
+            amount = getattr(self.config, option)
+            if (isinstance(amount, list) and not amount) or min(amount if isinstance(amount, list) else [amount]) < 0:
+                raise MethodError(f"Method 'elle', option '{option}': numbers from 0 upwards (got {amount!r}).")
+        self.needs = replace(type(self).needs, old_data=self.config.share > 0, domain_id_test=self.config.prompts)
+        self.grows = 1 if self.config.grow_first else type(self).grows
+        self._replay = Replay(share=self.config.share, capacity=self.config.capacity)
+        self._prompts: dict[str, Tensor] = {}
+        self._lineage: list[int] = []
+        self._next_lineage: list[int] = []
+        self._teacher: nn.Module | None = None
+        self._teacher_domains: tuple[str, ...] = ()
+        self._recovers = False
+        self._domains: dict[bytes, int] = {}
+        self._step = 0
+
+    # -- what it fits ------------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        """The architecture must be able to grow, and nothing else may hold on to the old shapes."""
+        super().check(setting)
+        kind = config_of(setting.model).model_type
+        if kind not in FORMS:
+            raise MethodError(f"Method 'elle' cannot grow a '{kind}' model; it can grow {', '.join(sorted(FORMS))}.")
+        if self.config.new_layers == "identity" and not form_of(setting.model).pre_norm:
+            raise MethodError(
+                f"Method 'elle', option 'new_layers': 'identity' is not exact in a '{kind}' model, which normalises "
+                "after its blocks. Set `new_layers: copy`."
+            )
+        if len(setting.methods) > 1:
+            other = next(method for method in setting.methods if method is not self)
+            raise MethodError(
+                f"Method 'elle' replaces the model by a larger one, which method '{other.label}' would not know. "
+                "Remove one of them (elle replays old text itself: `share`)."
+            )
+        attention = config_of(setting.model)._attn_implementation
+        if self.config.prompts and attention not in ("sdpa", "eager"):
+            raise MethodError(
+                f"Method 'elle', option 'prompts': a prompt that all documents of a row see needs "
+                f"`model.attn_implementation: sdpa` or eager (got '{attention}'). Change it, or set `prompts: false`."
+            )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The largest growth, from the model as it is; later ones cost in proportion. A teacher while it recovers."""
+        if config_of(model).model_type not in FORMS:
+            return Cost()  # :meth:`check` refuses it
+        replay = self._replay.cost(model)
+        layers, heads = (max(_each(amount)) for amount in (self.config.add_layers, self.config.add_heads))
+        prompt = grown_config(model, heads=heads).hidden_size if self.config.prompts else 0
+        teaches = self.config.recovery > 0 and layers + heads > 0
+        held = sum(parameter.numel() for parameter in model.parameters()) if teaches else 0
+        return Cost(
+            memory_bytes=replay.memory_bytes + 4 * held + 16 * prompt,
+            disk_bytes=replay.disk_bytes,
+            disk_bytes_per_domain=4 * prompt,
+            parameters=added_parameters(model, layers, heads) + 2 * prompt,
+            passes_per_step=self.config.recovery * FORWARD if teaches else 0.0,
+        )
+
+    # -- a domain ----------------------------------------------------------------------------------------------
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Grow the model and the prompts of earlier domains alike; a new prompt begins at random."""
+        prompts = {name: self._prompts[name] for name in stage.earlier if name in self._prompts}
+        self._next_lineage = self._lineage
+        layers, heads = self._amounts(stage)
+        if layers or heads:
+            lineage = self._lineage or list(range(config_of(stage.model).num_hidden_layers))
+            copied = choose_layers(lineage, layers)
+            grown = grow(stage.model, copied, heads, noise=self.config.noise, new_layers=self.config.new_layers)
+            self._next_lineage = [lineage[origin] for origin in grown.origins]
+            if self.config.recovery > 0:
+                self._recovers = True
+                self._teach(stage.model, prompts)
+                Recovery().attach(grown.model, RECOVERY)
+            prompts = {name: vector[grown.hidden] for name, vector in prompts.items()}
+            stage.model = grown.model
+        if self.config.prompts:
+            config = config_of(stage.model)
+            new = torch.randn(config.hidden_size) * config.initializer_range
+            DomainPrompts(torch.stack([*prompts.values(), new])).attach(stage.model, self.name)
+            self._domains = self._whose({name: number for number, name in enumerate(prompts)})
+
+    def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
+        """The domain with old text mixed in."""
+        return self._replay.training_data(source, stage)
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """Nothing to add to the pass; the prompts are told whose text the rows are, the head what the teacher says."""
+        rows = self._rows(stage, batch)
+        if rows is not None:
+            attached(stage.model, self.name).rows = rows
+        weight = self.recovery_weight(stage)
+        if self._recovers and weight > 0:
+            features, project = self._taught(stage, batch, rows)
+            recovery = attached(stage.model, RECOVERY)
+            recovery.lesson = Lesson(features, project, batch["labels"].flatten(), weight, self.config.temperature)
+        return []
+
+    def after_step(self, stage: Stage) -> None:
+        """Count u, and let the teacher go when it has nothing more to say."""
+        self._step += 1
+        if self.recovery_weight(stage) == 0:
+            self._teacher = None
+
+    def end_domain(self, stage: Stage) -> None:
+        """Leave a plain model; keep the prompts and a sample of the text."""
+        if self.config.prompts:
+            vectors = detach(stage.model, self.name).vectors.detach().cpu()
+            names = [*(name for name in stage.earlier if name in self._prompts), stage.domain]
+            self._prompts = {name: vector.clone() for name, vector in zip(names, vectors, strict=True)}
+        if self._recovers:
+            detach(stage.model, RECOVERY)
+        self._recovers, self._teacher, self._teacher_domains, self._domains = False, None, (), {}
+        self._lineage, self._step = self._next_lineage, 0
+        self._replay.end_domain(stage)
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """A learnt domain's text is read with its prompt, which fine-tuning may change; other text without one."""
+        if reading.domain in reading.learnt and reading.domain in self._prompts:
+            DomainPrompts(self._prompts[reading.domain][None]).attach(model, self.name)
+        return model
+
+    @property
+    def tested_as_saved(self) -> bool:
+        """Without prompts the model is read as it is."""
+        return not self.config.prompts
+
+    def recovery_weight(self, stage: Stage) -> float:
+        """r = max(0, 1 − u/U)."""
+        last = self.config.recovery * stage.steps
+        return max(0.0, 1 - self._step / last) if last > 0 else 0.0
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """Prompts, old text, and which layer descends from which; within a domain, as it began."""
+        replay = self._replay.memory()
+        tensors = {f"{REPLAY}{name}": value for name, value in replay.tensors.items()}
+        tensors |= {f"{PROMPT}{name}": value for name, value in self._prompts.items()}
+        facts: dict[str, Any] = {"lineage": self._lineage} if self._lineage else {}
+        facts |= {"replay": replay.facts} if replay else {}
+        facts |= {"step": self._step} if self._step and self._recovers else {}
+        return Memory(tensors, facts)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take it back."""
+        parts: dict[str, dict[str, Tensor]] = {REPLAY: {}, PROMPT: {}}
+        for name, value in memory.tensors.items():
+            for prefix, part in parts.items():
+                if name.startswith(prefix):
+                    part[name.removeprefix(prefix)] = value
+        self._prompts = parts[PROMPT]
+        self._lineage, self._step = list(memory.facts.get("lineage", [])), int(memory.facts.get("step", 0))
+        if "replay" in memory.facts:
+            self._replay.load_memory(Memory(parts[REPLAY], memory.facts["replay"]))
+
+    # -- details -----------------------------------------------------------------------------------------------
+
+    def _amounts(self, stage: Stage) -> tuple[int, int]:
+        """Layers and heads to add before a domain."""
+        growth = stage.index - self.grows
+        if growth < 0:
+            return 0, 0
+        layers, heads = (_each(amount) for amount in (self.config.add_layers, self.config.add_heads))
+        return layers[min(growth, len(layers) - 1)], heads[min(growth, len(heads) - 1)]
+
+    def _teach(self, model: nn.Module, prompts: dict[str, Tensor]) -> None:
+        """The model before it grew, with the prompts that it had: it is not needed for anything else any more."""
+        self._teacher = model.requires_grad_(False).eval()
+        self._teacher_domains = tuple(prompts)
+        if prompts:
+            DomainPrompts(torch.stack(list(prompts.values()))).attach(model, self.name)
+
+    def _taught(self, stage: Stage, batch: Batch, rows: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """What enters the teacher's vocabulary projection at each label, [N, H], and that projection."""
+        teacher = self._teacher
+        head = output_head(teacher) if teacher is not None else None
+        if teacher is None or head is None:
+            raise MethodError("Method 'elle' has no teacher: run `begin_domain` before the first step.")
+        if self._teacher_domains and rows is not None:
+            known = torch.where(rows < len(self._teacher_domains), rows, NO_PROMPT)
+            attached(teacher, self.name).rows = known
+        round_alike(teacher, stage.model)
+        seen: list[Tensor] = []
+        # Forward hooks see the arguments as pre-hooks left them: the labelled positions alone.
+        handle = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))
+        try:
+            with torch.no_grad():
+                stage.objective.forward(teacher, batch)
+        finally:
+            handle.remove()
+        return seen[0], projection(head)
+
+    def _whose(self, numbers: dict[str, int]) -> dict[bytes, int]:
+        """Digest of each kept block to the number of its domain: a batch does not say where a row is from."""
+        memory = self._replay.memory()
+        if not memory:
+            return {}
+        kept = Reservoir.from_memory(memory.tensors, memory.facts)
+        pairs = zip(kept.blocks, kept.domains, strict=True)
+        return {_digest(block["input_ids"]): numbers[domain] for block, domain in pairs if domain in numbers}
+
+    def _rows(self, stage: Stage, batch: Batch) -> Tensor | None:
+        """Number of the domain of each row, [B] on the CPU; this domain's is the last."""
+        if not self.config.prompts:
+            return None
+        plain = batch.get("plain_ids", batch["input_ids"]).cpu().numpy()
+        current = len(attached(stage.model, self.name).vectors) - 1
+        return torch.tensor([self._domains.get(_digest(row), current) for row in plain])
+
+
+def _each(amount: _Amount) -> list[int]:
+    return amount if isinstance(amount, list) else [amount]
+
+
+def _digest(tokens: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(tokens, np.int32).tobytes(), digest_size=16).digest()

@@ -1,0 +1,106 @@
+"""A teacher's word mixed into the loss of each label, inside the model's own forward pass (ELLE, arXiv 2203.06311)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from everlearn.errors import ModelError
+from everlearn.methods.engine.attachment import Attachment
+from everlearn.model.objectives import IGNORE, LOGITS_PER_CHUNK, output_head
+
+Project = Callable[[Tensor], Tensor]
+"""Features [N, H] to logits [N, V]."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the head is told before a pass: the teacher's side of the KL, and its weight r.
+
+    Attributes:
+        features: what enters the teacher's vocabulary projection, [N, H].
+        project: that projection.
+        labels: of the student's first N rows at the head, [N].
+        weight: r.
+        temperature: T.
+    """
+
+    features: Tensor
+    project: Project
+    labels: Tensor
+    weight: float
+    temperature: float
+
+
+class Recovery(Attachment):
+    """Hooks the vocabulary projection, where the objective makes a loss of each label.
+
+    A loss that is mixed there is averaged with all the others over the accumulated batch, so it weighs the same however
+    batches are cut or distributed, and (1 − r) reaches the objective's own loss.
+
+    Attributes:
+        lesson: for the next pass; without one nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lesson: Lesson | None = None
+
+    def place(self, model: nn.Module) -> None:
+        """Hook the vocabulary projection."""
+        head = output_head(model)
+        if head is None:
+            raise ModelError(f"'{type(model).__name__}' has no vocabulary head to learn from a teacher at.")
+        head.register_forward_hook(self._mix)
+
+    def _mix(self, head: nn.Module, args: tuple[Tensor, ...], losses: Tensor) -> Tensor | None:
+        """(1 − r) · loss + r · T² · KL for each label; other rows at the head (other methods' views) are left alone."""
+        lesson, self.lesson = self.lesson, None
+        if lesson is None:
+            return None
+        count = len(lesson.labels)
+        divergence = kl_per_row(args[0][:count], projection(head), lesson.features, lesson.project, lesson.temperature)
+        divergence = divergence.masked_fill(lesson.labels == IGNORE, 0)
+        mixed = (1 - lesson.weight) * losses[:count] + lesson.weight * divergence
+        return torch.cat([mixed, losses[count:]]) if len(losses) > count else mixed
+
+
+def projection(head: nn.Module) -> Project:
+    """The projection itself, whatever the objective has put in its place for the time of a pass."""
+    return functools.partial(type(head).forward, head)
+
+
+def kl_per_row(
+    student: Tensor, project: Project, teacher: Tensor, teach: Project, temperature: float, rows: int | None = None
+) -> Tensor:
+    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)) of each row, [N] float32.
+
+    Args:
+        student: features of the student, [N, H].
+        project: its vocabulary projection.
+        teacher: features of the teacher, [N, H'].
+        teach: its vocabulary projection, to the same words.
+        temperature: T.
+        rows: projected at once, and computed again in the backward pass if there are more; None for as many as the
+            objective takes.
+    """
+
+    def part(ours: Tensor, theirs: Tensor) -> Tensor:
+        logits = project(ours).float() / temperature
+        with torch.no_grad():
+            wanted = F.log_softmax(teach(theirs).float() / temperature, -1)
+        return temperature**2 * F.kl_div(F.log_softmax(logits, -1), wanted, reduction="none", log_target=True).sum(-1)
+
+    if rows is None:
+        with torch.no_grad():
+            rows = max(1, LOGITS_PER_CHUNK // project(student[:1]).shape[-1])
+    if len(student) <= rows:
+        return part(student, teacher)
+    pairs = zip(student.split(rows), teacher.split(rows), strict=True)
+    return torch.cat([checkpoint(part, ours, theirs, use_reentrant=False) for ours, theirs in pairs])

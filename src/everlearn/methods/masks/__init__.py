@@ -1,0 +1,1 @@
+"""Methods that hold back a part of the update."""

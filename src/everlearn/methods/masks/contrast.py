@@ -1,0 +1,61 @@
+"""The contrast of DAS: which representations are a pair, and the loss over the rows of all processes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from everlearn.methods.engine.processes import GatherGrad, everywhere, rank
+
+Pair = Literal["correct", "interleaved"]
+
+
+def contrasted(rows: int, fraction: float) -> int:
+    """Rows of a batch that are contrasted: the fraction, but two at least where there are two."""
+    return min(rows, max(2, round(fraction * rows)))
+
+
+def paired(full: Tensor, again: Tensor, pair: Pair = "correct") -> tuple[Tensor, Tensor]:
+    """Anchors and their positives from two representations of the same texts in the same order, [n, H] each.
+
+    `interleaved` is the released code: it stacks the two copies behind each other (a text's copies are n rows apart)
+    and takes neighbouring rows as pairs, so that from two texts on hardly an anchor's positive is its own text.
+    """
+    if pair == "correct":
+        return full, again
+    both = torch.cat([full, again])
+    return both[0::2], both[1::2]
+
+
+def contrast(
+    full: Tensor, again: Tensor, previous: Tensor | None, temperature: float, gather_grad: GatherGrad = "full"
+) -> Tensor:
+    """InfoNCE between texts (the contrastive loss of arXiv 2302.03241).
+
+    −(1/N) Σ_n log( e^{s(a_n, p_n)/τ} / Σ_j (e^{s(a_n, p_j)/τ} + e^{s(a_n, v_j)/τ}) ), s the cosine, in float32, with
+    N the rows of all processes together.
+
+    Args:
+        full: representations a, [n, H].
+        again: representations p of the same texts in the same order, under another dropout, [n, H].
+        previous: representations v through the gated network, [n, H]; None leaves their terms out.
+        temperature: τ.
+        gather_grad: `full`: the gradient reaches the gathered rows of every process, summed, so once the processes'
+            gradients are averaged, as DDP and FSDP do, the result is that of one process with all rows. `local` is
+            the released code: every process takes the whole loss, but differentiates its own rows only, so that the
+            average is 1/W of it on W processes.
+
+    Returns:
+        The mean over this process's rows (`local`: over all rows).
+    """
+    anchors = F.normalize(full.float(), dim=-1)
+    others = [again] if previous is None else [again, previous]
+    first = rank() * len(anchors)
+    if gather_grad == "local":
+        anchors, first = everywhere(anchors, gather_grad), 0
+    candidates = [everywhere(F.normalize(other.float(), dim=-1), gather_grad) for other in others]
+    logits = torch.cat([anchors @ rows.T for rows in candidates], dim=1) / temperature
+    return F.cross_entropy(logits, torch.arange(first, first + len(anchors), device=logits.device))

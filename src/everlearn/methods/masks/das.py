@@ -1,0 +1,303 @@
+"""DAS: soft-masking of what important units may change, and a contrast that integrates old and new knowledge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.importance import accumulate, general_importance, normalise, unit_importance
+from everlearn.importance.proxy import has_dropout
+from everlearn.methods.base import (
+    FORWARD,
+    Batch,
+    Cost,
+    Mask,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Setting,
+    Stage,
+    View,
+    register,
+)
+from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.masks.contrast import contrast, contrasted, paired
+from everlearn.methods.masks.das_mask import mask_factors
+from everlearn.methods.masks.das_options import VARIANTS, DASConfig
+from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
+from everlearn.model.gates import row_gates
+from everlearn.model.modes import evaluating, training
+
+if TYPE_CHECKING:
+    from everlearn.data.blocks import BlockSource
+    from everlearn.model.objectives import Outputs
+
+Map = dict[str, Tensor]
+
+
+@register
+class DAS(Method):
+    """Continual domain-adaptive pre-training with soft-masking (arXiv 2302.03241).
+
+    Importance of a unit (attention head, neuron, output): I = (1/N) Σ_n |∂L(x_n)/∂g| at g = 1 (eq. 3); before the
+    first domain with L = KL of two dropout passes, which stands in for general knowledge (eq. 5), after each domain
+    with its own loss. Each map is squashed to [0, 1) layer by layer, and the largest over general knowledge and all
+    earlier domains counts. While a domain is learnt the parameters of a unit change by (1 − I) of what they would
+    (eq. 4), and a contrast pulls a text's representation towards itself under another dropout and away from all other
+    texts and from what the gated network (g = I) makes of any text.
+    """
+
+    name = "das"
+    title = "DAS"
+    paper = "https://arxiv.org/abs/2302.03241"
+    needs = Needs(importance_pass=True, peft=False, anatomy=True)
+    variants = VARIANTS
+    identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}
+
+    class Config(DASConfig):
+        """Options of DAS."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, importance_pass=self._important and self.config.scores == "measured")
+        self._general: Map = {}
+        self._importance: Map = {}
+        self._specific: Map = {}
+        self._learnt: list[str] = []
+        self._measured_before: int | None = None
+        self._mask: Mask | None = None
+
+    @property
+    def _gated(self) -> bool:
+        """Whether the contrast looks through importance gates."""
+        return self.config.contrast > 0 and self.config.contrast_kind != "simcse"
+
+    @property
+    def _important(self) -> bool:
+        """Whether importance is used for anything."""
+        return self.config.strength > 0 or self._gated
+
+    def check(self, setting: Setting) -> None:
+        """The contrast needs representations of texts; the mask a model that is trained; the proxy dropout; Wiki+… a
+        general corpus."""
+        super().check(setting)
+        options = self.config
+        if options.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
+            raise MethodError(
+                f"Method '{self.label}', option 'contrast': it compares representations of whole texts, but an "
+                "encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
+            )
+        if self._gated and options.contrast_kind == "specific" and options.anchor == "masked":
+            raise MethodError(
+                f"Method '{self.label}', option 'anchor': with `contrast_kind: specific` both representations are "
+                "gated, which the masked pass of the loss is not. Set `anchor: plain`."
+            )
+        if not self._important:
+            return
+        if not options.accumulate and options.general == "none":
+            raise MethodError(
+                f"Method '{self.label}', option 'accumulate': without it only general knowledge is protected, and "
+                "`general: none` leaves nothing. Choose another `general`."
+            )
+        if options.strength > 0:
+            refuse_frozen_model(self, setting, ", or set `strength: 0`")
+            layout = anatomy(setting.model)
+            ones = {site.name: torch.ones(site.units) for site in self._sites(layout)}
+            mask_factors(setting.model, layout, ones, options.qkv_mask_axis)
+        self._check_general(setting)
+
+    def _check_general(self, setting: Setting) -> None:
+        general = self.config.general
+        if general in ("corpus_kl", "corpus_loss") and not setting.has_general:
+            raise MethodError(
+                f"Method '{self.label}', option 'general': '{general}' measures importance on the recipe's general "
+                "corpus, and there is none. Name one (the recipe's own `general`), or set the option to `proxy`."
+            )
+        proxy = self.config.scores == "measured" and general in ("proxy", "corpus_kl")
+        if proxy and self.config.proxy_dropout and not has_dropout(setting.model):
+            raise MethodError(
+                f"Method '{self.label}', option 'general': the proxy for general knowledge compares two passes with "
+                "different dropout, but every dropout rate of this model is 0. Set `general: none`, or give the model "
+                "dropout."
+            )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row.
+
+        Two where a pass of the batch's own rows is one of the three (plain text, ``anchor: masked``) or nothing is
+        gated. The general importance, once in a stream, adds twice ``samples`` to the first domain.
+        """
+        options, layout = self.config, anatomy(model)
+        extra = 0.0
+        if options.contrast:
+            own = options.contrast_kind != "specific" and (layout.kind != "encoder" or options.anchor == "masked")
+            extra = (1 if own else 2) + self._gated * (FORWARD if options.stop_gradient_prev else 1)
+        if not self._important:
+            return Cost(passes_per_step=extra * options.contrast_fraction)
+        sites = self._sites(layout)
+        units = sum(site.units for site in sites)
+        held = (12 if options.contrast_kind == "specific" else 8) * units
+        if options.strength:
+            ones = {site.name: torch.ones(site.units) for site in sites}
+            factors = mask_factors(model, layout, ones, options.qkv_mask_axis)
+            parameters = dict(model.named_parameters())
+            # Each factor is held by this method and, beside its parameter, by the training step.
+            held += sum(8 * factor.numel() for factor in factors.values())
+            if options.apply_to == "update":
+                held += sum(parameters[name].numel() * parameters[name].element_size() for name in factors)
+        return Cost(
+            memory_bytes=held,
+            disk_bytes=8 * units,
+            passes_per_step=extra * options.contrast_fraction,
+            passes_per_domain=options.samples if options.scores == "measured" else 0,
+        )
+
+    # -- importance -------------------------------------------------------------------------------------------
+
+    def begin_domain(self, stage: Stage) -> None:
+        """General importance, unless it is remembered already; then this domain's mask."""
+        self._mask, self._specific = None, {}
+        if not self._important:
+            return
+        known = bool(self._importance) if self.config.accumulate else self._measured_before == stage.index
+        if self.config.general != "none" and not known:
+            self._general = self._map(stage, *self._general_source(stage))
+            self._importance, self._measured_before = dict(self._general), stage.index
+        device = next(stage.model.parameters()).device
+        self._importance = {name: values.to(device) for name, values in self._importance.items()}
+        if self._importance and self.config.strength:
+            free = {name: 1 - self.config.strength * values for name, values in self._importance.items()}
+            factors = mask_factors(stage.model, stage.anatomy, free, self.config.qkv_mask_axis)
+            self._mask = Mask(factors, self.config.apply_to)
+        if self.config.contrast_kind == "specific":
+            self._specific = {name: 1 - values for name, values in self._importance.items()}
+
+    def end_domain(self, stage: Stage) -> None:
+        """The domain's own importance: its training loss, on masked input where the objective masks (eq. 3)."""
+        self._mask, self._specific = None, {}
+        if not self._important or not self.config.accumulate:
+            return
+        new = self._map(stage, stage.source, proxy=False)
+        self._importance = accumulate([self._importance, new] if self._importance else [new])
+        self._learnt = [*self._learnt, stage.domain]
+
+    def _general_source(self, stage: Stage) -> tuple[BlockSource, bool]:
+        """What text general importance is measured on, and whether by the proxy."""
+        if self.config.general == "proxy":
+            return stage.source, True
+        if stage.general is None:
+            raise MethodError(f"Method '{self.label}', option 'general': the stage has no general corpus.")
+        return stage.general, self.config.general == "corpus_kl"
+
+    def _map(self, stage: Stage, source: BlockSource, proxy: bool) -> Map:
+        """Importance in [0, 1) on a text: by the proxy (eq. 5) or by the training loss (eq. 3), or random."""
+        options, sites = self.config, self._sites(stage.anatomy)
+        batches = stage.batches(options.samples, source)
+        if options.scores == "random":
+            raw = {site.name: torch.rand(site.units) for site in sites}
+        elif proxy:
+            raw = general_importance(
+                stage.model,
+                batches,
+                stage.objective,
+                sites,
+                options.reduce,
+                dropout=options.proxy_dropout,
+                text=options.proxy_input,
+                representation=options.proxy_output,
+                softmax=options.proxy_softmax,
+            )
+        else:
+            if options.domain_input == "plain":
+                batches = ({**batch, "input_ids": _plain_ids(batch)} for batch in batches)
+            with (training if options.domain_dropout else evaluating)(stage.model):
+                raw = unit_importance(stage.model, batches, stage.objective.per_sample_loss, sites, options.reduce)
+        return normalise(raw, options.normalise)
+
+    # -- the mask ---------------------------------------------------------------------------------------------
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """1 − strength · I for every parameter of a unit; the same all through a domain."""
+        return self._mask
+
+    def _sites(self, layout: Anatomy) -> tuple[Site, ...]:
+        return tuple(site for site in layout.sites if site.kind in self.config.units)
+
+    # -- the contrast -----------------------------------------------------------------------------------------
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """Unmasked rows to contrast: the text, again under another dropout, and gated by the importance.
+
+        The text itself is in the batch already unless the objective masked it.
+        """
+        if not self.config.contrast:
+            return []
+        inputs = self._contrasted(stage, batch)
+        new = View(inputs, self._specific or None)
+        views = [new] if self._has_anchor(batch) else [new, new]
+        if self._gated and self._importance and not self.config.stop_gradient_prev:
+            views.append(View(inputs, self._importance))
+        return views
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """λ times the contrast of mean hidden states."""
+        if not self.config.contrast:
+            return {}
+        hidden = list(outputs.views)
+        if self._has_anchor(batch):
+            hidden.insert(0, outputs.hidden[: len(hidden[0])])
+        if self._gated and self._importance and self.config.stop_gradient_prev:
+            # In a pass of its own: in the batch's, its rows would be differentiated whether they need it or not.
+            inputs, rows = self._contrasted(stage, batch), len(hidden[0])
+            with torch.no_grad(), row_gates(stage.model, [(rows, self._importance)]):
+                hidden.append(stage.objective.hidden(stage.model, inputs))
+        full, again, *gated = [state.float().mean(1) for state in hidden]
+        full, again = paired(full, again, self.config.pair)
+        previous = gated[0] if gated else None
+        loss = contrast(full, again, previous, self.config.temperature, self.config.gather_grad)
+        return {"contrast": self.config.contrast * loss}
+
+    def _contrasted(self, stage: Stage, batch: Batch) -> Batch:
+        inputs = {**stage.objective.inputs(batch), "input_ids": _plain_ids(batch)}
+        rows = contrasted(len(batch["labels"]), self.config.contrast_fraction)
+        return {name: value[:rows] for name, value in inputs.items()}
+
+    def _has_anchor(self, batch: Batch) -> bool:
+        """Whether the batch's own pass gives the first representation."""
+        plain = "plain_ids" not in batch or self.config.anchor == "masked"
+        return plain and self.config.contrast_kind != "specific"
+
+    # -- state ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """Importance for general knowledge, the accumulated importance, and the domains that are in it."""
+        if not self._importance:
+            return Memory()
+        tensors = {f"general/{name}": value for name, value in self._general.items()}
+        tensors |= {f"accumulated/{name}": value for name, value in self._importance.items()}
+        facts: dict[str, Any] = {"domains": list(self._learnt)}
+        if not self.config.accumulate:
+            facts["measured_before"] = self._measured_before
+        return Memory(tensors, facts)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take the maps back."""
+        maps: dict[str, Map] = {"general": {}, "accumulated": {}}
+        for key, value in memory.tensors.items():
+            kind, name = key.split("/", 1)
+            maps[kind][name] = value
+        self._general, self._importance = maps["general"], maps["accumulated"]
+        self._learnt = list(memory.facts.get("domains", []))
+        self._measured_before = memory.facts.get("measured_before")
+
+
+def _plain_ids(batch: Batch) -> Tensor:
+    """The text before masking."""
+    return batch.get("plain_ids", batch["input_ids"])

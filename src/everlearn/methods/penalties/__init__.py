@@ -1,0 +1,1 @@
+"""Methods that add a penalty on the weights."""

@@ -1,0 +1,1 @@
+"""Methods that add soft prompts."""

@@ -1,0 +1,123 @@
+"""One trained vector per domain, read with every text of it (ELLE, arXiv 2203.06311, §3.3).
+
+ELLE puts a domain's prompt behind the first token. Here it also has the first token's position, so that a row may be
+as long as the model's longest input, and so that all documents packed into a row are equally near to it. It takes
+part in every layer's attention and is taken out of the last hidden state, so that what follows sees the text alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.methods.engine.attachment import Attachment
+from everlearn.model.anatomy import kind_of
+from everlearn.model.objectives import config_of
+
+NO_PROMPT = -1
+"""Number of the domain of a row that is read without a prompt."""
+
+
+class DomainPrompts(Attachment):
+    """Prompts in front of the base model's layers.
+
+    Attributes:
+        vectors: one for each domain, [D, H].
+        rows: number of the domain of each row of the next pass, [B] on the CPU; rows beyond them (other methods'
+            views), and all rows when it is None, are of the last domain.
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(vectors.clone())
+        self.rows: Tensor | None = None
+        self._at = 0
+        self._padding: int | None = None
+
+    def place(self, model: nn.Module) -> None:
+        """Hook the base model: encoders get the prompt behind the first token, decoders, who look back, before it."""
+        base: Any = model.base_model
+        self._at = 1 if kind_of(model) == "encoder" else 0
+        tables = (module for name, module in base.named_modules() if name.endswith("position_embeddings"))
+        self._padding = getattr(next(tables, None), "padding_idx", None)
+        base.register_forward_pre_hook(self._insert, with_kwargs=True)
+        base.register_forward_hook(self._remove)
+
+    def _insert(
+        self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
+        given |= given.pop("kwargs", {})
+        ids, embedded = given.pop("input_ids", None), given.get("inputs_embeds")
+        if embedded is None:
+            embedded = base.get_input_embeddings()(ids)  # type: ignore[operator]
+        domains, everywhere = self._domains(len(embedded))
+        prompt = self.vectors[domains.clamp(min=0)][:, None].to(embedded.dtype)
+        positions = given.get("position_ids")
+        if positions is None:
+            positions = self._positions(embedded, ids)
+        if given.get("attention_mask") is not None or not (everywhere and self._at):
+            given["attention_mask"] = self._mask(base, given.get("attention_mask"), positions, domains >= 0)
+        given["inputs_embeds"] = self._between(embedded, prompt)
+        given["position_ids"] = self._between(positions, positions[:, :1])
+        if given.get("token_type_ids") is not None:
+            given["token_type_ids"] = self._between(given["token_type_ids"], given["token_type_ids"][:, :1])
+        return (), given
+
+    def _remove(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        hidden = output.last_hidden_state
+        output.last_hidden_state = torch.cat([hidden[:, : self._at], hidden[:, self._at + 1 :]], 1)
+        return output
+
+    def _between(self, row: Tensor, new: Tensor) -> Tensor:
+        return torch.cat([row[:, : self._at], new, row[:, self._at :]], 1)
+
+    def _domains(self, rows: int) -> tuple[Tensor, bool]:
+        """Number of the domain of each row, [B], and whether each has one; those told are used once."""
+        told, self.rows = self.rows, None
+        domains = torch.full((rows,), len(self.vectors) - 1)
+        if told is not None:
+            domains[: len(told)] = told
+        return domains.to(self.vectors.device), bool((domains >= 0).all())
+
+    def _positions(self, embedded: Tensor, ids: Tensor | None) -> Tensor:
+        """The positions that the model would count itself, [B, S]."""
+        shape = embedded.shape[:2]
+        if self._padding is None or ids is None:
+            first = 0 if self._padding is None else self._padding + 1
+            return torch.arange(first, first + shape[1], device=embedded.device).expand(shape)
+        real = (ids != self._padding).long()
+        return real.cumsum(1) * real + self._padding
+
+    def _mask(self, base: nn.Module, mask: Tensor | None, positions: Tensor, has: Tensor) -> Tensor:
+        """The attention mask with the prompt, which every token of its row sees; a row without one does not."""
+        if mask is None and self._at:
+            mask = torch.ones_like(positions)
+        elif mask is None:
+            mask = _causal(positions)
+        if mask.dim() == 2:
+            return self._between(mask, has[:, None].to(mask.dtype))
+        whole = mask.new_ones(len(mask), mask.shape[1], mask.shape[2] + 1, mask.shape[3] + 1)
+        text = [i for i in range(whole.shape[3]) if i != self._at]
+        at = torch.tensor(text, device=mask.device)
+        whole[:, :, at[:, None], at] = mask
+        whole[:, :, at, self._at] = has[:, None, None].to(mask.dtype)
+        whole[:, :, self._at, : self._at] = whole[:, :, self._at, self._at + 1 :] = bool(self._at)
+        if config_of(base)._attn_implementation == "sdpa":
+            return whole
+        dtype = self.vectors.dtype
+        return torch.zeros(whole.shape, dtype=dtype, device=mask.device).masked_fill_(~whole, torch.finfo(dtype).min)
+
+
+def _causal(positions: Tensor) -> Tensor:
+    """What each token of a decoder sees, [B, 1, S, S]: earlier ones of its own document, of which each has positions
+    from its start on (as transformers reads packed rows)."""
+    starts = torch.zeros_like(positions)
+    starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+    document = starts.cumsum(1)
+    size = positions.shape[1]
+    earlier = torch.ones(size, size, dtype=torch.bool, device=positions.device).tril()
+    return ((document[:, :, None] == document[:, None, :]) & earlier)[:, None]

@@ -1,0 +1,1 @@
+"""Methods that train on old text again."""

@@ -1,0 +1,195 @@
+"""DER++: replayed text with the representations that the model once had of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import Block
+from everlearn.data.reservoir import Reservoir
+from everlearn.errors import MethodError
+from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.engine.processes import processes, rank
+from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.model.anatomy import kind_of
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import IGNORE, config_of
+from everlearn.seeding import seed_for
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+@register
+class DERpp(Method):
+    """Dark experience replay++ (arXiv 2004.07211, eq. 6), for pre-training as in arXiv 2302.03241.
+
+    L = L_t + α · E[‖h(x) − z‖²] + β · E[ℓ(x)] over remembered sequences x, with z the model's last hidden state of x,
+    [S, H], after the domain of x (mean over tokens and features), and ℓ the objective's own loss. Both expectations are
+    estimated on the same rows, as many as the batch has, drawn uniformly with replacement, in the batch's own forward
+    pass. The paper stores outputs of the classifier; a language model's would be a vocabulary for each token, so the
+    last hidden state takes their place, as in the DAS authors' code.
+
+    After each domain a uniform sample of its sequences is kept, and z is computed without dropout. A sequence is masked
+    once, the way training masks, and always the same afterwards. Row i of a domain's training meets the same remembered
+    row however batches are cut and on however many processes.
+    """
+
+    name = "derpp"
+    title = "DER++"
+    paper = "https://arxiv.org/abs/2004.07211"
+    needs = Needs(old_data=True)
+    identity: ClassVar[dict[str, Any] | None] = {"alpha": 0, "beta": 0}
+
+    class Config(MethodConfig):
+        """Options of DER++."""
+
+        alpha: float = Field(0.5, ge=0, allow_inf_nan=False)
+        """α, the weight of the distance to the stored representations."""
+        beta: float = Field(0.5, ge=0, allow_inf_nan=False)
+        """β, the weight of the loss on replayed sequences; 0 is DER."""
+        per_domain: int = Field(100, ge=1)
+        """Sequences kept of each domain: the DAS paper's 16.4 K tokens are 100 of 164."""
+        capacity: int = Field(600, ge=1)
+        """Sequences kept in all. When more domains are learnt than fit, each keeps an equal share."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, old_data=self._active)
+        self._blocks: dict[str, Tensor] = {}
+        self._hidden = torch.empty(0)
+        self._domains: list[str] = []
+        self._masks: list[int] = []
+        self._met = 0
+        self._rows: list[int] = []
+        self._labels = torch.empty(0)
+
+    @property
+    def _active(self) -> bool:
+        return self.config.alpha > 0 or self.config.beta > 0
+
+    def check(self, setting: Setting) -> None:
+        """Replayed rows must be as wide as a batch's, which an encoder-decoder's are not."""
+        super().check(setting)
+        if self._active and kind_of(setting.model) == "encoder-decoder":
+            raise MethodError(
+                "Method 'derpp' does not work with encoder-decoder models: their rows differ in width, and replayed "
+                "rows share the batch's forward pass. Use 'replay'."
+            )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Of each kept sequence its hidden state in float32 and up to three 4-byte numbers a token, for rows of the
+        usual length (the recipe's may be shorter); one more row a row. Storing hidden states takes one forward pass
+        over the kept sequences of each domain."""
+        if not self._active:
+            return Cost()
+        config = config_of(model).get_text_config()
+        tokens = self.config.capacity * min(USUAL_BLOCK, getattr(config, "max_position_embeddings", USUAL_BLOCK))
+        held = tokens * (4 * config.hidden_size + 12)
+        return Cost(memory_bytes=held, disk_bytes=held, passes_per_step=1.0)
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """As many remembered sequences as the batch has, with labels, masked as they were when they were stored."""
+        if not self._active or not self._domains:
+            return []
+        self._rows = self._draw(stage, len(batch["labels"]))
+        length, now = self._blocks["input_ids"].shape[1], batch["input_ids"].shape[1]
+        if length != now:
+            raise MethodError(
+                f"Method 'derpp' remembers sequences of {length} tokens, but those of domain '{stage.domain}' have "
+                f"{now}. Set `data.block_size` to {length}."
+            )
+        device = batch["input_ids"].device
+        old = {name: value.to(device) for name, value in self._collated(stage, self._rows).items()}
+        self._labels = (old["labels"] != IGNORE).sum(1)
+        wanted = old["labels"] if self.config.beta else None
+        return [View(stage.objective.inputs(old), labels=wanted, positions=old.get("positions"))]
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """α times the squared distance, β times the loss; each a mean over rows, so that no row counts more."""
+        if not outputs.views:
+            return {}
+        losses = {}
+        if self.config.alpha:
+            now = outputs.views[0].float()
+            stored = self._hidden[self._rows].to(device=now.device, dtype=torch.float32)
+            losses["distance"] = self.config.alpha * (now - stored).square().mean()
+        if (nats := outputs.view_losses[0]) is not None:
+            losses["replay"] = self.config.beta * (nats.sum(1) / self._labels.clamp(min=1)).mean()
+        return losses
+
+    def end_domain(self, stage: Stage) -> None:
+        """Keep a sample of the domain with the hidden states that it has now, and make room for it."""
+        self._met, self._rows, self._labels = 0, [], torch.empty(0)
+        if not self._active:
+            return
+        share = max(1, self.config.capacity // (len(set(self._domains)) + 1))
+        share = min(share, self.config.per_domain)
+        sample = Reservoir(share, seed_for(stage.seed, "derpp", stage.index))
+        blocks = stage.source.fresh(seed_for(stage.seed, "derpp order", stage.index))
+        count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
+        sample.extend(islice(blocks, count), stage.domain)
+
+        # The order of a reservoir is not random, and what makes room later is the end of each domain's rows.
+        chosen = [sample.blocks[place] for place in torch.randperm(len(sample)).tolist()]
+        new = {key: torch.from_numpy(np.stack([block[key] for block in chosen])) for key in chosen[0]}
+        places = [self._domains[:row].count(domain) for row, domain in enumerate(self._domains)]
+        kept = [row for row, place in enumerate(places) if place < share]
+        kept = kept[max(0, len(kept) + len(sample) - self.config.capacity) :]
+        first = max(self._masks, default=-1) + 1
+        self._blocks = {key: torch.cat([self._blocks[key][kept], new[key]]) if kept else new[key] for key in new}
+        self._domains = [self._domains[row] for row in kept] + sample.domains
+        self._masks = [self._masks[row] for row in kept] + list(range(first, first + len(sample)))
+        hidden = self._hidden_states(stage, list(range(len(kept), len(self._domains))))
+        self._hidden = torch.cat([self._hidden[kept], hidden]) if kept else hidden
+
+    def _draw(self, stage: Stage, rows: int) -> list[int]:
+        """Remembered rows for this process's next rows of the stage, whose global numbers are as the loader's."""
+        first = self._met + rank() * rows
+        self._met += rows * processes()
+        return [
+            seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in range(first, first + rows)
+        ]
+
+    def _collated(self, stage: Stage, rows: list[int]) -> Batch:
+        """Remembered rows as the objective collates them, with masks that depend on the sequence alone."""
+        blocks: list[Block] = [{key: value[row].numpy() for key, value in self._blocks.items()} for row in rows]
+        objective = stage.objective.reseeded(stage.seed, "derpp")
+        return objective.collate(blocks, [self._masks[row] for row in rows])
+
+    def _hidden_states(self, stage: Stage, rows: list[int]) -> Tensor:
+        """z of remembered rows, [rows, S, H] float32: rounded further, it would depend on the number of processes."""
+        device = next(stage.model.parameters()).device
+        parts = []
+        with torch.no_grad(), torch.autocast(device.type, enabled=False), evaluating(stage.model):
+            for start in range(0, len(rows), stage.batch_size):
+                batch = self._collated(stage, rows[start : start + stage.batch_size])
+                inputs = {name: value.to(device) for name, value in stage.objective.inputs(batch).items()}
+                parts.append(stage.objective.hidden(stage.model, inputs).to("cpu", torch.float32))
+        return torch.cat(parts)
+
+    def memory(self) -> Memory:
+        """The sequences, their hidden states, domains and mask numbers, and how many training rows have met them."""
+        if not self._domains:
+            return Memory()
+        tensors = {f"blocks/{key}": value for key, value in self._blocks.items()}
+        facts = {"domains": list(self._domains), "masks": list(self._masks), "met": self._met}
+        return Memory(tensors | {"hidden": self._hidden}, facts)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        self._blocks = {
+            key.removeprefix("blocks/"): value for key, value in memory.tensors.items() if key.startswith("blocks/")
+        }
+        self._hidden = memory.tensors["hidden"]
+        self._domains = [str(domain) for domain in memory.facts["domains"]]
+        self._masks = [int(number) for number in memory.facts["masks"]]
+        self._met = int(memory.facts["met"])

@@ -1,0 +1,324 @@
+"""Where the heads, neurons, projections and the vocabulary head of a model are.
+
+A *unit* is an attention head, a feed-forward neuron or an output neuron. A *site* is a group of units that are scaled
+together: one attention block's heads, one layer's neurons, one layer's outputs. Multiplying a unit by a gate and
+differentiating with respect to it gives the unit's importance (arXiv 2302.03241, eq. 3); scaling the parameters that
+belong to a unit protects it (same paper, eq. 4).
+
+    head     scales the head's context vector: the input of the attention's output projection
+    neuron   scales the first feed-forward projection before the activation; in a gated feed-forward (Llama, Gemma,
+             ModernBERT …) the product that enters the second projection
+    output   scales the second feed-forward projection before dropout and residual
+
+Names of modules and parameters are those of the model that was passed in, with PEFT adapters or wrappers in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.errors import MethodError, ModelError, did_you_mean
+from everlearn.model.architectures import (
+    Architecture,
+    Attention,
+    FeedForward,
+    Kind,
+    Stack,
+    architecture_of,
+    register_architecture,
+)
+
+__all__ = [
+    "Anatomy",
+    "Architecture",
+    "Attention",
+    "FeedForward",
+    "Owned",
+    "Site",
+    "Stack",
+    "anatomy",
+    "head_path",
+    "kind_of",
+    "register_architecture",
+]
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A parameter whose entries along one dimension belong to the units of a site.
+
+    Attributes:
+        parameter: its name in ``model.named_parameters()``.
+        dim: the dimension that the units run along.
+        dims: number of dimensions of the parameter.
+        group: units that share the same entries (query heads per key-value head).
+        each: neighbouring entries of one unit (or group).
+        tile: how often the whole sequence of units repeats (3 in a fused query-key-value projection).
+    """
+
+    parameter: str
+    dim: int
+    dims: int
+    group: int = 1
+    each: int = 1
+    tile: int = 1
+
+    def factors(self, units: Tensor) -> Tensor:
+        """Spread factors per unit, [units], over the parameter: a tensor that broadcasts to it.
+
+        Entries that several units share take the smallest factor, which is 1 minus the largest importance: a
+        key-value head that any of its query heads needs is protected.
+        """
+        values = units.view(-1, self.group).amin(1).repeat_interleave(self.each).repeat(self.tile)
+        return values.view([-1 if dim == self.dim else 1 for dim in range(self.dims)])
+
+
+@dataclass(frozen=True)
+class Site:
+    """One group of gated units.
+
+    Attributes:
+        name: stable name, such as "layers.0.attention.heads", "decoder.1.cross_attention.heads".
+        kind: what the units are.
+        units: how many there are.
+        width: features per unit (the head size; 1 for neurons and outputs).
+        module: the module whose input or output is multiplied by the gate.
+        where: which of the two.
+        owned: the parameters that belong to the units (arXiv 2302.03241, eq. 4): queries, keys and values by rows,
+            the attention's output projection by columns and without its bias, both feed-forward projections by rows.
+    """
+
+    name: str
+    kind: Literal["head", "neuron", "output"]
+    units: int
+    width: int
+    module: str
+    where: Literal["input", "output"]
+    owned: tuple[Owned, ...]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What is where in a model.
+
+    Attributes:
+        kind: which part of a transformer it has.
+        sites: the gated units, from the first layer to the last.
+        head: path of the module that takes the last hidden state and begins the vocabulary head; "" if there is none.
+        linears: paths of the projections of all attentions and feed-forwards (`nn.Linear`, `Conv1D` or a PEFT layer
+            around one).
+    """
+
+    kind: Kind
+    sites: tuple[Site, ...]
+    head: str
+    linears: tuple[str, ...]
+
+    def parameter_factors(self, unit_factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Factors per unit to factors per parameter.
+
+        Args:
+            unit_factors: site name to factors, [units]; sites that are not named leave their parameters alone.
+
+        Returns:
+            Parameter name to a tensor that broadcasts to the parameter. Where several sites own a parameter, their
+            factors are multiplied. With LoRA the rows of B and the columns of A belong to the units of the layer
+            around them; the other factor of the product is shared by all units and stays free.
+
+        Raises:
+            MethodError: no such site, or the wrong number of units.
+        """
+        check_units(self.sites, unit_factors)
+        result: dict[str, Tensor] = {}
+        for site in self.sites:
+            if site.name not in unit_factors:
+                continue
+            for owned in site.owned:
+                factors = owned.factors(unit_factors[site.name])
+                known = result.get(owned.parameter)
+                result[owned.parameter] = factors if known is None else known * factors
+        return result
+
+
+def check_units(sites: tuple[Site, ...], values: Mapping[str, Tensor]) -> None:
+    """Raise ``MethodError`` unless every name is a site and every last dimension is its number of units."""
+    units = {site.name: site.units for site in sites}
+    for name, value in values.items():
+        if name not in units:
+            raise MethodError(f"The model has no unit site '{name}'.{did_you_mean(name, units)}")
+        if value.shape[-1:] != (units[name],):
+            raise MethodError(
+                f"Unit site '{name}' has {units[name]} units, but the values for it have shape {tuple(value.shape)}. "
+                "Importance belongs to the model that it was measured on."
+            )
+
+
+def anatomy(model: nn.Module) -> Anatomy:
+    """Find everything in a model.
+
+    Args:
+        model: a transformers model, with or without a language-model head, PEFT adapters or a distributed wrapper.
+            Only its structure is read, so it may be on the meta device. Nothing is cached: adapters may come and go.
+
+    Raises:
+        ModelError: the architecture is not in the table, or the model does not look as the table says.
+    """
+    path, inner = _inner(model)
+    architecture = architecture_of(inner.config.model_type)
+    prefix = inner.base_model_prefix
+    base = _join(path, prefix) if prefix and hasattr(inner, prefix) else path
+    sites: list[Site] = []
+    linears: list[str] = []
+    for stack in architecture.stacks:
+        layers = _find(model, _join(base, stack.layers))
+        for index, _ in enumerate(layers.children() if layers is not None else ()):
+            layer = _Layer(model, _join(base, f"{stack.layers}.{index}"), f"{stack.name}.{index}")
+            for attention in stack.attentions:
+                sites.append(layer.heads(attention, inner.config.num_attention_heads))
+                linears += [layer.at(projection) for projection in (*attention.inputs, attention.output)]
+            sites += layer.neurons_and_outputs(stack.feed_forward)
+            linears += [layer.at(projection) for projection in layer.widening(stack.feed_forward)]
+            linears.append(layer.at(stack.feed_forward.output))
+    if not sites:
+        raise ModelError(f"'{type(inner).__name__}' has none of the layers of a '{inner.config.model_type}' model.")
+    head = _join(path, architecture.head)
+    return Anatomy(architecture.kind, tuple(sites), head if _find(model, head) is not None else "", tuple(linears))
+
+
+def head_path(model: nn.Module) -> str:
+    """Path of the module that takes the last hidden state and begins the vocabulary head.
+
+    Raises:
+        ModelError: the architecture is not in the table, or the model has no vocabulary head.
+    """
+    path, inner = _inner(model)
+    head = _join(path, architecture_of(inner.config.model_type).head)
+    if _find(model, head) is None:
+        raise ModelError(
+            f"'{type(inner).__name__}' has no vocabulary head ('{head}' is missing). Choose a checkpoint with a "
+            "language-model head (`model.path`)."
+        )
+    return head
+
+
+def kind_of(model: nn.Module) -> Kind:
+    """Whether a model is an encoder, a decoder or both.
+
+    Raises:
+        ModelError: the architecture is not in the table.
+    """
+    return architecture_of(_inner(model)[1].config.model_type).kind
+
+
+class _Layer:
+    """One layer of a stack: looks up its projections and describes its sites."""
+
+    def __init__(self, model: nn.Module, path: str, name: str) -> None:
+        self.model, self.path, self.name = model, path, name
+
+    def at(self, projection: str) -> str:
+        return f"{self.path}.{projection}"
+
+    def size(self, projection: str) -> tuple[int, int]:
+        """(in, out) features of a projection, whatever is wrapped around it."""
+        module = _find(self.model, self.at(projection))
+        for _, linear in _linears(module):
+            features = linear.weight.shape if isinstance(linear, Conv1D) else (linear.in_features, linear.out_features)
+            return int(features[0]), int(features[1])
+        raise ModelError(f"The model has no linear projection at '{self.at(projection)}', as its architecture should.")
+
+    def widening(self, block: FeedForward) -> list[str]:
+        """The widening projections that this configuration has."""
+        return [projection for projection in block.inputs if _find(self.model, self.at(projection)) is not None]
+
+    def rows(self, projection: str, group: int = 1, each: int = 1, tile: int = 1) -> Iterator[Owned]:
+        """What belongs to a projection's output features: weight rows, bias, LoRA's B.
+
+        Quantised weights are packed integers: none of them is trained, so none of them can be protected.
+        """
+        for name, linear in _linears(_find(self.model, self.at(projection))):
+            if ".lora_A." in f".{name}." or not torch.is_floating_point(linear.weight):
+                continue
+            at = _join(self.at(projection), name)
+            yield Owned(f"{at}.weight", 1 if isinstance(linear, Conv1D) else 0, 2, group, each, tile)
+            if linear.bias is not None:
+                yield Owned(f"{at}.bias", 0, 1, group, each, tile)
+
+    def columns(self, projection: str, each: int) -> Iterator[Owned]:
+        """What belongs to a projection's input features: weight columns, LoRA's A."""
+        for name, linear in _linears(_find(self.model, self.at(projection))):
+            if ".lora_B." not in f".{name}." and torch.is_floating_point(linear.weight):
+                at = _join(self.at(projection), name)
+                yield Owned(f"{at}.weight", 0 if isinstance(linear, Conv1D) else 1, 2, each=each)
+
+    def heads(self, block: Attention, heads: int) -> Site:
+        features = self.size(block.output)[0]
+        width = features // heads
+        owned: list[Owned] = []
+        for projection in block.inputs:
+            out = self.size(projection)[1]
+            if len(block.inputs) > 1:
+                owned += self.rows(projection, group=features // out, each=width)
+            elif out != 3 * features:
+                raise ModelError(
+                    f"'{self.at(projection)}' gives {out} features, but query, key and value of {heads} heads with "
+                    f"{width} features are {3 * features}: fused grouped-query attention is not supported."
+                )
+            elif block.interleaved:
+                owned += self.rows(projection, each=3 * width)
+            else:
+                owned += self.rows(projection, each=width, tile=3)
+        owned += self.columns(block.output, width)
+        name = f"{self.name}.{block.name}.heads"
+        return Site(name, "head", heads, width, self.at(block.output), "input", tuple(owned))
+
+    def neurons_and_outputs(self, block: FeedForward) -> list[Site]:
+        neurons, outputs = self.size(block.output)
+        first = self.widening(block)
+        repeats = [self.size(projection)[1] // neurons for projection in first]
+        gated = sum(repeats) > 1
+        owned = [
+            owned for projection, tile in zip(first, repeats, strict=True) for owned in self.rows(projection, tile=tile)
+        ]
+        module, where = (block.output, "input") if gated else (first[0], "output")
+        last = tuple(self.rows(block.output))
+        return [
+            Site(f"{self.name}.ffn.neurons", "neuron", neurons, 1, self.at(module), where, tuple(owned)),  # type: ignore[arg-type]
+            Site(f"{self.name}.ffn.output", "output", outputs, 1, self.at(block.output), "output", last),
+        ]
+
+
+def _inner(model: nn.Module) -> tuple[str, PreTrainedModel]:
+    """The outermost transformers model, inside PEFT, DDP or torch.compile, and its path."""
+    for path, module in model.named_modules():
+        if isinstance(module, PreTrainedModel):
+            return path, module
+    raise ModelError(f"'{type(model).__name__}' is not a transformers model, so its heads and neurons cannot be found.")
+
+
+def _linears(module: nn.Module | None) -> Iterator[tuple[str, nn.Linear]]:
+    """The linear layers at or inside a module, the wrapped layer before its adapters, with their relative paths."""
+    for name, child in module.named_modules() if module is not None else ():
+        if isinstance(child, (nn.Linear, Conv1D)):
+            yield name, child  # type: ignore[misc]
+
+
+def _find(model: nn.Module, path: str) -> nn.Module | None:
+    """The module at a path, or None."""
+    for part in path.split(".") if path else ():
+        found = getattr(model, part, None)
+        if not isinstance(found, nn.Module):
+            return None
+        model = found
+    return model
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

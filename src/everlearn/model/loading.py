@@ -1,0 +1,121 @@
+"""Models and tokenizers from the hub or a folder, with errors that say what to do; weights are always float32."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from everlearn.errors import ModelError, did_you_mean
+from everlearn.model.architectures import architecture_of
+from everlearn.seeding import seeded
+
+if TYPE_CHECKING:
+    from everlearn.config.recipe import Model
+
+CLASSES: dict[str, Any] = {
+    "encoder": AutoModelForMaskedLM,
+    "decoder": AutoModelForCausalLM,
+    "encoder-decoder": AutoModelForSeq2SeqLM,
+}
+
+
+@contextlib.contextmanager
+def _explained(what: str, path: str, key: str) -> Iterator[None]:
+    """Turn what transformers and the hub raise into a sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if Path(path).exists():
+            raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
+        near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*")]) if "/" in path else ""
+        raise ModelError(
+            f"'{path}' (`{key}`) is no local folder, and the hub did not give a {what} of that name: {first}"
+            f"{near if near.startswith(' Did') else ''} Without a network, download it elsewhere and give its folder."
+        ) from error
+
+
+def load_config(recipe: Model) -> Any:
+    """The model's configuration; nothing else is read."""
+    if recipe.config is not None:
+        options = dict(recipe.config)
+        model_type = options.pop("model_type")
+        with _explained("configuration", model_type, "model.config.model_type"):
+            return AutoConfig.for_model(model_type, **options)
+    with _explained("model", str(recipe.path), "model.path"):
+        return AutoConfig.from_pretrained(
+            str(recipe.path), revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+        )
+
+
+def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer of a recipe."""
+    path = recipe.tokenizer or str(recipe.path)
+    with _explained("tokenizer", path, "model.tokenizer" if recipe.tokenizer else "model.path"):
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, revision=None if recipe.tokenizer else recipe.revision, trust_remote_code=recipe.trust_remote_code
+        )
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
+    """The base model of a recipe in float32 and training-ready, from its checkpoint or from random weights."""
+    config = load_config(recipe)
+    kind = architecture_of(config.model_type).kind
+    if recipe.config is not None:
+        with seeded(seed, "weights"):
+            return CLASSES[kind].from_config(
+                config, dtype=torch.float32, attn_implementation=recipe.attn_implementation
+            )
+    return load_weights(str(recipe.path), kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code)
+
+
+def load_weights(
+    path: str, kind: str, attention: str = "sdpa", revision: str | None = None, trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """A checkpoint with a language-model head in float32, whatever it was saved in.
+
+    Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
+    to the computation (`train.bf16`), not to the master weights.
+    """
+    with _explained("model", path, "model.path"):
+        model, info = CLASSES[kind].from_pretrained(
+            path,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+        )
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(
+            f"'{path}' (`model.path`) has no weights for {', '.join(missing[:3])}{' …' if len(missing) > 3 else ''}: "
+            "it was saved without its language-model head. Use the checkpoint it came from."
+        )
+    return model
+
+
+def quiet() -> None:
+    """Keep the libraries' notices out of a terminal that shows our own."""
+    for name in ("transformers", "datasets", "accelerate", "peft", "httpx", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()

@@ -1,0 +1,425 @@
+"""What is learnt from text: masked, causal and text-to-text losses, projected onto the vocabulary only at labels.
+
+Every objective gives batches of one form: the model's own inputs, ``labels`` [B, K] and, unless every position has a
+label, ``positions`` [B, K] that say where in the sequence each label is predicted. One forward pass then serves all:
+the last hidden state is caught as it enters the vocabulary head, the labelled positions of the batch's own rows are
+kept, and the projection returns a loss for each label instead of logits. Rows that a method adds to the pass (its
+views) never reach the head. Everything happens inside ``model(...)``, so DDP and FSDP see an ordinary forward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from everlearn.errors import ModelError, RecipeError, did_you_mean
+from everlearn.model.anatomy import head_path, kind_of
+from everlearn.model.cross_entropy import cross_entropy
+from everlearn.model.gates import row_gates
+from everlearn.seeding import seed_for
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from everlearn.data.blocks import Block
+    from everlearn.methods.base import View
+
+Batch = dict[str, Tensor]
+IGNORE = -100
+LOGITS_PER_CHUNK = 2**26
+"""Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
+_NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids"})
+
+
+@dataclass
+class Outputs:
+    """What one forward pass gives.
+
+    Attributes:
+        losses: nats per label, [B, K]; 0 where there is no label.
+        items: number of labels in the batch, a scalar on the batch's device.
+        hidden: last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H].
+        views: the same for each view, in order, [b, S, H].
+        view_losses: nats per label of each view, [b, K]; None for a view without labels.
+    """
+
+    losses: Tensor
+    items: Tensor
+    hidden: Tensor
+    views: list[Tensor] = field(default_factory=list)
+    view_losses: list[Tensor | None] = field(default_factory=list)
+
+    @property
+    def loss(self) -> Tensor:
+        """Mean nats per label."""
+        return self.losses.sum() / self.items.clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Base of the objectives: subclasses turn blocks into batches, the loss is the same for all.
+
+    Attributes:
+        tokenizer: of the model.
+        seed: of random masking; the mask of a row depends on (seed, row number) only.
+        isolate: whether the documents of a packed block are hidden from each other.
+        first_position: position id of a text's first token; RoBERTa-type models count from the padding id upwards.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    seed: int = 0
+    isolate: bool = True
+    first_position: int = 0
+
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[str]]
+    """Kinds of model it works with: encoder, decoder, encoder-decoder."""
+
+    def check(self, model: nn.Module) -> None:
+        """Raise ``ModelError`` when the model or tokenizer lacks what this objective needs."""
+        kind = kind_of(model)
+        if kind not in self.kinds:
+            raise ModelError(
+                f"Objective '{self.name}' needs a model of kind {' or '.join(sorted(self.kinds))}, but "
+                f"'{type(model).__name__}' is of kind {kind}. Change `objective` or `model.path`."
+            )
+        if output_head(model) is None:
+            raise ModelError(
+                f"'{type(model).__name__}' has no vocabulary head, which objective '{self.name}' needs. Choose a "
+                "checkpoint with a language-model head (`model.path`)."
+            )
+
+    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        """A batch from blocks; `rows` are their numbers in the global order, which seed random masking."""
+        raise NotImplementedError
+
+    @property
+    def leaks(self) -> bool:
+        """Whether documents that share a packed row see each other."""
+        return not self.isolate
+
+    def reseeded(self, *parts: object) -> Objective:
+        """The same objective with another seed for its random masking."""
+        return replace(self, seed=seed_for(*parts))
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> Batch:
+        """The part of a batch that the model takes."""
+        return {name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL}
+
+    def items(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Number of labels per row, [B]."""
+        return (batch["labels"] != IGNORE).sum(1)
+
+    def forward(self, model: nn.Module, batch: Mapping[str, Tensor], views: Sequence[View] = ()) -> Outputs:
+        """One pass over the batch and every view.
+
+        Args:
+            model: the model, wrapped for distribution or not.
+            batch: as from :meth:`collate`, on the model's device.
+            views: extra rows; their inputs have the keys and lengths of the batch's.
+        """
+        inputs, labels = self.inputs(batch), batch["labels"]
+        rows = [len(labels), *(len(next(iter(view.inputs.values()))) for view in views)]
+        if views:
+            inputs = {name: torch.cat([inputs[name], *(view.inputs[name] for view in views)]) for name in inputs}
+        core = unwrap(model)
+        gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if any(view.gates is not None for view in views):
+            gated = row_gates(core, [(rows[0], None), *((n, v.gates) for n, v in zip(rows[1:], views, strict=True))])
+        labelled = [Labelled(labels, batch.get("positions")), *(Labelled(v.labels, v.positions) for v in views)]
+        with gated, _loss_at_head(core, labelled, rows) as caught:
+            losses = model(**inputs, **self.options()).logits
+        own, *rest = _apart(losses, labelled)
+        hidden = caught[0].split(rows)
+        return Outputs(own, (labels != IGNORE).sum(), hidden[0], list(hidden[1:]), rest)  # type: ignore[arg-type]
+
+    def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Mean nats per label of each row, [B]."""
+        return self.forward(model, batch).losses.sum(1) / self.items(batch).clamp(min=1)
+
+    def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
+        core = unwrap(model)
+        some = next(iter(inputs.values()))
+        labels = torch.full((len(some), 1), IGNORE, device=some.device)
+        with _loss_at_head(core, [Labelled(labels, torch.zeros_like(labels))], [len(some)]) as caught:
+            model(**inputs, **self.options())
+        return caught[0]
+
+    def longest_input(self, model: nn.Module) -> int | None:
+        """Tokens that the model's positions allow in a row; None when there is no limit."""
+        config = config_of(model)
+        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        return None if longest is None or kind_of(model) == "encoder-decoder" else int(longest) - self.first_position
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of every forward pass. The cache would undo the isolation of packed documents."""
+        return {"use_cache": False}
+
+
+@dataclass(frozen=True)
+class Masked(Objective):
+    """Masked language modelling with a fixed number of masked positions per row.
+
+    The number is fixed because on CPU every new matrix shape is compiled and kept. Of the chosen positions 80 %
+    become the mask token, 10 % a random token, 10 % stay (arXiv 1810.04805, §3.1).
+    """
+
+    probability: float = 0.15
+    isolate: bool = False
+
+    name: ClassVar[str] = "masked"
+    kinds: ClassVar[frozenset[str]] = frozenset({"encoder"})
+
+    def check(self, model: nn.Module) -> None:
+        super().check(model)
+        if self.tokenizer.mask_token_id is None:
+            raise ModelError(
+                f"Objective 'masked' needs a tokenizer with a mask token; '{self.tokenizer.name_or_path}' has none. "
+                "Set `objective: causal`, or give a tokenizer with one (`model.tokenizer`)."
+            )
+        if self.isolate and config_of(model)._attn_implementation != "sdpa":
+            raise ModelError(
+                "Isolating packed documents in an encoder needs `model.attn_implementation: sdpa` "
+                f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false`."
+            )
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        plain = np.stack([block["input_ids"] for block in blocks]).astype(np.int64)
+        count = max(1, round(self.probability * plain.shape[1]))
+        masked, positions = plain.copy(), np.zeros((len(blocks), count), np.int64)
+        labels = np.full((len(blocks), count), IGNORE, np.int64)
+        special = np.asarray(self.tokenizer.all_special_ids)
+        for i, row in enumerate(rows):
+            generator = np.random.Generator(np.random.PCG64(seed_for(self.seed, "mask", row)))
+            chosen = np.flatnonzero(~np.isin(plain[i], special))
+            chosen = np.sort(generator.permutation(chosen)[:count])
+            fate = generator.random(count)[: len(chosen)]
+            other = generator.integers(0, len(self.tokenizer), count)[: len(chosen)]
+            positions[i, : len(chosen)], labels[i, : len(chosen)] = chosen, plain[i, chosen]
+            token = np.where(fate < 0.8, self.tokenizer.mask_token_id, np.where(fate < 0.9, other, plain[i, chosen]))
+            masked[i, chosen] = token
+        batch = {"input_ids": masked, "plain_ids": plain, "positions": positions, "labels": labels}
+        tensors = {name: torch.from_numpy(value) for name, value in batch.items()}
+        if self.isolate:
+            segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
+            tensors["attention_mask"] = (segments[:, :, None] == segments[:, None, :])[:, None]
+            tensors["position_ids"] = _restarting(segments) + self.first_position
+        return tensors
+
+
+@dataclass(frozen=True)
+class Causal(Objective):
+    """Next-token prediction on packed blocks; positions restart with each document, which isolates it exactly."""
+
+    name: ClassVar[str] = "causal"
+    kinds: ClassVar[frozenset[str]] = frozenset({"decoder"})
+
+    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
+        segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
+        labels = torch.full_like(ids, IGNORE)
+        same = segments[:, 1:] == segments[:, :-1] if self.isolate else torch.ones_like(ids[:, 1:], dtype=torch.bool)
+        labels[:, :-1] = torch.where(same, ids[:, 1:], IGNORE)
+        batch = {"input_ids": ids, "labels": labels}
+        if self.isolate:
+            batch["position_ids"] = _restarting(segments)
+        return batch
+
+
+@dataclass(frozen=True)
+class TextToText(Objective):
+    """An answer from a prompt, loss on the answer only, for encoder-decoder and causal models."""
+
+    name: ClassVar[str] = "text-to-text"
+    kinds: ClassVar[frozenset[str]] = frozenset({"decoder", "encoder-decoder"})
+    decoder_start: int | None = None
+    """First decoder token of an encoder-decoder model; None for a causal model."""
+
+    @property
+    def leaks(self) -> bool:
+        """Examples never see each other: they are rows of their own, or isolated as in causal packing."""
+        return False
+
+    def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
+        if self.decoder_start is None:
+            return self._packed(blocks)
+        pad = self.tokenizer.pad_token_id
+        ids = _padded([block["input_ids"] for block in blocks], pad)
+        labels = _padded([block["labels"] for block in blocks], IGNORE)
+        shifted = labels.new_full(labels.shape, self.decoder_start)
+        shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
+        return {"input_ids": ids, "attention_mask": (ids != pad).long(), "decoder_input_ids": shifted, "labels": labels}
+
+    def _packed(self, blocks: Sequence[Block]) -> Batch:
+        ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
+        segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
+        # A label at t is predicted at t - 1, which must be of the same document.
+        wanted = [
+            np.flatnonzero((block["labels"][1:] != IGNORE) & (np.diff(block["segments"]) == 0)) for block in blocks
+        ]
+        positions = _padded(wanted, 0)
+        labels = _padded([block["labels"][1:][at] for block, at in zip(blocks, wanted, strict=True)], IGNORE)
+        return {"input_ids": ids, "position_ids": _restarting(segments), "positions": positions, "labels": labels}
+
+
+OBJECTIVES: dict[str, type[Objective]] = {cls.name: cls for cls in (Masked, Causal, TextToText)}
+DEFAULT_OBJECTIVE = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-text"}
+
+
+def make_objective(
+    name: str | None,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seed: int = 0,
+    mask_probability: float = 0.15,
+    isolate: bool | None = None,
+) -> Objective:
+    """The objective of a run, checked against the model.
+
+    Args:
+        name: masked, causal or text-to-text; None takes the one that belongs to the model's kind.
+        isolate: hide packed documents from each other; None isolates wherever that costs nothing (all but encoders).
+
+    Raises:
+        RecipeError: no such objective.
+        ModelError: model or tokenizer do not fit.
+    """
+    name = name or DEFAULT_OBJECTIVE[kind_of(model)]
+    if name not in OBJECTIVES:
+        raise RecipeError(f"There is no objective '{name}' (`objective`).{did_you_mean(name, OBJECTIVES)}")
+    options: dict[str, Any] = {"seed": seed}
+    if isolate is not None and name == TextToText.name:
+        raise RecipeError(
+            "`data.isolate_documents` has no effect on objective 'text-to-text', whose examples never see each other. "
+            "Remove it."
+        )
+    if isolate is not None:
+        options["isolate"] = isolate
+    if name == Masked.name:
+        table = next((m for n, m in model.named_modules() if n.endswith("position_embeddings")), None)
+        padding = getattr(table, "padding_idx", None)
+        options |= {"probability": mask_probability, "first_position": 0 if padding is None else padding + 1}
+    if name == TextToText.name and kind_of(model) == "encoder-decoder":
+        options["decoder_start"] = config_of(model).decoder_start_token_id
+    objective = OBJECTIVES[name](tokenizer, **options)
+    objective.check(model)
+    return objective
+
+
+def config_of(model: nn.Module) -> Any:
+    """A model's configuration (torch types every attribute of a module as a tensor or module)."""
+    return model.config
+
+
+def output_head(model: nn.Module) -> nn.Module | None:
+    """The module whose output are the logits."""
+    get: Any = model.get_output_embeddings
+    return get()
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DDP, torch.compile or DeepSpeed; FSDP2 changes a model in place and has nothing to unwrap."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (model.module if hasattr(model, "module") else None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+class Labelled(NamedTuple):
+    """Labels of some neighbouring rows, [b, K] (None: the rows have none), and where each is predicted, [b, K]."""
+
+    labels: Tensor | None
+    positions: Tensor | None
+
+
+@contextlib.contextmanager
+def _loss_at_head(model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Inside, the model's "logits" are nats per label of all labelled parts; yields a list for the hidden state."""
+    caught: list[Tensor] = []
+    first, last = model.get_submodule(head_path(model)), output_head(model)
+    if last is None:
+        raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
+    config = config_of(model).get_text_config(decoder=True)
+    cap = getattr(config, "final_logit_softcapping", None)
+    labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
+
+    def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        caught.append(args[0])
+        kept = []
+        for hidden, part in zip(args[0].split(list(rows)), parts, strict=True):
+            if part.labels is not None:
+                if part.positions is not None:
+                    hidden = hidden.gather(1, part.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
+                kept.append(hidden.flatten(0, 1))
+        return (torch.cat(kept) if len(kept) > 1 else kept[0], *args[1:])
+
+    project = last.forward
+    handle = first.register_forward_pre_hook(keep_labelled)
+    last.forward = lambda features: _chunked_loss(project, features, labels, cap)
+    if cap is not None:
+        config.final_logit_softcapping = None
+    try:
+        yield caught
+    finally:
+        handle.remove()
+        del last.forward  # the class's own forward shows again
+        if cap is not None:
+            config.final_logit_softcapping = cap
+
+
+def _apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
+    """The losses of each part in the shape of its labels; None for a part without labels."""
+    rest = losses.flatten()
+    for part in parts:
+        if part.labels is None:
+            yield None
+        else:
+            own, rest = rest.split([part.labels.numel(), rest.numel() - part.labels.numel()])
+            yield own.view(part.labels.shape)
+
+
+def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """Cross-entropy per label, [N] float32, from features [N, H], never holding more than a chunk of logits."""
+
+    def losses(part: Tensor, wanted: Tensor) -> Tensor:
+        logits = project(part).float()
+        if cap is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return cross_entropy(logits, wanted, IGNORE)
+
+    width = getattr(project.__self__, "out_features", None) or project.__self__.weight.shape[0]  # type: ignore[attr-defined]
+    rows = max(1, LOGITS_PER_CHUNK // int(width))
+    if len(features) <= rows:
+        return losses(features, labels)
+    parts = zip(features.split(rows), labels.split(rows), strict=True)
+    return torch.cat([checkpoint(losses, part, wanted, use_reentrant=False) for part, wanted in parts])
+
+
+def _restarting(segments: Tensor) -> Tensor:
+    """Positions that start again at 0 with each segment, [B, S]."""
+    index = torch.arange(segments.shape[1]).expand_as(segments)
+    starts = torch.zeros_like(index)
+    starts[:, 1:] = torch.where(segments[:, 1:] != segments[:, :-1], index[:, 1:], 0)
+    return index - starts.cummax(1).values
+
+
+def _padded(rows: Sequence[np.ndarray], value: int, multiple: int = 8) -> Tensor:
+    """Rows of different length as one int64 tensor; the width is a multiple, to keep the number of shapes small."""
+    width = max(1, -(-max(len(row) for row in rows) // multiple) * multiple)
+    out = torch.full((len(rows), width), value, dtype=torch.int64)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = torch.from_numpy(np.asarray(row, dtype=np.int64))
+    return out

@@ -1,0 +1,1 @@
+"""A run at work: the stage's trainer, its folder, its scores, its progress."""

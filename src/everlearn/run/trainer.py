@@ -1,0 +1,353 @@
+"""A thin ``transformers.Trainer`` for one stage: methods get their place in the step, data keep their exact position.
+
+What is ours: the loss of :class:`~everlearn.methods.engine.protection.Protection`, masks between backward and clipping,
+checkpoints that appear whole or not at all, and a data position that is saved instead of skipped to. Everything else
+is the ecosystem's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from everlearn import files
+from everlearn.data.loader import BlockLoader
+from everlearn.errors import MethodError, ModelError, RecipeError, RunError, TrainingDiverged
+from everlearn.methods.base import Memory, Method, Stage
+from everlearn.methods.engine.protection import Protection, local
+from everlearn.model.gathering import shared_parameters
+from everlearn.model.objectives import IGNORE, unwrap
+
+DATA_STATE = "data_state.json"
+MEMORY = "memory"
+Progress = Callable[[int], None]
+
+
+class StageTrainer(Trainer):
+    """Trains one stage under a list of methods.
+
+    Args:
+        stage: the domain, model, data and objective.
+        methods: in the recipe's order.
+        loader: batches for exactly the stage's steps.
+        args: made by :func:`~everlearn.config.arguments.training_arguments`, with ``max_steps`` set.
+        progress: called after each step with the number of steps done.
+        log: called with each line for ``metrics.jsonl``.
+    """
+
+    def __init__(
+        self,
+        *,
+        stage: Stage,
+        methods: Sequence[Method],
+        loader: BlockLoader,
+        args: TrainingArguments,
+        progress: Progress | None = None,
+        log: Callable[[dict[str, Any]], None] | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.stage, self.methods, self.loader = stage, list(methods), loader
+        self._fingerprint = loader.source.fingerprint
+        if args.fsdp and args.world_size == 1:
+            raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
+        self.protection = Protection(methods, stage)
+        super().__init__(
+            model=stage.model,
+            args=args,
+            train_dataset=loader,
+            processing_class=stage.tokenizer,
+            callbacks=[_Updates(self), *callbacks],
+        )
+        masking = [method.name for method in self.methods if type(method).mask is not Method.mask]
+        if self.is_deepspeed_enabled and masking:
+            raise MethodError(
+                f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
+                "or FSDP (`train.fsdp`)."
+            )
+        if args.fsdp and not self.is_fsdp_enabled:
+            raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
+        if self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version != 2:
+            raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
+        if self.is_fsdp_enabled and (shared := shared_parameters(stage.model)):
+            raise ModelError(
+                f"`train.fsdp` cannot shard {type(unwrap(stage.model)).__name__}: '{shared[0]}' belongs to several of "
+                "its modules, which accelerate would put into different groups. Leave `train.fsdp` out (plain DDP)."
+            )
+        self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
+        self.loss_is_scaled_for_ga = True
+        self._progress, self._write = progress, log
+        self._parts: dict[str, Tensor] = {}
+        self._bad: Tensor | None = None
+        self._mark, self._tokens_logged = (time.monotonic(), 0), 0
+        self.seconds_before, self._started = 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training this stage, over all its sessions."""
+        return self.seconds_before + time.monotonic() - self._started
+
+    @property
+    def last_loss(self) -> float | None:
+        """The last logged loss."""
+        return next((line["loss"] for line in reversed(self.state.log_history) if "loss" in line), None)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the rows that this stage has trained on, of all processes."""
+        return self.loader.tokens
+
+    # -- data -------------------------------------------------------------------------------------------------
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Whole batches, already of this process: nothing for accelerate to shard or to read ahead."""
+        # A generator of its own: opening an iterator draws from it, which would shift the dropout after a resume.
+        return DataLoader(self.loader, batch_size=None, generator=torch.Generator())
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
+        """Labels in the accumulated batch, over all processes."""
+        items = torch.stack([(batch["labels"] != IGNORE).sum() for batch in batch_samples]).sum()
+        return self.accelerator.reduce(items.to(device)) if self.args.world_size > 1 else items
+
+    # -- the step ---------------------------------------------------------------------------------------------
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The objective's mean over the whole accumulated batch plus every method's losses, each counted once."""
+        outputs, extra = self.protection.forward(model, inputs)
+        # DDP averages over processes what each has summed over its own rows.
+        total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)
+        self._add("objective", total)
+        for name, value in extra.items():
+            part = value / self.current_gradient_accumulation_steps
+            self._add(name, part)
+            total = total + part
+        return (total, outputs) if return_outputs else total
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward; at the accumulation boundary the methods' gradient masks act, before clipping."""
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self._bad is None:
+            self._bad = torch.zeros_like(loss)
+        now_bad = (self._bad == 0) & ~torch.isfinite(loss)
+        self._bad = torch.where(now_bad, float(self.state.global_step + 1), self._bad)
+        if self.accelerator.sync_gradients:
+            self.protection.mask_gradients()
+        return loss
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """The Trainer's own optimizer, with the parameter groups that the methods want."""
+        optimizer = super().create_optimizer(model)
+        groups = optimizer.param_groups
+        for method in self.methods:
+            changed = method.parameter_groups(self.stage, groups)
+            if changed is not groups:
+                groups = changed
+        optimizer.param_groups = groups
+        return optimizer
+
+    def _mean(self, value: Tensor) -> float:
+        return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)
+
+    def _add(self, name: str, value: Tensor) -> None:
+        value = value.detach()
+        self._parts[name] = value if name not in self._parts else self._parts[name] + value
+
+    # -- the log ----------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """One line for ``metrics.jsonl``; stops when the loss is not finite."""
+        if "loss" in logs:
+            now, step = time.monotonic(), self.state.global_step
+            steps = step - self._mark[1]
+            parts = {name: self._mean(value) / steps for name, value in self._parts.items()}
+            if len(parts) > 1:
+                logs |= parts
+            seconds = now - self._mark[0]
+            if seconds > 0:
+                logs["tokens_per_second"] = round((self.loader.tokens - self._tokens_logged) / seconds, 1)
+            self._tokens_logged = self.loader.tokens
+            self._parts, self._mark = {}, (now, step)
+            self.check_finite()
+        super().log(logs, start_time)
+        if "loss" in logs and self._write is not None and self.is_world_process_zero():
+            self._write({"stage": self.stage.index, "domain": self.stage.domain, "step": self.state.global_step} | logs)
+
+    def check_finite(self) -> None:
+        """Stop when a loss was not finite: the one host sync that finding this out costs, at logs and checkpoints.
+
+        Raises:
+            TrainingDiverged: with the step at which it began; nothing was saved after it.
+        """
+        bad = self._bad
+        if bad is not None and self.args.world_size > 1:
+            bad = self.accelerator.gather(bad.reshape(1)).max()
+        if bad is not None and bad > 0:
+            self._diverged("loss", int(bad))
+
+    def check_weights(self) -> None:
+        """Stop before weights are saved that the last update broke, which no loss has seen yet.
+
+        Raises:
+            TrainingDiverged: a weight is not finite.
+        """
+        with torch.no_grad():
+            trained = [parameter for parameter in self.stage.model.parameters() if parameter.requires_grad]
+            bad = torch.stack([(~torch.isfinite(local(p)).all()).float() for p in trained]).max()
+        if self.args.world_size > 1:
+            bad = self.accelerator.gather(bad.reshape(1)).max()
+        if bad > 0:
+            self._diverged("updated model", self.state.global_step)
+
+    def _diverged(self, what: str, step: int) -> NoReturn:
+        raise TrainingDiverged(
+            f"The {what} of domain '{self.stage.domain}' is not finite from step {step} on. The last good state is "
+            "kept. Start a new run with a lower `train.learning_rate` (or a smaller strength of the method)."
+        )
+
+    def on_step_end(self) -> None:
+        """Tell the progress bar."""
+        if self._progress is not None:
+            self._progress(self.state.global_step)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def fit(self, checkpoint: Path | None = None) -> Any:
+        """Train to the end of the stage, from a sealed checkpoint when one is given."""
+        if checkpoint is not None:
+            saved = files.read_json(checkpoint / DATA_STATE)
+            if saved["processes"] != self.args.world_size:
+                raise RunError(
+                    f"{checkpoint} was written by {saved['processes']} process(es) and this run has "
+                    f"{self.args.world_size}. Resume with as many, or delete the folder above it to start the domain "
+                    "again."
+                )
+            if saved["fingerprint"] != self._fingerprint:
+                raise RunError(
+                    f"The text of domain '{self.stage.domain}' is not what it was when {checkpoint} was written. "
+                    "Restore it, or delete the folder above the checkpoint to start the domain again."
+                )
+            self.loader.load_state_dict(saved["loader"])
+            self.seconds_before = float(saved["seconds"])
+        self._started = time.monotonic()
+        self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
+        self._tokens_logged = self.loader.tokens
+        return self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint beside its place and move it there when it is whole."""
+        self.check_finite()
+        self.check_weights()
+        folder = Path(str(self.args.output_dir))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        writing = folder / f"{files.PARTIAL}{name}"
+        if self.is_world_process_zero():
+            shutil.rmtree(writing, ignore_errors=True)
+            writing.mkdir(parents=True)
+        self.accelerator.wait_for_everyone()
+        with files.full_disk_is_an_error(folder / name), _output_dir(self.args, writing):
+            super()._save_checkpoint(model, trial)
+            if self.is_world_process_zero():
+                inside = writing / name
+                (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml says
+                state = {"loader": self.loader.state_dict(), "processes": self.args.world_size}
+                state["fingerprint"] = self._fingerprint
+                files.write_json(inside / DATA_STATE, state | {"seconds": self.seconds})
+                save_memories(inside / MEMORY, self.methods)
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            files.seal(writing / name)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            os.replace(writing / name, folder / name)
+            shutil.rmtree(writing, ignore_errors=True)
+            limit = self.args.save_total_limit
+            for old in checkpoints(folder)[: -limit if limit else 0]:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """A checkpoint that does not fill the model must not pass with a warning."""
+        parameters = dict(self.stage.model.named_parameters(remove_duplicate=False))
+        filled = {id(p) for name, p in parameters.items() if name not in load_result.missing_keys}
+        empty = [name for name in load_result.missing_keys if name in parameters and id(parameters[name]) not in filled]
+        if empty:
+            raise RunError(f"The checkpoint has no weights for {', '.join(empty[:3])}: it is of another model.")
+
+
+class _output_dir:  # noqa: N801
+    """Points the Trainer at another folder for a moment."""
+
+    def __init__(self, args: TrainingArguments, folder: Path) -> None:
+        self.args, self.folder, self.before = args, folder, args.output_dir
+
+    def __enter__(self) -> None:
+        self.args.output_dir = str(self.folder)
+
+    def __exit__(self, *exception: object) -> None:
+        self.args.output_dir = self.before
+
+
+class _Updates(TrainerCallback):
+    """The update masks' place in the Trainer's step."""
+
+    def __init__(self, trainer: StageTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
+        self.trainer.protection.before_update()
+
+    def on_optimizer_step(self, *args: object, **kwargs: object) -> None:
+        self.trainer.protection.after_update()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
+        self.trainer.on_step_end()
+        # A stage shorter than `logging_steps` has a line in the log too, and every stage has its last loss there.
+        control.should_log |= state.global_step >= state.max_steps
+        return control
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders of a stage, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+
+
+def save_memories(folder: Path, methods: Sequence[Method]) -> None:
+    """Each method's memory as ``<method>.safetensors`` and ``<method>.json``; nothing for an empty one."""
+    for method in methods:
+        memory = method.memory()
+        if memory.tensors:
+            files.save_tensors(folder / f"{method.name}.safetensors", memory.tensors, {"method": method.name})
+        if memory:
+            files.write_json(folder / f"{method.name}.json", memory.facts)
+
+
+def load_memories(folder: Path, methods: Sequence[Method]) -> None:
+    """Give each method what it saved; a method that saved nothing is left as it is."""
+    for method in methods:
+        facts, tensors = folder / f"{method.name}.json", folder / f"{method.name}.safetensors"
+        if facts.is_file():
+            loaded = files.load_tensors(tensors) if tensors.is_file() else {}
+            method.load_memory(Memory(tensors=loaded, facts=files.read_json(facts)))
+
+
+def save_model(model: nn.Module, tokenizer: Any, folder: Path) -> None:
+    """The model and tokenizer as ``save_pretrained`` writes them."""
+    core: Any = unwrap(model)
+    core.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,1 @@
+"""What looks at a recipe, a model or a method without training."""

@@ -1,0 +1,348 @@
+"""What a run will take, before it is started: tokens, steps, memory, disk and time, with and without the methods."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import TrainingArguments
+from transformers.trainer_utils import SaveStrategy
+
+from everlearn.config.arguments import training_arguments
+from everlearn.config.recipe import Recipe
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.loader import BlockLoader
+from everlearn.learner import ContinualLearner
+from everlearn.methods import build
+from everlearn.methods.base import Cost, Method
+from everlearn.model.loading import load_model
+from everlearn.model.objectives import LOGITS_PER_CHUNK
+from everlearn.run.progress import Reporter
+from everlearn.run.trainer import StageTrainer
+from everlearn.seeding import set_all
+
+WARM_UP, MEASURED = 1, 3
+"""Steps that are timed for the estimate: the first ones are left out."""
+ACTIVATION_BYTES = 34
+"""Bytes of activations per layer, token and hidden feature in 16 bits, without attention scores (arXiv 2205.05198,
+eq. 2); twice that in float32."""
+BACKWARD = 3
+"""A training step costs about three forward passes."""
+
+
+@dataclass(frozen=True)
+class DomainPlan:
+    """One domain: what there is of it, and how often a run goes through it. None: a stream has no known size."""
+
+    name: str
+    documents: int | None
+    tokens: int | None
+    rows: int | None
+    steps: int
+    passes: float | None
+
+    def cells(self) -> list[str]:
+        """For a table."""
+        counts = [self.documents, self.tokens, self.rows, self.steps]
+        passes = "stream" if self.passes is None else f"{self.passes:.2f}"
+        return ["stream" if count is None else f"{count:,}" for count in counts] + [passes]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a whole run's training, from the fastest and the slowest step that was measured."""
+
+    seconds_per_step: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of parameters."""
+
+    base: int
+    """Of the plain model, before the first stage."""
+    stages: list[int]
+    """Of the plain model, in each stage."""
+    added: int
+    """By methods, beside the plain model, while a domain is learnt."""
+    frozen: bool
+    """Whether nothing but what is added is trained."""
+
+    @classmethod
+    def of(cls, model: nn.Module, methods: Sequence[Method], domains: int) -> Sizes:
+        """Of a run; a model that grows is taken to grow each time by the same share."""
+        base = sum(parameter.numel() for parameter in model.parameters())
+        growth = [(method.grows, 1 + method.cost(model).parameters / base) for method in methods if method.grows]
+        added = sum(method.cost(model).parameters for method in methods if not method.grows)
+        stages = [
+            round(base * math.prod(share ** max(0, stage - first + 1) for first, share in growth))
+            for stage in range(1, domains + 1)
+        ]
+        return cls(base, stages, added, any(method.adds_peft or method.freezes for method in methods))
+
+    def trained(self, stage: int) -> int:
+        """With gradients and optimizer state in a stage."""
+        return self.added if self.frozen else self.stages[stage - 1] + self.added
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
+
+    domains: list[DomainPlan]
+    parameters: int
+    trainable: int
+    block_size: int
+    rows_per_step: int
+    memory: dict[str, int]
+    methods: dict[str, Cost]
+    disk: int
+    plain: Timing | None = None
+    protected: Timing | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return sum(domain.steps for domain in self.domains)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """For a table: what, and how much."""
+        tokens = self.steps * self.rows_per_step * self.block_size
+        shown = [
+            ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
+            ("Training", f"{self.steps:,} steps of {self.rows_per_step} rows of {self.block_size}: {tokens:,} tokens"),
+            ("Memory, about", f"{size(sum(self.memory.values()))}: " + _listed(self.memory)),
+        ]
+        for name, cost in self.methods.items():
+            extra = [
+                f"{size(cost.memory_bytes)} of memory",
+                f"{passes(cost.passes_per_step)} per step",
+                f"{cost.passes_per_domain:,} extra rows per domain",
+                f"saves {saved(cost)}",
+            ]
+            shown.append((f"Of which {name}", ", ".join(extra)))
+        shown.append(("Disk, about", size(self.disk)))
+        for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
+            if timing is not None:
+                between = f"{duration(timing.low)} to {duration(timing.high)}"
+                shown.append((label, f"{between} ({timing.seconds_per_step:.3g} s a step)"))
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return asdict(self) | {"steps": self.steps}
+
+
+def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None = None) -> Plan:
+    """Work out what a recipe takes.
+
+    Args:
+        recipe: what would be run; nothing of it is written into its run folder.
+        measure: time a few steps on this machine, without the methods and with them.
+        reporter: who is told what is being done.
+
+    Raises:
+        EverlearnError: the recipe cannot be run as it is; ``everlearn validate`` lists everything that is wrong.
+    """
+    learner = ContinualLearner(recipe, reporter=reporter)
+    model = load_model(recipe.model, recipe.run.seed)
+    learner.check_methods(model)
+    args = training_arguments(recipe.train, learner.folder.path, recipe.run.seed)
+    rows_per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    rows_per_step *= learner.processes.num_processes
+    domains = [_domain_plan(learner, domain.name, rows_per_step) for domain in recipe.domains]
+    methods = recipe.methods()
+    costs = {method.label: method.cost(model) for method in methods}
+    sizes = Sizes.of(model, methods, len(recipe.domains))
+    block_size = learner.setting()[3]
+    plan = Plan(
+        domains=domains,
+        parameters=sizes.base,
+        trainable=sizes.trained(len(domains)),
+        block_size=block_size,
+        rows_per_step=rows_per_step,
+        memory=_memory(model, sizes, costs, args, block_size),
+        methods=costs,
+        disk=disk_bytes(learner, model),
+        notes=_notes(learner),
+    )
+    del model
+    if not measure:
+        return plan
+    plain = _timing(_step_seconds(learner, [build("sequential")]), plan.steps)
+    # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
+    rows = [min(cost.passes_per_domain, domain.rows or 10**9) for cost in costs.values() for domain in domains]
+    protected = _timing(_step_seconds(learner, methods), plan.steps, sum(rows) * plain.seconds_per_step / rows_per_step)
+    return Plan(**{**vars(plan), "plain": plain, "protected": protected})
+
+
+def _domain_plan(learner: ContinualLearner, name: str, rows_per_step: int) -> DomainPlan:
+    prepared = learner.prepared(name)
+    rows, steps = prepared.train.size, learner.steps(prepared.train)
+    passes = None if rows is None else steps * rows_per_step / rows
+    return DomainPlan(name, prepared.documents, prepared.tokens, rows, steps, passes)
+
+
+def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, block_size: int) -> dict[str, int]:
+    """Bytes held at the peak of a step, by what holds them."""
+    config: Any = model.config
+    layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
+    per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES * (1 if args.bf16 or args.fp16 else 2)
+    trained = sizes.trained(len(sizes.stages))
+    wider = 1 + sum(cost.passes_per_step for cost in costs.values())
+    rows = args.per_device_train_batch_size
+    logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
+    return {
+        "weights": 4 * (sizes.stages[-1] + sizes.added),
+        "gradients": 4 * trained,
+        "Adam": 8 * trained,
+        "activations (rough)": int(rows * wider * per_row) + 8 * logits,
+        "methods": sum(cost.memory_bytes for cost in costs.values()),
+    }
+
+
+def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
+    """Bytes of a run folder at its largest: finished stages, and the checkpoints of the one that is being learnt.
+
+    A checkpoint is the model with what is added to it (that alone, where it is PEFT's), two numbers of Adam's for each
+    trained parameter, and what the methods remember.
+    """
+    methods, recipe = learner.recipe.methods(), learner.recipe
+    sizes = Sizes.of(model, methods, len(recipe.domains))
+    costs = [method.cost(model) for method in methods]
+    peft = any(method.adds_peft for method in methods)
+    args = training_arguments(recipe.train, learner.folder.path, 0)
+    written = [checkpoints_of(args, learner.steps(learner.prepared(domain.name).train)) for domain in recipe.domains]
+    trainings = []  # checkpoints, bytes of one, bytes of what is left
+    for stage, (count, plain) in enumerate(zip(written, sizes.stages, strict=True), 1):
+        known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
+        weights = sizes.added + (0 if peft else plain)
+        trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, 4 * plain + learnt))
+    if recipe.evaluation.alone:
+        trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
+    held = largest = 0
+    for count, checkpoint, finished in trainings:
+        limit = args.save_total_limit or count
+        # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
+        largest = max(
+            largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
+        )
+        held += finished
+    return largest
+
+
+def checkpoints_of(args: TrainingArguments, steps: int) -> int:
+    """How many checkpoints a stage writes: the Trainer writes one at the end too, unless it writes none at all."""
+    strategy = SaveStrategy(args.save_strategy)
+    if strategy != SaveStrategy.STEPS:
+        return int(strategy == SaveStrategy.EPOCH)  # a stage is one pass over its loader
+    every = math.ceil(args.save_steps * steps) if args.save_steps < 1 else args.save_steps
+    return math.ceil(steps / every) if every > 0 else 1
+
+
+def _notes(learner: ContinualLearner) -> list[str]:
+    recipe = learner.recipe
+    notes = [*learner.notes()]
+    optimizer = training_arguments(recipe.train, learner.folder.path, 0).optim
+    if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
+        notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")
+    if recipe.end_tasks:
+        notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")
+    else:
+        notes.append("Measuring held-out text is not part of the training time.")
+    if recipe.evaluation.alone:
+        notes.append("`evaluation.alone` trains each domain once more; that is not part of the training time.")
+    return notes
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+
+
+def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
+    return Timing(statistics.median(steps), min(steps) * count + once, max(steps) * count + once)
+
+
+def _step_seconds(learner: ContinualLearner, methods: list[Method]) -> list[float]:
+    """Seconds of each measured step of a second domain under these methods, on a copy that is thrown away.
+
+    A handful of rows stands for both domains, so that importance passes are over at once and their masks, penalties
+    or replayed rows are at work as in the middle of a stream.
+    """
+    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
+        steps = WARM_UP + MEASURED
+        options = learner.recipe.train | {"save_strategy": "no", "report_to": "none", "logging_steps": 10**6}
+        args = training_arguments(options, Path(folder), learner.recipe.run.seed, steps)
+        name = learner.recipe.domains[0].name
+        source = learner.prepared(name).train.fresh(0)
+        rows = min(source.size or 4096, args.per_device_train_batch_size * 2)
+        few = PackedBlocks.from_blocks([next(source) for _ in range(rows)], seed=0, name=name)
+        stage = learner.stage(1, learner.recipe.domains[0], methods)
+        stage.source, stage.steps = few, steps
+        stage.general = few if stage.general is not None else None
+        for method in methods:
+            method.begin_domain(stage)
+        for method in methods:
+            method.end_domain(stage)
+        stage.index, stage.domain, stage.earlier = 2, "second", (name,)
+        data: Any = few
+        for method in methods:
+            method.begin_domain(stage)
+        for method in methods:
+            data = method.training_data(data, stage)
+        batches = steps * args.gradient_accumulation_steps
+        loader = BlockLoader(data, stage.objective, args.per_device_train_batch_size, batches)
+        ends: list[float] = []
+        trainer = StageTrainer(
+            stage=stage, methods=methods, loader=loader, args=args, progress=lambda _: ends.append(time.monotonic())
+        )
+        set_all(0)
+        trainer.train()
+        for method in methods:
+            method.end_domain(stage)
+        done(1)
+    return [later - earlier for earlier, later in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
+
+
+# -- words ----------------------------------------------------------------------------------------------------
+
+
+def size(count: float) -> str:
+    """Bytes as people write them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def passes(count: float) -> str:
+    """Extra passes, to three digits."""
+    shown = f"{count:.3g}"
+    return f"{shown} extra pass" + ("" if shown == "1" else "es")
+
+
+def saved(cost: Cost) -> str:
+    """What a method's memory takes on the disk."""
+    more = f" and {size(cost.disk_bytes_per_domain)} more for each domain learnt" if cost.disk_bytes_per_domain else ""
+    return f"{size(cost.disk_bytes)} with each stage{more}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size(value)}" for name, value in parts.items() if value)
