@@ -56,7 +56,8 @@ class ELLE(Method):
     """ELLE (arXiv 2203.06311): efficient lifelong pre-training by function-preserving growth.
 
     Before each domain but the first the model is made wider and deeper by copies
-    (:mod:`everlearn.methods.growth.growth`). Then it recovers what the approximation cost: at update u of the first U the loss is
+    (:mod:`everlearn.methods.growth.growth`). Then it recovers what the approximation cost: at update u of the first U
+    the loss is
 
         L = (1 − r) · L_t + r · T² · KL(p_before(·; T) ‖ p(·; T)),   r = max(0, 1 − u/U)
 
