@@ -226,8 +226,8 @@ def test_plan_of_the_disk_is_what_a_run_takes(
     sizes = []
 
     def measure() -> None:
-        weights = [path for path in everlearn.run.folder.rglob("*.safetensors") if "evaluation" not in path.parts]
-        found = [*map(load_file, weights), *map(torch.load, everlearn.run.folder.rglob("optimizer.pt"))]
+        weights = [path for path in everlearn.run_folder.rglob("*.safetensors") if "evaluation" not in path.parts]
+        found = [*map(load_file, weights), *map(torch.load, everlearn.run_folder.rglob("optimizer.pt"))]
         sizes.append(sum(map(_bytes, found)))
 
     remove = shutil.rmtree
@@ -272,7 +272,7 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
     assert ran.code == 0, ran.err
     assert "report.html" in ran.out
     assert "Learnt" in ran.out
-    assert (everlearn.run.folder / "report.html").is_file()
+    assert (everlearn.run_folder / "report.html").is_file()
     assert everlearn("report", "runs/first").code == 0
     for name in ("page.html", "page.md", "page.tex", "page.csv", "page.json"):
         assert everlearn("report", "runs/first", "--output", name).code == 0
@@ -286,5 +286,5 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
     (everlearn.folder / "cache").rename(everlearn.folder / "old-cache")
     learnt = everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "--end-task", "topics=train.jsonl,test.jsonl")
     assert learnt.code == 0, learnt.err
-    assert (everlearn.run.folder / "stage-03-c" / "model.safetensors").is_file()
+    assert (everlearn.run_folder / "stage-03-c" / "model.safetensors").is_file()
     assert "c" in json.loads(everlearn("report", "runs/first", "--json").out)["domains"]
