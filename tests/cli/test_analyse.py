@@ -8,15 +8,15 @@ from cli_project import Project
 
 
 def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
-    everlearn.config.recipe |= {"method": {"name": "dga", "samples": 8}, "run": {"name": "first"}}
-    everlearn.config.recipe["train"] |= {"max_steps": 2}
+    everlearn.recipe |= {"method": {"name": "dga", "samples": 8}, "run": {"name": "first"}}
+    everlearn.recipe["train"] |= {"max_steps": 2}
     everlearn.fails("analyse", "runs/first", says=("runs/first is no run folder",))
-    (everlearn.run.folder).mkdir(parents=True)
+    (everlearn.run_folder).mkdir(parents=True)
     everlearn("validate", "recipe.yaml")
-    (everlearn.run.folder / "recipe.yaml").write_text((everlearn.folder / "recipe.yaml").read_text())
+    (everlearn.run_folder / "recipe.yaml").write_text((everlearn.folder / "recipe.yaml").read_text())
     everlearn.fails("analyse", "runs/first", says=("has not learnt a domain yet", "everlearn resume runs/first"))
-    (everlearn.run.folder / "recipe.yaml").unlink()
-    everlearn.run.folder.rmdir()
+    (everlearn.run_folder / "recipe.yaml").unlink()
+    everlearn.run_folder.rmdir()
     assert everlearn("run", "recipe.yaml").code == 0
     shown = everlearn("analyse", "runs/first", "--similarity", "4", "-o", "page.html", "--json")
     assert shown.code == 0, shown.err
@@ -28,10 +28,10 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     assert "held while it was learnt" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
     (everlearn.folder / "a.jsonl").unlink()
     assert everlearn("analyse", "runs/first").code == 0
-    assert (everlearn.run.folder / "analysis.html").is_file()
+    assert (everlearn.run_folder / "analysis.html").is_file()
 
 
 def test_a_run_without_importance(everlearn: Project) -> None:
-    everlearn.config.recipe["train"] |= {"max_steps": 1}
+    everlearn.recipe["train"] |= {"max_steps": 1}
     assert everlearn("run", "recipe.yaml", "method=kd").code == 0
     everlearn.fails("analyse", "runs/first", says=("remembers no importance", "`das`"))

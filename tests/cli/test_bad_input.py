@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {
 def test_bad_recipe(everlearn: Project, spoil: Spoil, says: tuple[str, ...]) -> None:
     spoil(everlearn)
     everlearn.fails("run", "recipe.yaml", says=says)
-    assert not everlearn.run.folder.exists()
+    assert not everlearn.run_folder.exists()
 
 
 ARGUMENTS: dict[str, tuple[list[str], tuple[str, ...]]] = {
@@ -177,10 +177,10 @@ def test_errors_are_json_when_json_is_asked_for(everlearn: Project) -> None:
 
 def test_run_folder_that_exists(everlearn: Project) -> None:
     assert everlearn("run", "recipe.yaml").code == 0
-    before = files.digest(everlearn.run.folder / "results.json")
+    before = files.digest(everlearn.run_folder / "results.json")
     everlearn.fails("run", "recipe.yaml", says=("already", "everlearn resume", "run.name"))
     everlearn.fails("run", "recipe.yaml", "run.seed=1", says=("another recipe", "run.name"))
-    assert files.digest(everlearn.run.folder / "results.json") == before
+    assert files.digest(everlearn.run_folder / "results.json") == before
     everlearn.fails("learn", "runs/first", "--domain", "a=c.jsonl", says=("'a'", "already", "another name"))
     everlearn.fails("learn", "runs/first", "--domain", "c=d.jsonl", says=("d.jsonl",))
     (everlearn.folder / "runs" / "other").mkdir()
@@ -188,7 +188,7 @@ def test_run_folder_that_exists(everlearn: Project) -> None:
     everlearn.fails("run", "recipe.yaml", "run.name=other", says=("other", "no run folder"))
     assert (everlearn.folder / "runs" / "other" / "precious.txt").read_text() == "mine"
     # A damaged stage is named, and nothing is deleted.
-    weights = everlearn.run.folder / "stage-01-a" / "model.safetensors"
+    weights = everlearn.run_folder / "stage-01-a" / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
@@ -197,9 +197,9 @@ def test_run_folder_that_exists(everlearn: Project) -> None:
 
 
 def test_loss_that_is_not_finite(everlearn: Project) -> None:
-    everlearn.config.recipe["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
+    everlearn.recipe["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
     everlearn.fails("run", "recipe.yaml", says=("'a'", "not finite from step", "train.learning_rate"))
-    assert not (everlearn.run.folder / "stage-01-a").exists()
+    assert not (everlearn.run_folder / "stage-01-a").exists()
 
 
 def test_full_disk(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ def test_an_unexpected_error_keeps_its_traceback(everlearn: Project, monkeypatch
 
 
 def test_no_file_of_a_failed_command_is_left(everlearn: Project) -> None:
-    everlearn.config.recipe["domains"][1]["path"] = "nowhere.jsonl"
+    everlearn.recipe["domains"][1]["path"] = "nowhere.jsonl"
     everlearn.fails("run", "recipe.yaml", says=("nowhere.jsonl",))
     everlearn.fails("plan", "recipe.yaml", "--no-measure", says=("nowhere.jsonl",))
     assert not Path("runs").exists()

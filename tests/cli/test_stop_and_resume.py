@@ -33,18 +33,18 @@ def signal_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_and_resumed(everlearn: Project, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    everlearn.config.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
+    everlearn.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
     assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
     with signal_at(3, number, monkeypatch):
         stopped = everlearn("run", "recipe.yaml")
     assert stopped.code == 130
     assert "everlearn resume runs/first" in stopped.err
     assert "Traceback" not in stopped.err
-    assert (everlearn.run.folder / "stage-01-a.training" / "checkpoint-3").is_dir()
+    assert (everlearn.run_folder / "stage-01-a.training" / "checkpoint-3").is_dir()
     assert everlearn("resume", "runs/first").code == 0
     for stage in ("stage-01-a", "stage-02-b"):
         name = f"{stage}/model.safetensors"
-        assert files.digest(everlearn.run.folder / name) == files.digest(everlearn.folder / "runs" / "whole" / name)
+        assert files.digest(everlearn.run_folder / name) == files.digest(everlearn.folder / "runs" / "whole" / name)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 ) -> None:
     with signal_at(3, signal.SIGTERM, monkeypatch):
         assert everlearn("run", "recipe.yaml").code == 130
-    newest = everlearn.run.folder / "stage-01-a.training" / "checkpoint-3"
+    newest = everlearn.run_folder / "stage-01-a.training" / "checkpoint-3"
     (newest / "model.safetensors").write_bytes(b"no weights")
     outcome = everlearn("resume", "runs/first")
     assert outcome.code == 0

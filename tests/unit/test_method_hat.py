@@ -17,6 +17,7 @@ from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gates.hard_attention import annealed, gate, regulariser, settled
 from everlearn.methods.gates.hat import HAT
 from everlearn.model.anatomy import anatomy
@@ -61,12 +62,12 @@ def test_weight_decay_does_not_reach_the_embedding(name: str, tmp_path: Path) ->
     moved = {}
     for decay in (0.0, 0.5):
         method, at = build(name), stages.stage(tiny.model(), steps=1)
-        data = stages.begin([method], at)
+        protection = Protection([method], at)
+        data = protection.begin()
         args = {"use_cpu": True, "learning_rate": 0.1, "weight_decay": decay, "lr_scheduler_type": "constant",
                 "save_strategy": "no"}  # fmt: skip
         trainer = StageTrainer(
-            stage=at,
-            methods=[method],
+            protection=protection,
             loader=BlockLoader(data, at.objective, 4, 1),
             args=training_arguments(args, tmp_path, 0, 1),
         )
@@ -259,11 +260,11 @@ def test_a_checkpoint_inside_a_domain_knows_how_far_s_has_risen() -> None:
     again = HAT()
     again.load_memory(saved[2])
     later = stages.stage(tiny.model(), 1, steps=4)
+    later.step = 2
     stages.begin([again], later)
-    again.views(later, {})
+    again.before_forward(later, {})
     assert attached(later.model, "hat").attention.scale == scales[2]
-    assert not saved[0]
-    assert "step" not in method.memory().facts
+    assert not any(saved), "the step is the stage's to know"
 
 
 def test_memory_of_another_model_and_wrong_options_are_sentences() -> None:
@@ -285,7 +286,7 @@ def test_gradient_checkpointing_sees_the_same_gates() -> None:
         if checkpointing:
             at.model.gradient_checkpointing_enable()
         stages.begin([method], at)
-        method.views(at, {})
+        method.before_forward(at, {})
         at.model.train()
         outputs = at.objective.forward(at.model, next(at.batches(4)))
         (outputs.loss + method.extra_losses(at, {}, outputs)["sparsity"]).backward()
