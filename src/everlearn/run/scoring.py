@@ -67,9 +67,6 @@ class Learner(Protocol):
     def methods_after(self, index: int) -> list[Method]:
         """The methods with what they remember after so many domains."""
 
-    def checkpoints(self, count: int) -> Checkpoints:
-        """The first so many models of the run."""
-
 
 class Scorer:
     """Measures one run.
