@@ -15,15 +15,33 @@ from everlearn.errors import DataError
 from everlearn.seeding import seed_for
 
 
-class EndTask(BaseModel):
-    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
+class TaskConfig(BaseModel):
+    """Base of the options of every kind of end task: what they share in a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: str
     """Letters, digits, '.', '-' and '_'."""
+    kind: str
+    """What is measured, and how."""
     domain: str | None = None
     """Name of the domain whose knowledge it measures; null for a general one."""
+
+    @field_validator("name")
+    @classmethod
+    def _slug(cls, value: str) -> str:
+        if not SLUG.fullmatch(value):
+            raise ValueError(
+                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
+            )
+        return value
+
+
+class EndTask(TaskConfig):
+    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
+
+    kind: Literal["classification"] = "classification"
+    """A classifier is fine-tuned on the training part, once for each seed, and predicts the test part."""
     train: str
     """Files to fine-tune on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
     test: str
@@ -51,15 +69,6 @@ class EndTask(BaseModel):
     f1: Literal["macro", "micro"] = "macro"
     """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
     accuracy have tables of their own in any case."""
-
-    @field_validator("name")
-    @classmethod
-    def _slug(cls, value: str) -> str:
-        if not SLUG.fullmatch(value):
-            raise ValueError(
-                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
-            )
-        return value
 
 
 @dataclass(frozen=True)
