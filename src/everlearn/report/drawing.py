@@ -17,9 +17,12 @@ from everlearn.report.formatting import fixed
 SERIES = 6
 """Colours and markers that there are; six is what stays apart for colour-blind readers."""
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")
+NAMED = 12
+"""More runs than this are named by their rank."""
 INK, FAINT, RULE = "currentColor", "var(--faint)", "var(--rule)"
 SIZE = 12
 """Font size in pixels of the view box."""
+_HALO = ";paint-order:stroke;stroke:var(--paper);stroke-width:4px"
 _MARKERS = (
     "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "m-3.5,-3.5h7v7h-7z",
@@ -155,10 +158,11 @@ class Drawing:
         size: float = SIZE,
         turn: float = 0,
         bold: bool = False,
+        halo: bool = False,
     ) -> None:
-        """One line of text; `anchor` start, middle or end."""
+        """One line of text; `anchor` start, middle or end; with a `halo` it can be read over lines."""
         style = f"fill:{fill};font-size:{px(size)}px" + (f";text-anchor:{anchor}" if anchor != "start" else "")
-        style += ";font-weight:600" if bold else ""
+        style += (";font-weight:600" if bold else "") + (_HALO if halo else "")
         at = f'transform="translate({px(x)},{px(y)}) rotate({px(turn)})"' if turn else f'x="{px(x)}" y="{px(y)}"'
         self.add(f'<text {at} style="{style}">{escape(text)}</text>')
 

@@ -10,7 +10,8 @@ from scipy.stats import t as student
 
 from everlearn.report import formatting as fmt
 from everlearn.report.recipes import UNSET, settings
-from everlearn.report.runs import Estimate, Run
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report.runs import Run
 
 _LONGEST = 60
 

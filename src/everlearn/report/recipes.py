@@ -7,11 +7,13 @@ down change no result and do not count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import yaml
 
-from everlearn.report.runs import Run, number
+from everlearn.evaluation.estimate import number
+from everlearn.report.runs import Run
 
 _WITHOUT_EFFECT = (
     "method", "run.", "data.cache", "train.save_", "train.logging_", "train.report_to", "train.dataloader_",
@@ -26,14 +28,7 @@ UNSET = "default"
 
 def settings(run: Run) -> dict[str, str]:
     """Every setting that decides the result, methods and seed apart: dotted key → text."""
-    found: dict[str, str] = {}
-    raw = _parsed(run.recipe)
-    domains = raw.pop("domains", None)
-    if isinstance(domains, list):
-        raw["domains"] = {str(d.get("name")): d for d in domains if isinstance(d, Mapping)}
-        found["order of domains"] = ", ".join(raw["domains"])
-    _flatten(raw, "", found)
-    kept = {key: value for key, value in found.items() if not key.startswith(_WITHOUT_EFFECT)}
+    kept = dict(_flat(run.recipe or ""))
     for key in ("model", "objective"):
         if run.results.get(key) is not None and f"{key}.path" not in kept:
             kept[key] = str(run.results[key])
@@ -73,12 +68,20 @@ def unlike(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+@lru_cache(maxsize=512)
+def _flat(recipe: str) -> Mapping[str, str]:
     try:
-        raw = yaml.safe_load(text or "")
+        raw = yaml.load(recipe, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:  # a damaged recipe costs this comparison, not the report
-        return {}
-    return dict(raw) if isinstance(raw, Mapping) else {}
+        raw = None
+    raw = dict(raw) if isinstance(raw, Mapping) else {}
+    found: dict[str, str] = {}
+    domains = raw.pop("domains", None)
+    if isinstance(domains, list):
+        raw["domains"] = {str(d.get("name")): d for d in domains if isinstance(d, Mapping)}
+        found["order of domains"] = ", ".join(raw["domains"])
+    _flatten(raw, "", found)
+    return {key: value for key, value in found.items() if not key.startswith(_WITHOUT_EFFECT)}
 
 
 def _flatten(value: Any, prefix: str, found: dict[str, str]) -> None:

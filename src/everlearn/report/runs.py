@@ -1,21 +1,27 @@
-"""One run folder, read: estimates with intervals, score matrices, the training log.
+"""One run folder, read: scores, quantities with intervals, the training log.
 
-The report reads JSON, not the objects that wrote it, so that a run of an older version, an unfinished run and a run
-copied without its log can still be shown. What is absent is None here and "–" on the page.
+Only the tables of scores must be sound. For the rest the report reads JSON, not the objects that wrote it, so that a
+run of an older version, an unfinished run and a run copied without its log can still be shown. What is absent is None
+here and "–" on the page.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
 from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import Column, summarise
+from everlearn.evaluation.results import ScoreTable
 from everlearn.files import read_json
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
@@ -32,131 +38,93 @@ def clean(value: Any) -> Any:
     return value
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its confidence interval; every part may be absent."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def read(cls, raw: Any) -> Estimate:
-        """From ``{"value", "low", "high"}``, a bare number or nothing."""
-        if isinstance(raw, Mapping):
-            return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
-        return cls(number(raw))
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None when an end or the value itself is absent."""
-        if self.value is None or self.low is None or self.high is None:
-            return None
-        return self.low, self.high
-
-    @property
-    def sign(self) -> int | None:
-        """+1 or -1 when the whole interval lies on that side of zero, 0 when it does not, None without an interval."""
-        if self.interval is None:
-            return None
-        low, high = self.interval
-        return 1 if low > 0 else -1 if high < 0 else 0
-
-    def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent estimates, with its interval from theirs.
-
-        The method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4): each
-        end of the interval takes the distances of the estimates to their own ends, so that skewed intervals stay
-        skewed. Two runs that are scored on the same text err in the same direction, which makes their true difference
-        *more* certain than this says: the interval is on the careful side.
-        """
-        if self.value is None or other.value is None:
-            return Estimate()
-        value = self.value - other.value
-        if self.interval is None or other.interval is None:
-            return Estimate(value)
-        (low, high), (other_low, other_high) = self.interval, other.interval
-        return Estimate(
-            value,
-            value - math.hypot(self.value - low, other_high - other.value),
-            value + math.hypot(high - self.value, other.value - other_low),
-        )
-
-
-def mean(estimates: Iterable[Estimate]) -> Estimate:
-    """The mean of independent estimates; its interval by the same rule as :meth:`Estimate.minus`."""
-    known = [estimate for estimate in estimates if estimate.value is not None]
-    if not known:
-        return Estimate()
-    value = sum(e.value or 0.0 for e in known) / len(known)
-    intervals = [(e.value or 0.0, *e.interval) for e in known if e.interval is not None]
-    if len(intervals) < len(known):
-        return Estimate(value)
-    below = math.sqrt(sum((middle - low) ** 2 for middle, low, _ in intervals)) / len(known)
-    above = math.sqrt(sum((high - middle) ** 2 for middle, _, high in intervals)) / len(known)
-    return Estimate(value, value - below, value + above)
+_UNKNOWN = Estimate()
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A score matrix R[i, j]: the score on column j after stage i; row 0 is the untouched base model."""
+    """One metric's scores of a run, by number of the row: row 0 is the untouched base model."""
 
     metric: str
-    unit: str
-    higher_is_better: bool
-    rows: list[str]
-    columns: list[str]
-    values: list[list[Any]]
-    low: list[list[Any]]
-    high: list[list[Any]]
-    task_domains: dict[str, str | None]
+    table: ScoreTable
+    cells: dict[tuple[str, str], Estimate]
+    """(Label of the row, column) → score."""
 
     @classmethod
-    def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
-        """From one entry of ``matrices`` in results.json."""
-        unit = str(raw.get("unit") or "")
-        return cls(
-            metric,
-            # A fraction is a plain number: nobody writes "0.71 fraction".
-            "" if unit == "fraction" else unit,
-            bool(raw.get("higher_is_better")),
-            [str(row) for row in raw.get("rows") or []],
-            [str(column) for column in raw.get("columns") or []],
-            raw.get("values") or [],
-            raw.get("low") or [],
-            raw.get("high") or [],
-            dict(raw.get("task_domains") or {}),
-        )
+    def read(cls, metric: str, raw: Any) -> Matrix:
+        """From one entry of ``matrices`` in results.json, of this version or an earlier one.
+
+        Raises:
+            RunError: it is no table of scores.
+        """
+        try:
+            table = ScoreTable.model_validate(raw)
+        except ValidationError as error:
+            raise RunError(f"The scores `{metric}` of the results are damaged: {error.errors()[0]['msg']}.") from None
+        return cls(metric, table, table.estimates())
+
+    @property
+    def title(self) -> str:
+        """What the metric is called."""
+        return self.table.title or self.metric.replace("_", " ").capitalize()
+
+    @property
+    def unit(self) -> str:
+        """Of the values; nothing for a fraction, which is a plain number: nobody writes "0.71 fraction"."""
+        return "" if self.table.unit == "fraction" else self.table.unit
+
+    @cached_property
+    def higher_is_better(self) -> bool:
+        """False for losses."""
+        return self.table.higher_is_better
+
+    @cached_property
+    def rows(self) -> list[str]:
+        """``base``, then the domain learnt last."""
+        return self.table.rows
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of held-out sets or end tasks."""
+        return self.table.columns
+
+    @property
+    def task_domains(self) -> dict[str, str | None]:
+        """End task → the domain that it belongs to; empty for held-out text."""
+        return self.table.task_domains or {}
 
     def cell(self, row: int, column: str) -> Estimate:
-        """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
-        if column not in self.columns or not self.rows:
-            return Estimate()
-        i, j = row % len(self.rows), self.columns.index(column)
-
-        def pick(grid: list[list[Any]]) -> float | None:
-            return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
-
-        return Estimate(pick(self.values), pick(self.low), pick(self.high))
+        """R[row, column] with its interval; -1 is the end of the stream. Empty where nothing was measured."""
+        return self.cells.get((self.rows[row], column), _UNKNOWN) if self.rows else _UNKNOWN
 
     def own_stage(self, column: str) -> int | None:
         """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
-        domain = self.task_domains.get(column, column)
-        return self.rows.index(domain, 1) if domain in self.rows[1:] else None
+        return self._stages.get(self.task_domains.get(column, column))
 
-    def worsening(self, column: str, since: int, row: int) -> float | None:
+    @cached_property
+    def _stages(self) -> dict[str | None, int]:
+        return {domain: stage for stage, domain in enumerate(self.rows) if stage}
+
+    def worse(self, column: str, since: int, row: int) -> float | None:
         """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
         before, after = self.cell(since, column).value, self.cell(row, column).value
         if before is None or after is None:
             return None
         return before - after if self.higher_is_better else after - before
+
+    @cached_property
+    def derived(self) -> dict[str, dict[str, Estimate]]:
+        """Every quantity from the scores alone, without intervals: for files that lack one."""
+        numbers = {label: row for row, label in enumerate(self.rows)}
+        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
+        for (label, name), found in self.cells.items():
+            if found.value is not None:
+                measured[name][numbers[label]] = found.value
+        columns = [
+            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
+            for name, own in measured.items()
+        ]
+        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
 
 
 @dataclass(frozen=True)
@@ -208,9 +176,11 @@ class Run:
         return self.results.get("cost") or {}
 
     def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
-        """One measure's estimates: column → estimate, and "mean"."""
-        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure) or {}
-        return {str(column): Estimate.read(entry) for column, entry in raw.items()}
+        """One quantity's estimates: column → estimate, and "mean"; those that the file lacks come from its scores."""
+        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure)
+        if raw is None and metric in self.matrices:
+            return self.matrices[metric].derived.get(measure, {})
+        return {str(column): Estimate.read(entry) for column, entry in (raw or {}).items()}
 
 
 def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run:

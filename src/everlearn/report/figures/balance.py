@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, INK, RULE, SIZE, Drawing, Scale, spread, width_of
+from everlearn.report.drawing import FAINT, SIZE, Drawing, Scale, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
-_WIDTH, _LEFT_MAX = 720, 190
+_WIDTH, _LEFT_MAX = 560, 170
 _NAMED = 40
 """Domains that get a row with their name; more stand side by side along the stream."""
 
@@ -40,12 +40,9 @@ def balance(found: Balance) -> Iterator[Plate]:
     low, high = spread(value for domain in domains for value in (domain.learnt, domain.left))
     drawing = _rows(domains, low, high, found.unit) if len(domains) <= _NAMED else _stream(domains, low, high, found.unit)
     caption = (
-        "Each domain against the base model, in the order in which they were learnt: the ring is right after its own "
-        "stage, the dot is the end of the stream. Right of zero is better than the base model; an arrow to the left is "
-        "forgetting."
+        "Each domain against the base model, in the order in which they were learnt: what it had gained right after its "
+        "own stage (ring), and what is left of it at the end of the stream (dot)."
     )
-    if len(domains) > _NAMED:
-        caption = caption.replace("Right of zero", "Above zero").replace("to the left", "down")
     said = "; ".join(f"{d.name} {fmt.fixed(d.learnt, 3, True)}, then {fmt.fixed(d.left, 3, True)}" for d in domains)
     yield plate(drawing, caption, f"{said}.")
 
@@ -60,6 +57,7 @@ def _rows(domains: list[Domain], low: float, high: float, unit: str) -> Drawing:
     _wash(drawing, left, top, x(0) - left, bottom - top)
     drawing.x_axis(x, bottom, f"better than the base model{f' ({unit})' if unit else ''}", grid=top)
     drawing.text(_WIDTH - 20, 18, "better →", "end", bold=True)
+    _legend(drawing, left)
     for row, (domain, name) in enumerate(zip(domains, names, strict=True)):
         y = top + step * (row + 0.75)
         drawing.text(left - 10, y + 0.35 * SIZE, name, "end")
@@ -75,10 +73,18 @@ def _stream(domains: list[Domain], low: float, high: float, unit: str) -> Drawin
     drawing.y_axis(y, left, f"better than the base model{f' ({unit})' if unit else ''}", grid=_WIDTH - 12)
     drawing.x_axis(x, bottom, "domain, by its place in the stream")
     drawing.text(_WIDTH - 12, 18, "better ↑", "end", bold=True)
+    _legend(drawing, _WIDTH - 290)
     for place, domain in enumerate(domains, 1):
         ends = [(x(place), y(value)) for value in (domain.learnt, domain.left) if value is not None]
         _arrow(drawing, ends, 0.5)
     return drawing
+
+
+def _legend(drawing: Drawing, x: float) -> None:
+    drawing.add(f'<circle cx="{x + 5:.1f}" cy="14" r="4.5" class="ring"/>')
+    drawing.text(x + 15, 18, "just learnt")
+    drawing.add(f'<circle cx="{x + 105:.1f}" cy="14" r="4.5" class="dot"/>')
+    drawing.text(x + 115, 18, "at the end")
 
 
 def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> None:
@@ -90,8 +96,10 @@ def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> 
 
 
 def _arrow(drawing: Drawing, ends: list[tuple[float, float]], size: float = 1.0) -> None:
+    """From just learnt to the end: in the colour of a loss or of a gain."""
     (x1, y1), (x2, y2) = ends[0], ends[-1]
-    drawing.line(x1, y1, x2, y2, FAINT, 2.4 * size)
+    lost = x2 < x1 or y2 > y1
+    drawing.line(x1, y1, x2, y2, f"rgb(var(--{'loss' if lost else 'gain'}))", 3 * size)
     drawing.add(f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{4.5 * size:g}" class="ring"/>')
     if len(ends) > 1:
         drawing.add(f'<circle cx="{x2:.1f}" cy="{y2:.1f}" r="{4.5 * size:g}" class="dot"/>')

@@ -67,7 +67,7 @@ def curves(found: Curves) -> Iterator[Plate]:
     y = Scale(low, high, height, top)
     for mark in found.marks:
         drawing.line(x(mark), height, x(mark), top, FAINT, 0.8, "2 3")
-    drawing.y_axis(y, left, found.unit, 3 if found.small else 5, grid=width - 4)
+    drawing.y_axis(y, left, found.unit, 4 if found.small else 5, grid=width - 4)
     if found.ticks is None:
         drawing.x_axis(x, height, found.x_label, 4 if found.small else 6)
     else:
@@ -83,7 +83,7 @@ def curves(found: Curves) -> Iterator[Plate]:
 
 def _names(drawing: Drawing, x: Scale, at: float, ticks: Sequence[str], turned: bool) -> None:
     # As many names as fit beside each other; the last one always.
-    every = -(-len(ticks) // 24)
+    every = -(-len(ticks) // 14)
     shown = [place for place in range(len(ticks)) if place % every == 0 and place + every <= len(ticks) - 1]
     for place in [*shown, len(ticks) - 1]:
         name = fmt.shorten(ticks[place], 14)

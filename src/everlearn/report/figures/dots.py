@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SIZE, Drawing, Scale, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
-from everlearn.report.runs import Estimate
+from everlearn.evaluation.estimate import Estimate
 
 _WIDTH = 440
 

@@ -82,36 +82,37 @@ def _cell(shade: Shade, scale: float) -> str:
     step = level(shade.change, scale)
     side = "" if step < 2 else f"loss s{step - 1}" if step <= 1 + LEVELS else f"gain s{step - 1 - LEVELS}"
     names = f"{side} own".strip() if shade.own else side
+    classed = f' class="{names}"' if names else ""
     told = f' title="{escape(shade.explanation)}"' if shade.explanation else ""
-    return f"<td{f' class="{names}"' if names else ''}{told}>{escape(shade.text)}</td>"
+    return f"<td{classed}{told}>{escape(shade.text)}</td>"
 
 
 def _picture(found: Heat, scale: float) -> Plate:
     rows, columns = len(found.rows), len(found.columns)
     names = [fmt.shorten(name, 20) for name, _ in found.rows]
     left = min(170.0, max(map(width_of, names)) + 10)
-    cell = min((_WIDTH - left) / columns, 600 / rows)
-    width, height, top = cell * columns, cell * rows, 8.0
+    wide, high = min((_WIDTH - left) / columns, 24.0), min(max(600 / rows, 2.0), 16.0)
+    width, height, top = wide * columns, high * rows, 8.0
     drawing = Drawing(_WIDTH, top + height + 96)
     url = data_url([[level(shade.change, scale) for shade in row] for _, row in found.rows])
     drawing.add(
         f'<image href="{url}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" '
         'preserveAspectRatio="none" style="image-rendering:pixelated"/>'
     )
-    if cell >= 5:
-        own = [(i, j) for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own]
-        square = f"h{cell:.1f}v{cell:.1f}h-{cell:.1f}z"
-        drawing.path("".join(f"M{left + cell * j:.1f},{top + cell * i:.1f}{square}" for i, j in own), INK, width=0.7)
+    own = [(i, j) for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own]
+    if own and min(wide, high) >= 5:
+        square = f"h{wide:.1f}v{high:.1f}h-{wide:.1f}z"
+        drawing.path("".join(f"M{left + wide * j:.1f},{top + high * i:.1f}{square}" for i, j in own), INK, width=0.7)
     for i in _sparse(rows, height):
-        drawing.text(left - 6, top + cell * (i + 0.5) + 0.35 * SIZE, names[i], "end")
+        drawing.text(left - 6, top + high * (i + 0.5) + 0.35 * SIZE, names[i], "end")
     for j in _sparse(columns, width):
-        drawing.text(left + cell * (j + 0.5) + 4, top + height + 14, fmt.shorten(found.columns[j], 14), "end", turn=-40)
+        drawing.text(left + wide * (j + 0.5) + 4, top + height + 14, fmt.shorten(found.columns[j], 14), "end", turn=-40)
     strongest = f"The strongest colour is a change of {fmt.fixed(scale, 3)}."
-    caption = f"{found.title}; a row is {found.corner} …, a column a set that is scored. {strongest} {found.note}".strip()
+    caption = f"{found.title}: {len(found.rows)} × {len(found.columns)}. {strongest} {found.note}".strip()
     return plate(drawing, caption)
 
 
 def _sparse(count: int, length: float) -> list[int]:
     """Which of `count` names fit in `length` pixels: every n-th."""
-    every = max(1, -(-int(count * 1.4 * SIZE) // max(int(length), 1)))
+    every = max(1, -(-int(count * 1.25 * SIZE) // max(int(length), 1)))
     return list(range(0, count, every))

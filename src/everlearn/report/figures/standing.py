@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, INK, SIZE, Drawing, Scale, series_colour, spread, width_of
+from everlearn.report.drawing import FAINT, INK, NAMED, SIZE, Drawing, Scale, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
-from everlearn.report.runs import Estimate
+from everlearn.evaluation.estimate import Estimate
 
-_WIDTH, _HEIGHT = 720, 430
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 700, 34, 370
-_NAMED = 12
-"""More runs than this get their rank as a name, except those on the frontier."""
+_WIDTH, _HEIGHT = 560, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 548, 32, 330
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,15 @@ def standing(found: Standings) -> Iterator[Plate]:
     for rank, run in runs:
         _whiskers(drawing, x, y, rank, run)
     drawing.path(f"M{x(0) - 5:.1f},{y(0) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
-    points = []
-    for rank, run in runs:
+    points = [Point(x(0), y(0), "base model")]
+    for rank, run in sorted(runs, key=lambda each: not each[1].recommended):
         at = run.forgotten.value or 0.0, run.learnt.value or 0.0
-        name = run.label if len(runs) <= _NAMED or run.recommended or at in best else str(rank + 1)
+        name = run.label if len(runs) <= NAMED or run.recommended or at in best else str(rank + 1)
         drawing.marker(x(at[0]), y(at[1]), rank, f"{rank + 1}. {run.label}")
-        points.append((x(at[0]), y(at[1]), fmt.shorten(name, 34), run.recommended))
-    _names(drawing, [(x(0), y(0), "base model", False), *sorted(points, key=lambda each: not each[3])])
+        low, high = run.forgotten.interval or (at[0], at[0])
+        ends = max(x(low), _LEFT), min(x(high), _RIGHT)
+        points.append(Point(x(at[0]), y(at[1]), fmt.shorten(name, 30), run.recommended, *ends))
+    _names(drawing, points)
     drawing.line(_LEFT + 74, _TOP + 40, _LEFT + 40, _TOP + 14, INK, 2)
     drawing.path(f"M{_LEFT + 34},{_TOP + 9}l11,2.5l-6.5,8.5z", fill=INK)
     drawing.text(_LEFT + 78, _TOP + 52, "better", bold=True)
@@ -68,7 +68,7 @@ def standing(found: Standings) -> Iterator[Plate]:
         "dashed line joins the runs that no other run beats at both; in the shaded corner more is forgotten than was "
         "learnt. Lines: 95 % intervals."
     )
-    if len(runs) > _NAMED:
+    if len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
         f"{run.label}: learnt {fmt.fixed(run.learnt.value, 3, True)}, forgotten {fmt.fixed(run.forgotten.value, 3, True)}"
@@ -115,26 +115,41 @@ def _whiskers(drawing: Drawing, x: Scale, y: Scale, rank: int, run: Standing) ->
         drawing.line(at[0], low, at[0], high, colour, 1.3)
 
 
-def _names(drawing: Drawing, points: Sequence[tuple[float, float, str, bool]]) -> None:
-    """Each name beside its point, on the first side where it covers no point and no other name."""
-    taken = [(px - 6, py - 6, px + 6, py + 6) for px, py, *_ in points]
-    for own, (px, py, name, bold) in enumerate(points):
-        long, high = width_of(name) + 4, SIZE + 2
+@dataclass(frozen=True)
+class Point:
+    """A point that wants its name beside it, and the ends of its horizontal whisker."""
+
+    x: float
+    y: float
+    name: str
+    bold: bool = False
+    left: float | None = None
+    right: float | None = None
+
+
+def _names(drawing: Drawing, points: Sequence[Point]) -> None:
+    """Each name beside its point, on the first side where it covers no point, no whisker and no other name.
+
+    A vertical whisker or the frontier may run through a name: it is drawn with a halo.
+    """
+    taken = [(p.x - 6, p.y - 6, p.x + 6, p.y + 6) for p in points]
+    taken += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
+    for own, point in enumerate(points):
+        long, high = width_of(point.name) + 4, SIZE + 2
+        left, right = (min(point.left or point.x, point.x - 6) - 6, max(point.right or point.x, point.x + 6) + 6)
         sides = (
-            (px + 9, py - high / 2),
-            (px - 9 - long, py - high / 2),
-            (px + 5, py - 8 - high),
-            (px + 5, py + 8),
-            (px - 5 - long, py - 8 - high),
-            (px - 5 - long, py + 8),
-            (px - long / 2, py - 10 - high),
-            (px - long / 2, py + 10),
+            (right, point.y - high / 2),
+            (left - long, point.y - high / 2),
+            (point.x + 5, point.y - 6 - high),
+            (point.x - 5 - long, point.y - 6 - high),
+            (point.x + 5, point.y + 6),
+            (point.x - 5 - long, point.y + 6),
         )
-        for left, top in sides:
-            box = (left, top, left + long, top + high)
-            inside = left >= 2 and box[2] <= _WIDTH - 2 and top >= _TOP and box[3] <= _BOTTOM
+        for x, y in sides:
+            box = (x, y, x + long, y + high)
+            inside = x >= 2 and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
             if inside and not any(_overlap(box, other) for i, other in enumerate(taken) if i != own):
-                drawing.text(left, top + 0.85 * SIZE, name, bold=bold)
+                drawing.text(x, y + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
                 taken.append(box)
                 break
 
