@@ -133,6 +133,7 @@ def _names(drawing: Drawing, points: Sequence[Point]) -> None:
     A vertical whisker or the frontier may run through a name: it is drawn with a halo.
     """
     taken = [(p.x - 6, p.y - 6, p.x + 6, p.y + 6) for p in points]
+    taken.append((_LEFT + 20, _TOP, _LEFT + 130, _TOP + 60))  # the arrow
     taken += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
     for own, point in enumerate(points):
         long, high = width_of(point.name) + 4, SIZE + 2
