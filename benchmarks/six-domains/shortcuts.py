@@ -20,7 +20,7 @@ from everlearn.benchmarking.summary import Line, summarise
 from everlearn.files import write_text
 from everlearn.model.loading import quiet
 from everlearn.report.formatting import fixed
-from everlearn.report.runs import Estimate
+from everlearn.evaluation.estimate import Estimate
 from everlearn.run.progress import Terminal
 
 HERE = Path(__file__).resolve().parent

@@ -60,9 +60,10 @@ def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> lis
         wanted = sorted({0, matrix.own_stage(column) or 0, len(matrix.rows) - 1})
         rows.append([row for row in wanted if matrix.cell(row, column).value is not None])
         kept += [_load(run, matrix, row, column) for row in rows[-1]]
-    if not kept or not all(kept[0].same_examples(cell) for cell in kept):
+    metric = METRICS[matrices[0].metric]
+    if not kept or not all(metric.applies(cell) and kept[0].same_examples(cell) for cell in kept):
         return []
-    found = resample(kept, [METRICS[matrices[0].metric]], seed=("report", column))[matrices[0].metric].samples
+    found = resample(kept, [metric], seed=("report", column))[metric.name].samples
     parts = np.split(found, np.cumsum([len(own) for own in rows])[:-1], axis=1)
     return [Scores(own, part) for own, part in zip(rows, parts, strict=True)]
 

@@ -1,8 +1,7 @@
-"""One run folder, read: scores, quantities with intervals, the training log.
+"""One run folder, read: estimates with intervals, score matrices, the training log.
 
-Only the tables of scores must be sound. For the rest the report reads JSON, not the objects that wrote it, so that a
-run of an older version, an unfinished run and a run copied without its log can still be shown. What is absent is None
-here and "–" on the page.
+The report reads JSON, not the objects that wrote it, so that a run of an older version, an unfinished run and a run
+copied without its log can still be shown. What is absent is None here and "–" on the page.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from everlearn.errors import RunError
-from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
-from everlearn.evaluation.results import ScoreTable
 from everlearn.files import read_json
+
+_UNKNOWN = Estimate()
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -38,64 +37,45 @@ def clean(value: Any) -> Any:
     return value
 
 
-_UNKNOWN = Estimate()
-
-
 @dataclass(frozen=True)
 class Matrix:
-    """One metric's scores of a run, by number of the row: row 0 is the untouched base model."""
+    """One metric's scores R[i, j], where they were measured: the score on column j after stage i.
+
+    Row 0 is the untouched base model in a stream; rows of models that exist already are called what the user calls
+    them.
+    """
 
     metric: str
-    table: ScoreTable
-    cells: dict[tuple[str, str], Estimate]
-    """(Label of the row, column) → score."""
+    title: str
+    unit: str
+    higher_is_better: bool
+    rows: list[str]
+    columns: list[str]
+    task_domains: dict[str, str | None]
+    scores: dict[tuple[int, str], Estimate]
+    """(number of the row, column) → score with its interval."""
 
     @classmethod
-    def read(cls, metric: str, raw: Any) -> Matrix:
-        """From one entry of ``matrices`` in results.json, of this version or an earlier one.
-
-        Raises:
-            RunError: it is no table of scores.
-        """
-        try:
-            table = ScoreTable.model_validate(raw)
-        except ValidationError as error:
-            raise RunError(f"The scores `{metric}` of the results are damaged: {error.errors()[0]['msg']}.") from None
-        return cls(metric, table, table.estimates())
-
-    @property
-    def title(self) -> str:
-        """What the metric is called."""
-        return self.table.title or self.metric.replace("_", " ").capitalize()
-
-    @property
-    def unit(self) -> str:
-        """Of the values; nothing for a fraction, which is a plain number: nobody writes "0.71 fraction"."""
-        return "" if self.table.unit == "fraction" else self.table.unit
-
-    @cached_property
-    def higher_is_better(self) -> bool:
-        """False for losses."""
-        return self.table.higher_is_better
-
-    @cached_property
-    def rows(self) -> list[str]:
-        """``base``, then the domain learnt last."""
-        return self.table.rows
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of held-out sets or end tasks."""
-        return self.table.columns
-
-    @property
-    def task_domains(self) -> dict[str, str | None]:
-        """End task → the domain that it belongs to; empty for held-out text."""
-        return self.table.task_domains or {}
+    def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
+        """From one entry of ``matrices`` in results.json, as this or an earlier version wrote it."""
+        unit = str(raw.get("unit") or "")
+        rows = [str(row) for row in raw.get("rows") or []]
+        columns = [str(column) for column in raw.get("columns") or []]
+        return cls(
+            metric,
+            str(raw.get("title") or metric.replace("_", " ").capitalize()),
+            # A fraction is a plain number: nobody writes "0.71 fraction".
+            "" if unit == "fraction" else unit,
+            bool(raw.get("higher_is_better")),
+            rows,
+            columns,
+            dict(raw.get("task_domains") or {}),
+            _listed(raw["cells"], rows) if isinstance(raw.get("cells"), list) else _dense(raw, rows, columns),
+        )
 
     def cell(self, row: int, column: str) -> Estimate:
-        """R[row, column] with its interval; -1 is the end of the stream. Empty where nothing was measured."""
-        return self.cells.get((self.rows[row], column), _UNKNOWN) if self.rows else _UNKNOWN
+        """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
+        return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
 
     def own_stage(self, column: str) -> int | None:
         """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
@@ -105,7 +85,7 @@ class Matrix:
     def _stages(self) -> dict[str | None, int]:
         return {domain: stage for stage, domain in enumerate(self.rows) if stage}
 
-    def worse(self, column: str, since: int, row: int) -> float | None:
+    def worsening(self, column: str, since: int, row: int) -> float | None:
         """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
         before, after = self.cell(since, column).value, self.cell(row, column).value
         if before is None or after is None:
@@ -115,16 +95,41 @@ class Matrix:
     @cached_property
     def derived(self) -> dict[str, dict[str, Estimate]]:
         """Every quantity from the scores alone, without intervals: for files that lack one."""
-        numbers = {label: row for row, label in enumerate(self.rows)}
         measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
-        for (label, name), found in self.cells.items():
+        for (row, name), found in self.scores.items():
             if found.value is not None:
-                measured[name][numbers[label]] = found.value
+                measured[name][row] = found.value
         columns = [
             Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
             for name, own in measured.items()
         ]
         return summarise(columns, len(self.rows) - 1, self.higher_is_better)
+
+
+def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
+    """Today's form: one entry a score."""
+    place = {label: position for position, label in enumerate(rows)}
+    found = {}
+    for cell in cells:
+        if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
+            found[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
+    return found
+
+
+def _dense(raw: Mapping[str, Any], rows: list[str], columns: list[str]) -> dict[tuple[int, str], Estimate]:
+    """Up to 0.1.0: rows of columns with nulls; what does not fit is absent."""
+
+    def pick(part: str, i: int, j: int) -> float | None:
+        grid = raw.get(part) or []
+        return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
+
+    found = {}
+    for i in range(len(rows)):
+        for j, column in enumerate(columns):
+            score = Estimate(*(pick(part, i, j) for part in ("values", "low", "high")))
+            if score.value is not None:
+                found[i, column] = score
+    return found
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,14 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
     """One run's matrix; of several seeds the first run's."""
     run = comparison.pools[pool].runs[0]
     matrix = run.matrices[metric]
-    places = fmt.decimals(estimate.value for estimate in matrix.cells.values())
+    places = fmt.decimals(estimate.value for estimate in matrix.scores.values())
     own = {column: matrix.own_stage(column) for column in matrix.columns}
     small = len(matrix.rows) * len(matrix.columns) <= READABLE
     rows = []
     for i, label in enumerate(matrix.rows):
         shades = []
         for column in matrix.columns:
-            change, estimate = matrix.worse(column, 0, i), matrix.cell(i, column)
+            change, estimate = matrix.worsening(column, 0, i), matrix.cell(i, column)
             text = fmt.fixed(estimate.value, places) if small else ""
             told = "not measured" if estimate.value is None else fmt.interval(estimate, places)
             if small and i and change is not None:

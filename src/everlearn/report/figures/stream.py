@@ -23,7 +23,7 @@ def general(comparison: Comparison) -> Iterator[Plate]:
     """What general text lost against the base model after each stage."""
     for name in comparison.general:
         caption = f"General text ({fmt.shorten(name, 40)}): change since the base model; lower is better."
-        yield from _along(comparison, lambda matrix, stage, name=name: matrix.worse(name, 0, stage), caption)  # type: ignore[misc]
+        yield from _along(comparison, lambda matrix, stage, name=name: matrix.worsening(name, 0, stage), caption)  # type: ignore[misc]
 
 
 def _forgotten(matrix: Matrix, stage: int) -> float | None:
@@ -31,7 +31,7 @@ def _forgotten(matrix: Matrix, stage: int) -> float | None:
     for column in matrix.columns:
         own = matrix.own_stage(column)
         if own is not None and own < stage:
-            found.append(matrix.worse(column, own, stage))
+            found.append(matrix.worsening(column, own, stage))
     known = [value for value in found if value is not None]
     # Where only some columns were measured their mean would be of other domains at every stage.
     return sum(known) / len(known) if known and len(known) == len(found) else None
