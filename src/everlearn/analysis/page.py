@@ -14,11 +14,11 @@ from everlearn import __version__
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
 from everlearn.files import write_text
-from everlearn.report.formatting import fixed
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curves, Line
 from everlearn.report.figures.heat import Heat, Shade
+from everlearn.report.formatting import fixed
 from everlearn.report.html import render
 from everlearn.report.tables import Cell, Table, terminal_table
 
@@ -50,10 +50,7 @@ def write_analysis(
             tables=tables(filled, alike),
             maps=[plate for each in heats[:: len(filled.stages)] for plate in draw("heat", each)],
             others=[
-                plate
-                for place, each in enumerate(heats)
-                if place % len(filled.stages)
-                for plate in draw("heat", each)
+                plate for place, each in enumerate(heats) if place % len(filled.stages) for plate in draw("heat", each)
             ],
             aside=_MAPS if filled.grows else _MAPS_ANEW,
         ),

@@ -22,10 +22,10 @@ from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
-from everlearn.report.html import render
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.html import render
 from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
@@ -253,8 +253,8 @@ class Sheet:
 
     def _standing(self) -> list[Plate]:
         """Learning against forgetting on held-out text, the best at the end first."""
-        at_end = {line.entry: line.numbers["bits"].value for line in self.lines if "bits" in line.numbers}
-        ranked = sorted((line for line in self.lines if at_end.get(line.entry) is not None), key=lambda x: at_end[x.entry])
+        measured = [line for line in self.lines if "bits" in line.numbers]
+        ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
         runs = tuple(
             Standing(
                 line.title,

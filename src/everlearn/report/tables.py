@@ -13,13 +13,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from everlearn.evaluation.estimate import Estimate, number
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import NAMED, SERIES
 from everlearn.report.measures import Measure
-from everlearn.evaluation.estimate import Estimate, number
 from everlearn.report.verdict import verdict
-
 
 _BRIEF = 240
 """Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
@@ -58,9 +57,9 @@ def heading(measure: Measure) -> str:
 
 
 def headline_table(comparison: Comparison) -> Table:
-    """Runs, the best at the end first × at the end against the base model, learnt, forgotten, general drift, end tasks."""
+    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks."""
     measures, several = comparison.headline, any(len(pool.runs) > 1 for pool in comparison.pools)
-    rows = []
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
     for pool in comparison.ranking:
         cells = [cell(m.estimates[pool], m, m.best == pool) for m in measures]
         seeds = [Cell(str(len(comparison.pools[pool].runs)))] if several else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import FAINT, INK, NAMED, SIZE, Drawing, Scale, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
-from everlearn.evaluation.estimate import Estimate
 
 _WIDTH, _HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 548, 32, 330
@@ -71,7 +71,7 @@ def standing(found: Standings) -> Iterator[Plate]:
     if len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
-        f"{run.label}: learnt {fmt.fixed(run.learnt.value, 3, True)}, forgotten {fmt.fixed(run.forgotten.value, 3, True)}"
+        f"{run.label}: learnt {fmt.fixed(run.learnt.value)}, forgotten {fmt.fixed(run.forgotten.value)}"
         for _, run in runs
     )
     yield plate(drawing, caption, f"{numbers}.")
