@@ -30,6 +30,7 @@ from everlearn.evaluation.build import BASE
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.methods.base import Batch, Method, Reading
+from everlearn.methods.stage import Checkpoints
 from everlearn.model.text_format import TextFormat
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.progress import Reporter
@@ -62,6 +63,9 @@ class Learner(Protocol):
 
     def methods_after(self, index: int) -> list[Method]:
         """The methods with what they remember after so many domains."""
+
+    def checkpoints(self, count: int) -> Checkpoints:
+        """The first so many models of the run."""
 
 
 class Scorer:
@@ -198,7 +202,7 @@ class Scorer:
             objective=objective,
             language_model=model,
             batches=batches,
-            checkpoint=self._model,
+            checkpoints=self.learner.checkpoints(row + 1),
         )
 
     # -- one row ----------------------------------------------------------------------------------------------
