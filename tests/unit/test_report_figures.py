@@ -193,7 +193,7 @@ def runs(count):
 
 def test_the_picture_of_all_runs_names_them_and_says_where_better_is():
     svg = one("standing", runs(3))
-    assert {"Run 0", "Run 1", "Run 2", "base model", "better"} <= set(texts(svg))
+    assert {"Run 0", "Run 1", "Run 2", "base model", "better: more learnt, less forgotten"} <= set(texts(svg))
     assert svg.count("<title>") == 3
 
 
