@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -27,6 +28,13 @@ class TaskConfig(BaseModel):
     domain: str | None = None
     """Name of the domain whose knowledge it measures; null for a general one."""
 
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Keys that name files: a file, folder or glob each."""
+
+    def files(self) -> list[Path]:
+        """The files that it is made of; raises ``DataError`` where there is none."""
+        return [Path(file) for key in self.paths for file in resolve_files(getattr(self, key), key)]
+
     @field_validator("name")
     @classmethod
     def _slug(cls, value: str) -> str:
@@ -40,6 +48,7 @@ class TaskConfig(BaseModel):
 class EndTask(TaskConfig):
     """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
 
+    paths = ("train", "test")
     kind: Literal["classification"] = "classification"
     """A classifier is fine-tuned on the training part, once for each seed, and predicts the test part."""
     train: str

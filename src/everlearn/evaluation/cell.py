@@ -111,7 +111,7 @@ class Cell:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             if header is None:
                 return _old_losses(path, row, tensors)
-            parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+            parts: Any = {part: {} for part in _PARTS}
             for name, array in tensors.items():
                 part, _, own = name.partition(".")
                 parts[part][own] = array

@@ -72,21 +72,21 @@ class Checkpoint(Predictor):
 
     Attributes:
         model: with its language-model head and whatever a method put in; or a classifier, when :meth:`fine_tuned`.
-        objective: collates and scores.
+        objective: scores its losses; None where it only classifies.
         plain: the checkpoint without additions, of which a classifier is made; `model` itself when left out.
         prepare: puts a method's additions into a classifier; None where there are none.
     """
 
     model: nn.Module
-    objective: Objective
+    objective: Objective | None = None
     plain: nn.Module | None = None
     prepare: Prepare | None = None
 
     def label_losses(self, batch: Batch) -> Tensor:
-        return self.objective.forward(self.model, batch).losses
+        return self._objective().forward(self.model, batch).losses
 
     def row_losses(self, batch: Batch) -> Tensor:
-        return self.objective.per_sample_loss(self.model, batch)
+        return self._objective().per_sample_loss(self.model, batch)
 
     def continuation(self, inputs: Batch) -> Continuation:
         return continuation(self.model, inputs)
@@ -95,7 +95,13 @@ class Checkpoint(Predictor):
         return replace(self, model=tune(self.model if self.plain is None else self.plain, self.prepare))
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
-        return torch.softmax(self.model(**inputs).logits.float(), -1)
+        # In float64, so that no two logits become one probability.
+        return torch.softmax(self.model(**inputs).logits.float(), -1, dtype=torch.float64)
+
+    def _objective(self) -> Objective:
+        if self.objective is None:
+            raise self._cannot("has no objective")
+        return self.objective
 
 
 def models_of(predictor: Predictor) -> list[nn.Module]:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class Quantity:
         u = Scores(tuple(scores.place), -1.0 * scores.array) if turned else scores
         return self.formula(u, stage or 0, last)
 
-    def at(self, moments: Mapping[str, float], higher_is_better: bool) -> float:
+    def at(self, moments: Mapping[Any, float], higher_is_better: bool) -> float:
         """The number from ``base``, ``learnt`` (just learnt) and ``final`` scores alone; NaN where one is not known."""
         known = {row: moments[name] for row, name in enumerate(("base", "learnt", "final")) if name in moments}
         scores = Scores(tuple(known), np.array(list(known.values()), float))
@@ -254,7 +255,8 @@ class Derivation:
     def __init__(self, last: int, higher_is_better: bool) -> None:
         self.last, self.higher_is_better = last, higher_is_better
         self.found: dict[str, dict[str, Estimate]] = {key: {} for key in QUANTITIES}
-        self.sums: dict[str, tuple[int, Floats, Floats]] = {}
+        self.values: dict[str, list[Floats]] = {}
+        self.sums: dict[str, Floats] = {}
 
     def add(self, column: Column) -> None:
         """Take in one column."""
@@ -270,14 +272,14 @@ class Derivation:
                 if own is not None:
                     self.found[key][column.name] = own
                 if quantity.averaged:
-                    count, sum_of_values, sum_of_samples = self.sums.get(key, (0, np.zeros(()), np.zeros(1)))
-                    self.sums[key] = count + 1, sum_of_values + value, sum_of_samples + samples
+                    self.values.setdefault(key, []).append(value)
+                    self.sums[key] = self.sums.get(key, np.zeros(1)) + samples
 
     def summary(self) -> dict[str, dict[str, Estimate]]:
         """Quantity → column (and ``mean``) → estimate; absent where not known."""
         with np.errstate(invalid="ignore"):
-            for key, (count, value, samples) in self.sums.items():
-                if (mean := estimate(value / count, samples / count)) is not None:
+            for key, values in self.values.items():
+                if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))) is not None:
                     self.found[key][MEAN] = mean
         return self.found
 

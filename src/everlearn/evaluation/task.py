@@ -77,18 +77,19 @@ class Task:
 
     Class attributes:
         kind: the word in recipes (`end_tasks: - {kind: …}`) and cells.
-        repeated: whether a checkpoint is measured several times, with other seeds (`evaluation.end_task_seeds`).
+        fine_tunes: whether copies of a checkpoint are fine-tuned, one for each seed (`evaluation.end_task_seeds`).
     """
 
     kind: ClassVar[str]
-    repeated: ClassVar[bool] = False
+    fine_tunes: ClassVar[bool] = False
 
     name: str
     domain: str | None
     """Whose knowledge it measures; None for general text and general tasks."""
 
-    def check(self) -> None:
-        """Raise ``DataError`` for examples that cannot be read or used."""
+    def check(self) -> str:
+        """What there is, in words; raises ``DataError`` for examples that cannot be read or used."""
+        raise NotImplementedError
 
     def fingerprint(self) -> str:
         """Of everything about the task that a score depends on, but for the model."""

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError, did_you_mean
+from everlearn.evaluation.predictor import Predictor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,6 +136,7 @@ class Reading:
         objective: of the run.
         language_model: gives the plain checkpoint with its language-model head; not to be changed for good.
         batches: unlabelled text of what is tested, as the objective collates it; at most so many blocks.
+        checkpoint: gives the plain checkpoint after so many domains (0: the base model), as a new model on the device.
     """
 
     domain: str | None
@@ -142,6 +144,7 @@ class Reading:
     objective: Objective
     language_model: Callable[[], nn.Module]
     batches: Callable[[int], Iterator[Batch]]
+    checkpoint: Callable[[int], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -359,10 +362,19 @@ class Method:
         """
         return model
 
+    def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
+        """At test: what answers in place of one checkpoint (an ensemble, a model that is chosen by the text).
+
+        `predictor` is the checkpoint with what :meth:`test_model` put back, or what the method before this one in the
+        recipe made of it. The default is the predictor as it is.
+        """
+        return predictor
+
     @property
     def tested_as_saved(self) -> bool:
         """Whether scores are of the plain checkpoint: whoever loads a stage's folder has what was measured."""
-        return type(self).test_model is Method.test_model
+        own = type(self)
+        return own.test_model is Method.test_model and own.test_predictor is Method.test_predictor
 
     def memory(self) -> Memory:
         """What must be saved with a stage (and with each checkpoint inside it)."""
