@@ -53,7 +53,7 @@ def test_rouge_l_is_the_formula() -> None:
         recall, precision = lcs / len(other), lcs / len(one)
         expected = 0.0 if lcs == 0 else (1 + 1) * recall * precision / (recall + precision)
         assert rouge_l(" ".join(one), [" ".join(other)]) == pytest.approx(expected, abs=1e-12)
-    # The example of the paper: "police killed the gunman" against "police kill the gunman" and "the gunman kill police".
+    # The paper's example.
     assert rouge_l("police kill the gunman", ["police killed the gunman"]) == pytest.approx(3 / 4)
     assert rouge_l("the gunman kill police", ["police killed the gunman"]) == pytest.approx(2 / 4)
     assert rouge_l("Über-Größe, 3!", ["über größe 3"]) == 1.0, "letters of any alphabet, no punctuation, no case"

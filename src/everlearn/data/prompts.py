@@ -77,8 +77,9 @@ class ChoiceTask(Asked):
     """The options, where they are the same for each example; then `choices_column` is not read."""
     answer_column: str = "gold"
     """Column with the right option: its number, counted from 0, or its text."""
-    separator: str = " "
-    """Between the prompt and an option; an option's length is measured without it."""
+    separator: str | None = None
+    """Between the prompt and an option. When left out a blank, and nothing under `objective: text-to-text`, where
+    prompt and answer are tokenised apart. An option's length in bytes is measured without it."""
 
     @model_validator(mode="after")
     def _two(self) -> ChoiceTask:
@@ -138,7 +139,9 @@ def read_answers(task: AnswerTask) -> list[Question]:
         listed = value if isinstance(value, list) else [value]
         answers = tuple(_word(one, task.target_column, row.where) for one in listed)
         if not answers:
-            raise DataError(f"{row.where}: column '{task.target_column}' is an empty list; at least one answer is right.")
+            raise DataError(
+                f"{row.where}: column '{task.target_column}' is an empty list; at least one answer is right."
+            )
         if task.labels and label_of(answers[0], task.labels) < 0:
             raise DataError(
                 f"{row.where}: the answer '{answers[0]}' begins with none of end task '{task.name}''s `labels`: "
@@ -159,7 +162,9 @@ def read_choices(task: ChoiceTask) -> list[Question]:
     def question(row: Row) -> Question:
         options: Any = list(task.choices) or row.values[task.choices_column]
         if not isinstance(options, list) or len(options) < 2:
-            raise DataError(f"{row.where}: column '{task.choices_column}' must hold a list of options (got {options!r}).")
+            raise DataError(
+                f"{row.where}: column '{task.choices_column}' must hold a list of options (got {options!r})."
+            )
         texts = tuple(_word(option, task.choices_column, row.where) for option in options)
         if "" in texts:
             raise DataError(f"{row.where}: column '{task.choices_column}' has an empty option.")
@@ -200,18 +205,17 @@ def _drawn(task: Asked, questions: list[Question]) -> list[Question]:
 
 def _right(row: Row, options: tuple[str, ...], column: str) -> int:
     value = row.values[column]
-    if isinstance(value, str) and value in options:
-        return options.index(value)
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = -1
-    if not 0 <= number < len(options) or number != (float(value) if not isinstance(value, str) else number):
-        raise DataError(
-            f"{row.where}: column '{column}' must hold the right option's text, or its number from 0 to "
-            f"{len(options) - 1} (got {value!r})."
-        )
-    return number
+    said = (
+        "" if isinstance(value, bool) or not isinstance(value, str | int | float) else _word(value, column, row.where)
+    )
+    numbers = tuple(str(number) for number in range(len(options)))
+    for known in (options, numbers) if isinstance(value, str) else (numbers, options):
+        if said in known:
+            return known.index(said)
+    raise DataError(
+        f"{row.where}: column '{column}' must hold the right option's text, or its number from 0 to {len(options) - 1} "
+        f"(got {value!r})."
+    )
 
 
 def _word(value: Any, column: str, where: str) -> str:

@@ -48,6 +48,7 @@ class Asking:
                 f"'{type(self.models[0]).__name__}' fills masks. Leave it out, or change `model.path`."
             )
         self.encoder = Encoder(conditions.tokenizer, self.kind)
+        self._longest = self._positions()
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
@@ -61,29 +62,28 @@ class Asking:
             stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=self.conditions.bf16))
             yield
 
-    def room(self, behind: int, key: str) -> int:
+    def room(self, behind: int, advice: str) -> int:
         """Tokens of a prompt, special ones included, where `behind` tokens follow in the same row.
 
-        Args:
-            behind: tokens of what follows.
-            key: that the user can change to have more room.
-
         Raises:
-            ModelError: there is no room for a prompt.
+            ModelError: there is no room for a prompt; the sentence ends with the advice.
         """
-        most = self.conditions.tokenizer.model_max_length
-        if self.kind == "decoder":
-            for model in self.models:
-                taken = sum(getattr(module, "taken_positions", 0) for module in model.modules())
-                longest = self.conditions.objective.longest_input(model)
-                most = most if longest is None else min(most, longest - taken)
-            most -= behind
+        most = self._longest - (behind if self.kind == "decoder" else 0)
         most = most if self.task.max_length is None else min(most, self.task.max_length)
         if most < SMALLEST:
             raise ModelError(
-                f"End task '{self.task.name}': the model's positions leave {max(most, 0)} tokens for a prompt beside "
-                f"{behind} that follow it; at least {SMALLEST} are needed. Change its `{key}`."
+                f"End task '{self.task.name}': the model's longest input leaves {max(most, 0)} tokens for a prompt "
+                f"beside {behind} that follow it; at least {SMALLEST} are needed. {advice}"
             )
+        return most
+
+    def _positions(self) -> int:
+        """The longest input of tokenizer and models; what a method puts before a text leaves it fewer."""
+        most: int = self.conditions.tokenizer.model_max_length
+        for model in self.models:
+            longest = self.conditions.objective.longest_input(model)
+            taken = sum(getattr(module, "taken_positions", 0) for module in model.modules())
+            most = most if longest is None else min(most, longest - taken)
         return most
 
     def prompt(self, ids: Sequence[int], room: int) -> list[int]:

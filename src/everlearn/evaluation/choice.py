@@ -1,14 +1,14 @@
 """The kind of end task in which the model chooses: the option that is likeliest after the prompt.
 
-An option o of tokens o_1 … o_m after the prompt x has log p(o | x) = Σ_i log p(o_i | x, o_<i). The answer is the option
-with the largest log p(o | x) (metric ``choice_accuracy``; lm_eval's acc), or with the largest log p(o | x) for each byte
-of its UTF-8 text (``choice_accuracy_per_byte``; lm_eval's acc_norm, which counts characters: the same for ASCII) or for
-each of its tokens (``choice_accuracy_per_token``; GPT-3, arXiv 2005.14165, section 2.4). Of equally good options the
-first is chosen.
+An option o of tokens o_1 … o_m after the prompt x has log p(o | x) = Σ_i log p(o_i | x, o_<i). The answer is the
+option with the largest log p(o | x) (metric ``choice_accuracy``; lm_eval's acc), or with the largest log p(o | x) for
+each byte of its UTF-8 text (``choice_accuracy_per_byte``; lm_eval's acc_norm, which counts characters: the same for
+ASCII) or for each of its tokens (``choice_accuracy_per_token``; GPT-3, arXiv 2005.14165, section 2.4). Of equally good
+options the first is chosen.
 
 How prompt and option become tokens depends on what the model was trained on. Under a causal objective both are one
-text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the option
-(as in lm_eval). Under text-to-text they are tokenised apart, and the option is scored with the end of the answer.
+text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the
+option (as in lm_eval). Under text-to-text they are tokenised apart, and an option is scored with the end of the answer.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Choice(Task):
                     conditions.progress(done)
         if np.isnan(nats).any():
             raise TrainingDiverged(
-                f"The model's loss on an option of end task '{self.name}' is not a number: its weights are broken. Lower "
-                "`train.learning_rate` and run the stage again."
+                f"The model's loss on an option of end task '{self.name}' is not a number: its weights are broken. "
+                "Lower `train.learning_rate` and run the stage again."
             )
         return Cell(
             self.kind,
@@ -130,7 +130,7 @@ class Choice(Task):
             else:
                 prompts, ids = _together(encode, question.prompt, options)
             ids = [[*begin, *own, *ending] for own in ids]
-            room = asking.room(max(map(len, ids)), "max_test")
+            room = asking.room(max(map(len, ids)), f"Shorten the options of question {number + 1}.")
             rows = zip(prompts, ids, strict=True)
             found.append([Option(number, i, asking.prompt(before, room), own) for i, (before, own) in enumerate(rows)])
         return found

@@ -58,12 +58,13 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
     kind = kind_of(model)
     if kind == "encoder":
         raise ModelError(
-            f"'{type(model).__name__}' fills masks and does not write: an end task of kind text-to-text needs a decoder "
-            "or an encoder-decoder. Leave it out, or change `model.path`."
+            f"'{type(model).__name__}' fills masks and does not write: an end task of kind text-to-text needs a "
+            "decoder or an encoder-decoder. Leave it out, or change `model.path`."
         )
     if kind == "encoder-decoder":
         return _from_encoder(model, inputs)
-    return _again(model, inputs) if any(getattr(m, "lengthens_rows", False) for m in model.modules()) else _on(model, inputs)
+    lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
+    return (_again if lengthened else _on)(model, inputs)
 
 
 def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:

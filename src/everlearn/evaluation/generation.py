@@ -87,7 +87,7 @@ class Generation(Task):
         encoder = asking.encoder
         # An encoder-decoder was trained to write its tokenizer's first special tokens too.
         most = self.config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
-        room = asking.room(most, "max_new_tokens")
+        room = asking.room(most, f"Lower its `max_new_tokens` (now {self.config.max_new_tokens}).")
         rows = [asking.prompt(ids, room) for ids in encoder([question.prompt for question in self.questions])]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # what is similarly long shares a batch
         texts = [""] * len(rows)

@@ -39,7 +39,7 @@ def exact_match(answer: str, right: Sequence[str], squad: bool = False) -> float
 def token_f1(answer: str, right: Sequence[str]) -> float:
     """F1 of the words that two texts share as multisets, after SQuAD's normalisation: 2 c / (m + n).
 
-    c words in common, m and n words in all; where one of the texts has none, 1 if the other has none either (SQuAD 2.0).
+    c words in common, m and n words in all. Where one of the texts has none: 1 if the other has none too (SQuAD 2.0).
     """
     return max(_token_f1(squad_normalised(answer).split(), squad_normalised(one).split()) for one in right)
 
