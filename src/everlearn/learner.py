@@ -34,13 +34,15 @@ from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.gathering import Blueprint
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective, unwrap
 from everlearn.model.text_format import TextFormat
 from everlearn.report import model_card, write_report
+from everlearn.run.curves import Curves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
@@ -48,6 +50,7 @@ from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
+from everlearn.run.wanted import sets_inside
 from everlearn.seeding import seed_for, seeded, set_all
 
 
@@ -264,12 +267,9 @@ class ContinualLearner:
             self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
-        for method in methods:
-            with seeded(stage.seed, index, method.name, "begin"):
-                method.begin_domain(stage)
-        source: BlockSource = stage.source
-        for method in methods:
-            source = method.training_data(source, stage)
+            stage.step = step_of(checkpoint)
+        protection = Protection(methods, stage)
+        source = protection.begin()
 
         args = training_arguments(self.recipe.train, training, seed_for(stage.seed, index) % 2**31, stage.steps)
         loader = BlockLoader(
@@ -280,19 +280,19 @@ class ContinualLearner:
             self.processes.process_index,
             self.processes.num_processes,
         )
+        curves = self._curves(stage, loader)
         # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
         ) as done:
             trainer = StageTrainer(
-                stage=stage,
-                methods=methods,
+                protection=protection,
                 loader=loader,
                 args=args,
                 progress=done,
                 log=self.folder.log,
-                callbacks=[self.interruption.callback()],
+                callbacks=[*curves, self.interruption.callback()],
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
@@ -304,9 +304,7 @@ class ContinualLearner:
         # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
         for name in ("forward", "_original_forward"):
             vars(stage.model).pop(name, None)
-        for method in methods:
-            with seeded(stage.seed, index, method.name, "end"):
-                method.end_domain(stage)
+        protection.end()
 
         facts = {
             "domain": domain.name,
@@ -330,6 +328,19 @@ class ContinualLearner:
                 files.write_json(folder / "stage.json", facts)
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
+
+    def _curves(self, stage: Stage, loader: BlockLoader) -> list[Curves]:
+        """What scores held-out text inside the stage (`evaluation.every`)."""
+        every = self.recipe.evaluation.every
+        if every is None:
+            return []
+        scorer = self.scorer()
+        # Drawn by one process before training began; every process takes part, as sharded weights need.
+        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        line = {"stage": stage.index, "domain": stage.domain}
+        write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
+        how = scorer.conditions(stage.index)
+        return [Curves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
@@ -357,12 +368,18 @@ class ContinualLearner:
             rows_per_step=self.rows_per_step(args),
             seed=self.recipe.run.seed,
             steps=self.steps(prepared.train),
+            checkpoints=self.checkpoints(index),
         )
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            recipe = self.recipe.changed(domains=[domain.model_dump(mode="json")], method=["sequential"], end_tasks=[])
+            recipe = self.recipe.changed(
+                domains=[domain.model_dump(mode="json")],
+                method=["sequential"],
+                end_tasks=[],
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+            )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
             alone.interruption = self.interruption
@@ -500,6 +517,15 @@ class ContinualLearner:
                 f"{self.recipe.run.keep_stages}. Set it to `all`, in a new run, to keep them."
             )
         return self.load(self.folder.stage(index, name))
+
+    def checkpoints(self, count: int) -> Checkpoints:
+        """The models before a stage, for its methods: only those that are sealed and whole are read."""
+        return Checkpoints(count, self._sealed_model_after)
+
+    def _sealed_model_after(self, index: int) -> nn.Module:
+        if index > 0:
+            self._must_be_learnt(index, self.recipe.domains[index - 1].name)
+        return self.model_after(index)
 
     def load(self, place: Path) -> nn.Module:
         """A model that this run saved, in float32."""
