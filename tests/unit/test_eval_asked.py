@@ -339,7 +339,7 @@ def test_a_prompt_is_a_template() -> None:
         task_config({"name": "x", "kind": "choice", "test": "t", "prompt": "}"}, "end_tasks.0")
 
 
-EVAL = Path("/work/shared/data/eval")
+EVAL = Path(__file__).parents[3] / "shared" / "data" / "eval"
 EVAL_SETS = {
     "hellaswag_1000": {"kind": "choice", "max_test": 4},
     "mmlu": {"kind": "choice", "prompt": "{query}\nAnswer:", "max_test": 4},
