@@ -8,8 +8,8 @@ from cli_project import Project
 
 
 def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
-    everlearn.config.recipe |= {"method": {"name": "dga", "samples": 8}, "run": {"name": "first"}}
-    everlearn.config.recipe["train"] |= {"max_steps": 2}
+    everlearn.recipe |= {"method": {"name": "dga", "samples": 8}, "run": {"name": "first"}}
+    everlearn.recipe["train"] |= {"max_steps": 2}
     everlearn.fails("analyse", "runs/first", says=("runs/first is no run folder",))
     (everlearn.run_folder).mkdir(parents=True)
     everlearn("validate", "recipe.yaml")
@@ -32,6 +32,6 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
 
 
 def test_a_run_without_importance(everlearn: Project) -> None:
-    everlearn.config.recipe["train"] |= {"max_steps": 1}
+    everlearn.recipe["train"] |= {"max_steps": 1}
     assert everlearn("run", "recipe.yaml", "method=kd").code == 0
     everlearn.fails("analyse", "runs/first", says=("remembers no importance", "`das`"))

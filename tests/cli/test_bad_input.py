@@ -197,7 +197,7 @@ def test_run_folder_that_exists(everlearn: Project) -> None:
 
 
 def test_loss_that_is_not_finite(everlearn: Project) -> None:
-    everlearn.config.recipe["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
+    everlearn.recipe["train"] |= {"learning_rate": 1e30, "max_grad_norm": 0.0}
     everlearn.fails("run", "recipe.yaml", says=("'a'", "not finite from step", "train.learning_rate"))
     assert not (everlearn.run_folder / "stage-01-a").exists()
 
@@ -232,7 +232,7 @@ def test_an_unexpected_error_keeps_its_traceback(everlearn: Project, monkeypatch
 
 
 def test_no_file_of_a_failed_command_is_left(everlearn: Project) -> None:
-    everlearn.config.recipe["domains"][1]["path"] = "nowhere.jsonl"
+    everlearn.recipe["domains"][1]["path"] = "nowhere.jsonl"
     everlearn.fails("run", "recipe.yaml", says=("nowhere.jsonl",))
     everlearn.fails("plan", "recipe.yaml", "--no-measure", says=("nowhere.jsonl",))
     assert not Path("runs").exists()

@@ -137,8 +137,8 @@ def test_a_commented_group_is_set_by_taking_away_the_signs(everlearn: Project, g
 
 
 def test_validate_runs_every_check(everlearn: Project) -> None:
-    everlearn.config.recipe["end_tasks"] = [{"name": "topics", "train": "train.jsonl", "test": "test.jsonl"}]
-    everlearn.config.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
+    everlearn.recipe["end_tasks"] = [{"name": "topics", "train": "train.jsonl", "test": "test.jsonl"}]
+    everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
     outcome = everlearn("validate", "recipe.yaml")
     assert outcome.code == 0, outcome.out
     assert "Every check passed" in outcome.out
@@ -152,9 +152,9 @@ def test_validate_runs_every_check(everlearn: Project) -> None:
 
 def test_validate_finds_several_mistakes_at_once(everlearn: Project) -> None:
     (everlearn.folder / "a.jsonl").write_text("")
-    everlearn.config.recipe["domains"][1]["text_column"] = "body"
-    everlearn.config.recipe["train"]["max_step"] = 5
-    everlearn.config.recipe["method"] = {"name": "replay", "source": "general"}
+    everlearn.recipe["domains"][1]["text_column"] = "body"
+    everlearn.recipe["train"]["max_step"] = 5
+    everlearn.recipe["method"] = {"name": "replay", "source": "general"}
     outcome = everlearn("validate", "recipe.yaml", "--json")
     assert outcome.code == 2
     failed = {check["name"]: check["detail"] for check in json.loads(outcome.out)["checks"] if check["ok"] is False}
@@ -178,7 +178,7 @@ def test_validate_says_what_a_wrong_recipe_lacks(everlearn: Project) -> None:
 
 
 def test_plan_counts_exactly(everlearn: Project) -> None:
-    everlearn.config.recipe["method"] = {"name": "ewc", "samples": 8}
+    everlearn.recipe["method"] = {"name": "ewc", "samples": 8}
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     assert plan["steps"] == 8
     assert plan["rows_per_step"] == 4
@@ -193,7 +193,7 @@ def test_plan_counts_exactly(everlearn: Project) -> None:
 
 def test_plan_of_a_frozen_model(everlearn: Project) -> None:
     """Gradients and Adam are of the adapters alone; a variant is called by its own name."""
-    everlearn.config.recipe["method"] = ["demix", "kd"]
+    everlearn.recipe["method"] = ["demix", "kd"]
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     assert list(plan["methods"]) == ["demix", "kd"]
     assert plan["trainable"] == plan["methods"]["demix"]["parameters"] < plan["parameters"]
@@ -217,11 +217,11 @@ def test_plan_of_the_disk_is_what_a_run_takes(
     everlearn: Project, monkeypatch: pytest.MonkeyPatch, method: str, options: dict[str, Any]
 ) -> None:
     """A run folder is at its largest just before something is removed from it, or at the end."""
-    everlearn.config.recipe["method"] = method
-    everlearn.config.recipe["train"] |= {"max_steps": 5}  # steps 2 and 4, and the last one
+    everlearn.recipe["method"] = method
+    everlearn.recipe["train"] |= {"max_steps": 5}  # steps 2 and 4, and the last one
     for key, value in options.items():
         group, _, name = key.partition(".")
-        everlearn.config.recipe[group] = {**everlearn.config.recipe[group], name: value} if name else value
+        everlearn.recipe[group] = {**everlearn.recipe[group], name: value} if name else value
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     sizes = []
 
@@ -249,7 +249,7 @@ def _bytes(value: object) -> int:
 @pytest.mark.parametrize("method", ["sequential", "demix", "inc_lora", "hat", "elle"])
 def test_plan_of_the_parameters(everlearn: Project, method: str) -> None:
     """Some methods add to the model, of which everything is trained or what they add alone; ELLE's model grows."""
-    everlearn.config.recipe["method"] = method
+    everlearn.recipe["method"] = method
     plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
     weights, added = plan["parameters"], plan["methods"][method]["parameters"]
     assert plan["trainable"] == (added if method in ("demix", "inc_lora") else weights + added)
@@ -259,7 +259,7 @@ def test_plan_of_the_parameters(everlearn: Project, method: str) -> None:
 
 
 def test_plan_measures_without_leaving_anything(everlearn: Project) -> None:
-    everlearn.config.recipe["method"] = {"name": "das", "samples": 8}
+    everlearn.recipe["method"] = {"name": "das", "samples": 8}
     plan = json.loads(everlearn("plan", "recipe.yaml", "--json").out)
     for timing in (plan["plain"], plan["protected"]):
         assert 0 < timing["low"] <= timing["high"]

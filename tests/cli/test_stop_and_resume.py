@@ -33,7 +33,7 @@ def signal_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_and_resumed(everlearn: Project, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    everlearn.config.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
+    everlearn.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
     assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
     with signal_at(3, number, monkeypatch):
         stopped = everlearn("run", "recipe.yaml")
