@@ -168,9 +168,8 @@ def _first_step(methods: Sequence[Method], tmp_path: Path, precision: str) -> tu
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", steps=1)
     lines: list[dict] = []
     trainer = StageTrainer(
-        stage=stage,
-        methods=methods,
-        loader=BlockLoader(stages.begin(methods, stage), stage.objective, 4, 1),
+        protection=(protection := Protection(methods, stage)),
+        loader=BlockLoader(protection.begin(), stage.objective, 4, 1),
         args=training_arguments(
             {
                 "bf16": precision == "bf16",

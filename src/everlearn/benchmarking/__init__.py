@@ -2,7 +2,7 @@
 
 from everlearn.benchmarking.cells import CellResult, load_results
 from everlearn.benchmarking.entries import GROUPS, Entry, resolve
-from everlearn.benchmarking.grid import Cell, Grid, State
+from everlearn.benchmarking.grid import Grid, GridCell, State
 from everlearn.benchmarking.settings import Settings, load_settings
 from everlearn.benchmarking.suites import SUITES, Published, Suite, find_suite
 from everlearn.benchmarking.summary import Line, summarise
@@ -10,10 +10,10 @@ from everlearn.benchmarking.summary import Line, summarise
 __all__ = [
     "GROUPS",
     "SUITES",
-    "Cell",
     "CellResult",
     "Entry",
     "Grid",
+    "GridCell",
     "Line",
     "Published",
     "Settings",

@@ -15,7 +15,7 @@ from everlearn.methods import base, build, names
 
 if TYPE_CHECKING:
     from everlearn.benchmarking.cells import Measured
-    from everlearn.benchmarking.grid import Cell, Grid
+    from everlearn.benchmarking.grid import Grid, GridCell
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Entry:
     name: str
     title: str
     paper: str
-    make: Callable[[Grid, Cell, Path], Measured]
+    make: Callable[[Grid, GridCell, Path], Measured]
     method: str = "sequential"
     ordered: bool = True
     seeded: bool = True

@@ -34,7 +34,7 @@ WAIT = 2.0
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """An entry in one order with one seed; None where that makes no difference."""
 
     entry: Entry
@@ -125,25 +125,25 @@ class Grid:
         for found in load_results(results):
             found.check(self.shared, results)
 
-    def _cells(self, entries: Sequence[Entry], orders: Sequence[int], seeds: Sequence[int]) -> list[Cell]:
-        found: dict[str, Cell] = {}
+    def _cells(self, entries: Sequence[Entry], orders: Sequence[int], seeds: Sequence[int]) -> list[GridCell]:
+        found: dict[str, GridCell] = {}
         for seed in seeds:  # a whole table for the first seed comes first
             for order in orders:
                 for entry in entries:
                     own = order if entry.ordered else None
                     domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
                     spec = self.settings.spec(entry.method)
-                    cell = Cell(entry, own, seed if entry.seeded else None, domains, spec)
+                    cell = GridCell(entry, own, seed if entry.seeded else None, domains, spec)
                     found.setdefault(cell.name, cell)
         return list(found.values())
 
     # -- what there is ----------------------------------------------------------------------------------------
 
-    def path(self, cell: Cell) -> Path:
+    def path(self, cell: GridCell) -> Path:
         """The cell's result."""
         return self.results / f"{cell.name}.json"
 
-    def done(self, cell: Cell) -> bool:
+    def done(self, cell: GridCell) -> bool:
         """Whether the cell is measured.
 
         Raises:
@@ -165,7 +165,7 @@ class Grid:
         """How far every cell is."""
         return [self._state(cell) for cell in self.cells]
 
-    def _state(self, cell: Cell) -> State:
+    def _state(self, cell: GridCell) -> State:
         place, locked = self.runs / cell.name, False
         with contextlib.ExitStack() as stack:  # what is read below does not change under the lock
             if place.is_dir():
@@ -207,22 +207,22 @@ class Grid:
                         self._make(cell, place)
         return self.states()
 
-    def _free(self, cell: Cell, known: int | None) -> bool:
+    def _free(self, cell: GridCell, known: int | None) -> bool:
         """Whether the cell is to be made, and no other process works on it."""
         return self._open(cell, known) and self._state(cell).state != "running"
 
-    def _open(self, cell: Cell, known: int | None) -> bool:
+    def _open(self, cell: GridCell, known: int | None) -> bool:
         """Whether the cell is to be made: it is not done, nor did it fail since the `known` failure."""
         return not self.done(cell) and self._failure(cell) in (None, known)
 
-    def _failure(self, cell: Cell) -> int | None:
+    def _failure(self, cell: GridCell) -> int | None:
         """What tells a cell's last failure from an earlier one; None where there is none."""
         try:
             return (self.runs / cell.name / FAILED).stat().st_mtime_ns
         except FileNotFoundError:
             return None
 
-    def _make(self, cell: Cell, place: Path) -> None:
+    def _make(self, cell: GridCell, place: Path) -> None:
         (place / FAILED).unlink(missing_ok=True)
         self.reporter.cell = cell.name
         try:
@@ -239,7 +239,7 @@ class Grid:
                     for stage in run.glob("stage-*"):
                         shutil.rmtree(stage, ignore_errors=True)
 
-    def _save(self, cell: Cell, measured: dict[str, Any]) -> None:
+    def _save(self, cell: GridCell, measured: dict[str, Any]) -> None:
         needs = build(cell.spec).needs
         result = CellResult(
             suite=self.suite.name,
@@ -327,6 +327,6 @@ class Grid:
             yield
 
 
-def _options(cell: Cell) -> dict[str, Any]:
+def _options(cell: GridCell) -> dict[str, Any]:
     options: dict[str, Any] = build(cell.spec).config.model_dump(mode="json", exclude_defaults=True)
     return options

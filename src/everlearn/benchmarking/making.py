@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import Matrix, Measured, Moment, Scores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, Scores, bits_of, measured_sets, scores_of
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import is_held_out, read_documents
 from everlearn.data.endtask import EndTask, read_end_task
-from everlearn.evaluation.cells import LossCell, TaskCell, task_path
-from everlearn.evaluation.results import Results
+from everlearn.evaluation import METRICS, Cell, Results, classification_cell, task_path
 from everlearn.learner import ContinualLearner
 
 if TYPE_CHECKING:
-    from everlearn.benchmarking.grid import Cell, Grid
+    from everlearn.benchmarking.grid import Grid, GridCell
 
 POOL = "pool"
 
 
-def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
+def stream(grid: Grid, cell: GridCell, place: Path) -> Measured:
     """A method learns one domain after another."""
     learner = grid.finish(grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "run"))
     recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
@@ -45,7 +44,7 @@ def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
         domains=domains,
         tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in recipe.end_tasks},
         bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
-        matrix=Matrix(
+        matrix=BitsPerByte(
             rows=["base", *domains],
             columns=sets,
             values=[[bits_of(evaluation, row, name) for name in sets] for row in range(last + 1)],
@@ -56,24 +55,24 @@ def stream(grid: Grid, cell: Cell, place: Path) -> Measured:
     )
 
 
-def constant(grid: Grid, cell: Cell, place: Path) -> Measured:
+def constant(grid: Grid, cell: GridCell, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    tasks = grid.recipe(cell.domains, cell.spec, 0, place / "run").end_tasks
+    tasks = [t for t in grid.recipe(cell.domains, cell.spec, 0, place / "run").end_tasks if isinstance(t, EndTask)]
     scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
     return Measured(
         domains=list(cell.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
 
 
-def always_the_most_frequent(task: EndTask) -> TaskCell:
+def always_the_most_frequent(task: EndTask) -> Cell:
     """The training part's most frequent label (of equally frequent ones the first) as the answer to everything."""
     train, test = read_end_task(task)
     classes, counts = np.unique(train.labels, return_counts=True)
     answers = np.full((1, len(test)), classes[counts.argmax()])
-    return TaskCell(truth=test.labels, predictions=answers, classes=classes, seeds=(0,), f1=task.f1)
+    return classification_cell(test.labels, answers, classes, (0,), task.f1, task=task.name)
 
 
-def none(grid: Grid, cell: Cell, place: Path) -> Measured:
+def none(grid: Grid, cell: GridCell, place: Path) -> Measured:
     """The base model as it is."""
     recipe, evaluation = grid.base.recipe(), grid.base.path / "evaluation"
     rows: dict[Moment, int] = {"base": 0, "final": 0}
@@ -86,7 +85,7 @@ def none(grid: Grid, cell: Cell, place: Path) -> Measured:
     )
 
 
-def separate(grid: Grid, cell: Cell, place: Path) -> Measured:
+def separate(grid: Grid, cell: GridCell, place: Path) -> Measured:
     """One model per domain, each trained from the base model; general text: the mean over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
     parts = [grid.finish(grid.recipe((name,), cell.spec, cell.seed or 0, place / name)) for name in cell.domains]
@@ -112,7 +111,7 @@ def separate(grid: Grid, cell: Cell, place: Path) -> Measured:
     return found
 
 
-def pool(grid: Grid, cell: Cell, place: Path) -> Measured:
+def pool(grid: Grid, cell: GridCell, place: Path) -> Measured:
     """One training on all domains shuffled together, with as many steps as all of them."""
     whole = grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "held-out")
     many = len(whole.domains)
@@ -137,7 +136,7 @@ def pool(grid: Grid, cell: Cell, place: Path) -> Measured:
     bits: dict[str, dict[Moment, float]] = {}
     for name in domains:
         scorer.score_alone(name, learner.folder.stage(1, POOL))
-        alone = LossCell.load(scorer.cells / "alone" / f"{name}.safetensors").bits_per_byte
+        alone = METRICS["bits_per_byte"].score(Cell.load(scorer.cells / "alone" / f"{name}.safetensors"))
         bits[name] = {"base": bits_of(base, 0, name), "final": alone}
     rows: dict[Moment, int] = {"base": 0, "final": 1}
     for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
@@ -169,7 +168,7 @@ def held_out_names(recipe: Recipe) -> list[str]:
 
 
 def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
-    return {moment: scores_of(TaskCell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
+    return {moment: scores_of(Cell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:
