@@ -327,9 +327,9 @@ def train(name: str) -> None:
 
 def measure(folder: Path, base: Base, data: Path) -> dict[str, Any]:
     """Loss in nats and bits per byte on all of each source's validation text."""
-    model: nn.Module = load_weights(str(folder), base.kind)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     recipe = recipes.load(HERE / folder.name / "recipe.yaml")
+    model: nn.Module = load_weights(str(folder), base.kind, recipe.model.attn_implementation)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     size = recipe.data.block_size or 0
     found: dict[str, Any] = {}
     for source in SOURCES:
@@ -383,6 +383,7 @@ def ship(name: str, data: Path) -> None:
         if size > LIMIT:
             raise SystemExit(f"{out} would hold {size} bytes; at most {LIMIT} are shipped.")
         for path in sorted(new.iterdir()):
+            path.chmod(0o644)
             os.replace(path, out / path.name)
     files.write_json(out / "heldout.json", measure(out, base, data))
 
