@@ -230,7 +230,8 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         rows = [min(cost.passes_per_domain, each.rows or 10**9) for cost in costs.values() for each in alike]
         once = sum(rows) * plain[-1][1].seconds_per_step / alike[0].rows_per_step
         protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
-    forward = plain[0][1].seconds_per_step / (BACKWARD * _alike(learner, domains)[0][0].rows_per_step * block_size)
+    first = domains[0]
+    forward = plain[0][1].seconds_per_step / (BACKWARD * first.rows_per_step * block_size)
     evaluation = replace(plan.evaluation, seconds=plan.evaluation.tokens * forward)
     return replace(plan, plain=_together(plain), protected=_together(protected), evaluation=evaluation)
 
