@@ -14,7 +14,7 @@ import torch
 
 from bench_suite import STEPS, TinySuite
 from everlearn import files
-from everlearn.benchmarking import GROUPS, Cell, CellResult, Grid, Settings, load_results, load_settings, resolve
+from everlearn.benchmarking import GROUPS, CellResult, Grid, GridCell, Settings, load_results, load_settings, resolve
 from everlearn.benchmarking import making as making_module
 from everlearn.benchmarking.cells import Measured, scores_of
 from everlearn.benchmarking.entries import of_method, place_in_tables
@@ -263,7 +263,7 @@ def test_what_a_killed_process_left_is_made_after_the_rest(
     other, made = contextlib.ExitStack(), []
     original = Grid._make
 
-    def make(self: Grid, which: Cell, place: Path) -> None:
+    def make(self: Grid, which: GridCell, place: Path) -> None:
         made.append(which.entry.name)
         original(self, which, place)
         if which.entry.name == "none":
@@ -283,7 +283,7 @@ def test_processes_that_share_a_grid_try_a_failing_cell_once(
     """The second process starts and ends while the first makes its first cell."""
     tries: list[str] = []
 
-    def broken(self: Grid, which: Cell, place: Path) -> Measured:
+    def broken(self: Grid, which: GridCell, place: Path) -> Measured:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 
@@ -301,7 +301,7 @@ def test_processes_that_share_a_grid_try_a_failing_cell_once(
         seen: list[str] = []
 
         def make(
-            self: Grid, which: Cell, place: Path, first: Grid = first, second: Grid = second, seen: list[str] = seen
+            self: Grid, which: GridCell, place: Path, first: Grid = first, second: Grid = second, seen: list[str] = seen
         ) -> None:
             if self is first:
                 seen += [state.state for state in second.run()]
@@ -369,7 +369,7 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
 ) -> None:
     tries: list[str] = []
 
-    def broken(self: Grid, which: Cell, place: Path) -> Measured:
+    def broken(self: Grid, which: GridCell, place: Path) -> Measured:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 
