@@ -192,6 +192,9 @@ def _detail(measure: Measure, run: int, reference: int) -> str:
 
 def _alone(comparison: Comparison) -> list[str]:
     run, label = comparison.pools[0].runs[0], comparison.labels[0]
+    if not run.domains and run.matrices:
+        models = max(len(matrix.rows) for matrix in run.matrices.values())
+        return [f"{label} holds {models} models that were measured; they are no stream, so nothing was learnt in turn."]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:
