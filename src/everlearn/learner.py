@@ -43,6 +43,7 @@ from everlearn.model.objectives import make_objective, unwrap
 from everlearn.model.text_format import TextFormat
 from everlearn.report import model_card, write_report
 from everlearn.run import carrying
+from everlearn.run.curves import Curves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
@@ -50,6 +51,7 @@ from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
+from everlearn.run.wanted import sets_inside
 from everlearn.seeding import seed_for, seeded, set_all
 
 
@@ -281,6 +283,7 @@ class ContinualLearner:
             self.processes.process_index,
             self.processes.num_processes,
         )
+        curves = self._curves(stage, loader)
         # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
@@ -292,7 +295,7 @@ class ContinualLearner:
                 args=args,
                 progress=done,
                 log=self.folder.log,
-                callbacks=[self.interruption.callback()],
+                callbacks=[*curves, self.interruption.callback()],
                 carried=self.carried_to(index),
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
@@ -333,6 +336,19 @@ class ContinualLearner:
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
 
+    def _curves(self, stage: Stage, loader: BlockLoader) -> list[Curves]:
+        """What scores held-out text inside the stage (`evaluation.every`)."""
+        every = self.recipe.evaluation.every
+        if every is None:
+            return []
+        scorer = self.scorer()
+        # Drawn by one process before training began; every process takes part, as sharded weights need.
+        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        line = {"stage": stage.index, "domain": stage.domain}
+        write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
+        how = scorer.conditions(stage.index)
+        return [Curves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
         format_ = self.setting()
@@ -365,7 +381,12 @@ class ContinualLearner:
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            recipe = self.recipe.changed(domains=[domain.model_dump(mode="json")], method=["sequential"], end_tasks=[])
+            recipe = self.recipe.changed(
+                domains=[domain.model_dump(mode="json")],
+                method=["sequential"],
+                end_tasks=[],
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+            )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
             alone.interruption = self.interruption
