@@ -1,23 +1,25 @@
-"""Test-only method: all stages' checkpoints answer together. A method file is as long as this."""
+"""All stages' checkpoints answer together."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from everlearn.evaluation import Checkpoint, Ensemble, Predictor
 from everlearn.evaluation.predictor import models_of
-from everlearn.methods.base import Cost, Method, MethodConfig, Reading
+from everlearn.methods.base import Cost, Method, MethodConfig, Reading, register
 
 
+@register
 class StageEnsemble(Method):
-    """Trains plainly; a text is read by the checkpoints of all stages so far, p(y|x) = 1/T Σ_k p_k(y|x) (deep ensembles,
-    arXiv 1612.01474, section 2.4, whose members here are what the stream leaves behind)."""
+    """Trains plainly; a text is read by the checkpoints of all stages so far, p(y|x) = 1/T Σ_k p_k(y|x) (deep
+    ensembles, arXiv 1612.01474, section 2.4, whose members here are what the stream leaves behind)."""
 
     name = "stage_ensemble"
     title = "Ensemble of stages"
     paper = "https://arxiv.org/abs/1612.01474"
+    identity: ClassVar[dict[str, Any] | None] = {}
 
     class Config(MethodConfig):
         """Options of the ensemble."""
