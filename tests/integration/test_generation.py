@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,11 @@ from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import ModelError
 from everlearn.evaluation import Cell, Checkpoint, Ensemble, Predictor, Results, make_task, set_path, task_path
 from everlearn.learner import ContinualLearner
+from everlearn.methods import REGISTRY
+from everlearn.tools.preflight import preflight
 from methods_of_other_kinds import registered
 
+GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 RECIPE = Path(__file__).parents[2] / "recipes" / "written-answers.yaml"
 NAMES = ["the", "model", "learns", "domain", "and", "keeps", "what", "knew", "before", "while", "tensors", "flow"]
 
@@ -167,7 +171,9 @@ def test_an_ensemble_of_stages_answers(plain: ContinualLearner, tmp_path: Path) 
 def test_each_held_out_row_is_read_by_its_stage(tmp_path: Path) -> None:
     """By its definition: the smaller of the losses that the two stages' models have on it."""
     nats: dict[str, list[list[float]]] = {}
-    for method in ("sequential", "stage_by_text", "stage_ensemble"):
+    (code,) = re.findall(r"^```python\n(.*?class Stages.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
+    exec(compile(code[code.index("from everlearn.evaluation import Checkpoint, Ensemble") :], "stages.py", "exec"), {})
+    for method in ("sequential", "stage_by_text", "stage_ensemble", "stages"):
         made = recipe(tmp_path, "gpt2", method, run={"name": method, "folder": str(tmp_path / method)})
         ContinualLearner(made).run()
         nats[method] = [
@@ -177,6 +183,8 @@ def test_each_held_out_row_is_read_by_its_stage(tmp_path: Path) -> None:
     assert nats["stage_by_text"][0] == one.tolist()
     assert nats["stage_by_text"][1] == pytest.approx(np.minimum(one, two).tolist(), rel=1e-6)
     assert (one != two).all()
+    assert nats["stages"] == nats["stage_ensemble"], "the method of docs/evaluation.md"
+    del REGISTRY["stages"]
     mixed = np.array(nats["stage_ensemble"][1])
     assert (mixed < np.maximum(one, two)).all()
     assert (mixed <= (one + two) / 2 + 1e-3).all(), "−log of a mean is at most the mean of −log (Jensen)"
@@ -188,6 +196,11 @@ def test_a_masked_model_is_refused_before_anything_is_trained(tmp_path: Path) ->
     with pytest.raises(ModelError, match="End task 'words' is of kind text-to-text, which needs a model that reads"):
         ContinualLearner(made).run()
     assert not list(made.folder().glob("stage-01-*"))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(made.changed(run={"name": "other"}).to_yaml(), encoding="utf-8")
+    failed = [check for check in preflight(path) if check.ok is False]
+    assert [check.name for check in failed] == ["end task 'words': files and labels"]
+    assert "reads from left to right" in failed[0].detail
 
 
 def test_the_shipped_recipe_runs(tmp_path: Path) -> None:
