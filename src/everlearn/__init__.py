@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from everlearn.version import __version__
+
 if TYPE_CHECKING:
     from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "everlearn.data.corpus": ("Corpus", "Domain"),

@@ -23,7 +23,7 @@ from transformers import TrainingArguments
 from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
-from everlearn.config.recipe import General, Model, Recipe
+from everlearn.config.recipe import General, Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource, DeferredBlocks
 from everlearn.data.corpus import Domain
@@ -39,6 +39,7 @@ from everlearn.model.anatomy import Kind, kind_of
 from everlearn.model.gathering import Blueprint
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import Objective, make_objective, unwrap
+from everlearn.model.source import Model
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.progress import Reporter

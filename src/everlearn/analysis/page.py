@@ -11,7 +11,6 @@ from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from everlearn import __version__
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
 from everlearn.files import write_text
@@ -19,6 +18,7 @@ from everlearn.report.formatting import fixed
 from everlearn.report.html import HeatCell, HeatMap, render
 from everlearn.report.plots import GLYPHS, SERIES, Series, labelled, lines
 from everlearn.report.tables import Cell, Table, terminal_table
+from everlearn.version import __version__
 
 _DECILES = 10
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.errors import RunError
 from everlearn.evaluation import LossCell, TaskCell, accuracy, loss_path, macro_f1
+from everlearn.version import __version__
 
 Moment = Literal["base", "learnt", "final"]
 """The untouched base model; right after the own domain; the end of the stream."""

@@ -16,7 +16,8 @@ import numpy as np
 from everlearn import files
 from everlearn.benchmarking.cells import Matrix, Measured, Moment, Scores, bits_of, measured_sets, scores_of
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import is_held_out, read_documents
+from everlearn.data.corpus import is_held_out
+from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.evaluation.cells import LossCell, TaskCell, task_path
 from everlearn.evaluation.results import Results

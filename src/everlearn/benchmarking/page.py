@@ -12,7 +12,6 @@ from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from everlearn import __version__
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import place_in_tables, resolve
@@ -26,6 +25,7 @@ from everlearn.report.html import render
 from everlearn.report.plots import dot_whisker, labelled
 from everlearn.report.runs import Estimate
 from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.version import __version__
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
 _BITS = (

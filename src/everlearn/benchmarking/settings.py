@@ -9,7 +9,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import Domain, corpus_fingerprint
+from everlearn.data.corpus import Domain
+from everlearn.data.documents import corpus_fingerprint
 from everlearn.data.readers import resolve_files
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.files import digest

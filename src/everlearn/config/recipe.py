@@ -21,39 +21,13 @@ from everlearn.data.endtask import EndTask
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.methods import build
 from everlearn.methods.base import Method
+from everlearn.model.source import Model
 
 
 class Group(BaseModel):
     """Base of the recipe's groups."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
-
-
-class Model(Group):
-    """The language model that is taught."""
-
-    path: str | None = None
-    """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
-    config: dict[str, Any] | None = None
-    """For random weights: `model_type` and any field of that architecture's configuration."""
-    tokenizer: str | None = None
-    """Hub id or folder of the tokenizer; the model's own when left out."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
-    """Attention kernel, as transformers names it."""
-    trust_remote_code: bool = False
-    """Run model code that comes with the checkpoint. Only for repositories that you have read."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Model:
-        if (self.path is None) == (self.config is None):
-            raise ValueError("give either `path` (a pre-trained model) or `config` (random weights)")
-        if self.config is not None and "model_type" not in self.config:
-            raise ValueError("`config` needs `model_type`, for example roberta")
-        if self.config is not None and self.tokenizer is None:
-            raise ValueError("`config` needs `tokenizer` beside it")
-        return self
 
 
 class Data(Group):

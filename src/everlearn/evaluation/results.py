@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.errors import RunError
+from everlearn.version import __version__
 
 FILE = "results.json"
 Number = Annotated[float, Field(allow_inf_nan=False)]

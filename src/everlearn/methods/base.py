@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError, did_you_mean
+from everlearn.model.objectives import View
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -89,24 +90,6 @@ class Memory:
 
     def __bool__(self) -> bool:
         return bool(self.tensors or self.facts)
-
-
-@dataclass(frozen=True)
-class View:
-    """Extra rows that a method wants run in the same forward pass as the batch.
-
-    Attributes:
-        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
-        gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
-        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
-            leaves the vocabulary out, which costs most of a small model's time.
-        positions: where each label is predicted, [b, K], if the batch has positions.
-    """
-
-    inputs: Batch
-    gates: Mapping[str, Tensor] | None = None
-    labels: Tensor | None = None
-    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)

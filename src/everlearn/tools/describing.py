@@ -16,11 +16,12 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from everlearn.config.recipe import Data, Evaluation, Model, Recipe, Run
+from everlearn.config.recipe import Data, Evaluation, Recipe, Run
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.methods import REGISTRY, build, names
 from everlearn.methods.base import VARIANTS
+from everlearn.model.source import Model
 
 CAPABILITIES = {
     "old_data": "Old data",
