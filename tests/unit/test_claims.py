@@ -20,7 +20,11 @@ from everlearn.benchmarking.entries import resolve
 from everlearn.benchmarking.pairing import aligned
 from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
-from everlearn.suites.six_domains.claims import CLAIMS, Claim, Question
+from everlearn.suites import find_suite
+from everlearn.suites.claims import Claim, Question
+from everlearn.suites.six_domains.claims import CLAIMS
+
+SIX = find_suite("six-domains")
 
 ORDERS = {0: ["a", "b", "c", "d"], 1: ["c", "d", "a", "b"]}
 
@@ -257,7 +261,7 @@ def test_a_claim_of_several_comparisons() -> None:
 
 def test_the_claims_name_entries_that_there_are() -> None:
     names = {name for claim in CLAIMS for asked in claim.questions for name in (asked.entry, asked.other) if name}
-    assert {entry.name for entry in resolve(sorted(names))} == names
+    assert {entry.name for entry in resolve(sorted(names), SIX)} == names
     questions = [asked for claim in CLAIMS for asked in claim.questions]
     assert len(questions) == len(set(questions))
     assert all(asked.bar > 0 for asked in questions if asked.relation == "within")
@@ -265,7 +269,7 @@ def test_the_claims_name_entries_that_there_are() -> None:
 
 
 def test_an_empty_grid_makes_an_honest_page(tmp_path: Path) -> None:
-    judged = write_claims(tmp_path / "absent", tmp_path / "claims.md")
+    judged = write_claims(SIX, tmp_path / "absent", tmp_path / "claims.md")
     assert {each.verdict for each in judged} == {MISSING}
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert "**Nothing is measured yet**" in text
@@ -281,7 +285,7 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
     cells = [each.model_copy(update={"title": "E|W*C <b>"}) if each.entry == "ewc" else each for each in cells]
     for each in cells:
         files.write_json(results / f"{each.name}.json", each.model_dump(mode="json"))
-    write_claims(results, tmp_path / "claims.md")
+    write_claims(SIX, results, tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith("| DAS &gt; E"))
     cells_of = [part.strip() for part in re.split(r"(?<!\\)\|", row)[1:-1]]
@@ -300,10 +304,10 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
         elif widths:
             assert len(widths) == 1
             widths = set()
-    assert page("x", "y", judge(cells), cells) == page("x", "y", judge(cells), cells)
+    assert page(SIX, "x", "y", judge(cells, CLAIMS), cells) == page(SIX, "x", "y", judge(cells, CLAIMS), cells)
     files.write_json(results / "bad.json", {"suite": "six-domains"})
     with pytest.raises(RunError, match="no cell of a grid"):
-        write_claims(results, tmp_path / "claims.md")
+        write_claims(SIX, results, tmp_path / "claims.md")
 
 
 def test_questions_in_words() -> None:
@@ -331,21 +335,20 @@ def test_effect_of_the_order() -> None:
     assert [at.text for at in ewc] == ["50.00", "–", "–", "–"]
     assert "One order only" not in table.caption
     assert "One order only so far (0)" in order_table(cells[:2], "f1", "average").caption
-    assert effect_tables([cell("pool", [0.5] * 4, order=None)]) == []
+    assert effect_tables([cell("pool", [0.5] * 4, order=None)], SIX) == []
 
 
 def test_entries_stand_in_the_order_of_the_main_table() -> None:
     names = ["das", "das_random", "ewc", "kd", "sequential", "migu", "dap_adapter"]
     cells = [cell(name, [0.6] * 4, seed=seed, title=name) for name in sorted(names) for seed in (0, 1)]
     wanted = ["dap_adapter", "sequential", "kd", "ewc", "das", "das_random", "migu"]
-    tables = effect_tables(cells)
+    tables = effect_tables(cells, SIX)
     assert len(tables) == 3
     for table in tables:
         assert [name for name, _ in table.rows] == wanted
-    from everlearn.benchmarking import find_suite
     from everlearn.benchmarking.page import Sheet
 
-    assert [line.entry for line in Sheet(find_suite("six-domains"), cells).lines] == wanted
+    assert [line.entry for line in Sheet(SIX, cells).lines] == wanted
 
 
 def test_first_two_domains_against_the_last_two() -> None:
@@ -360,7 +363,7 @@ def test_first_two_domains_against_the_last_two() -> None:
     # Order 1 begins with c, d: (1.22 + 1.12) / 2 at the end; 3 − that over the base; 0.02 more bits since: worse.
     assert [at.text for at in turned] == ["1.1700", "1.3600", "+1.8300", "+1.6400", "−0.0200", "−0.0100"]
     bare = [each.model_copy(update={"tasks": {}}) for each in cells]
-    assert [table.title for table in effect_tables(bare)] == [
+    assert [table.title for table in effect_tables(bare, SIX)] == [
         "Effect of the order: bits per byte at the end",
         "Effect of the order: bits per byte forgotten",
         "First two against last two domains (bits per byte)",

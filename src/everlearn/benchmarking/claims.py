@@ -12,7 +12,7 @@ from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import crossed_mean, holm
 from everlearn.benchmarking.pairing import Rows, Unit, aligned
 from everlearn.report.runs import Estimate
-from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
+from everlearn.suites.claims import Claim, Number, Question
 
 SIGNIFICANT = 0.05
 RUNS = 3
@@ -139,7 +139,7 @@ def verdict(question: Question, interval: tuple[float, float] | None, runs: int)
     return HOLDS if yes else FAILS if no else OPEN
 
 
-def judge(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> list[Judged]:
+def judge(cells: Sequence[CellResult], claims: Sequence[Claim]) -> list[Judged]:
     """Judge claims from whatever cells there are."""
     judged = []
     for claim in claims:

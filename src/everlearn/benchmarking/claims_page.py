@@ -10,10 +10,12 @@ from everlearn import files
 from everlearn.benchmarking.cells import CellResult, load_results
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, Finding, Judged, judge
 from everlearn.benchmarking.effects import effect_tables
-from everlearn.benchmarking.entries import resolve
+from everlearn.benchmarking.entries import entry_of
+from everlearn.errors import RecipeError
 from everlearn.report import formatting as fmt
 from everlearn.report.tables import Cell, Table, escape_markdown, markdown_table
-from everlearn.suites.six_domains.claims import INTRODUCTION, Number, Question
+from everlearn.suites import Suite
+from everlearn.suites.claims import Number, Question
 
 NUMBERS: dict[Number, str] = {
     "f1": "F1",
@@ -28,26 +30,31 @@ _HIDDEN = ("corpora", "end_task_files")
 """Settings that are long lists of digests."""
 
 
-def write_claims(results: Path, output: Path) -> list[Judged]:
-    """Judge the claims of the DAS paper from a grid's results and write the page.
+def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
+    """Judge the claims about a suite from a grid's results and write the page.
 
     Args:
+        suite: what the grid was run on.
         results: folder of the cells; it may be empty, or absent.
         output: the Markdown file; replaced atomically.
 
     Raises:
+        RecipeError: the suite comes without claims.
         RunError: a file in `results` is no cell, or the cells were measured with different settings.
     """
+    if suite.claims is None:
+        raise RecipeError(f"`--claims`: the suite `{suite.name}` comes without claims that could be judged.")
     cells = load_results(results)
-    judged = judge(cells)
-    files.write_text(output, page("The claims of the DAS paper", INTRODUCTION, judged, cells))
+    judged = judge(cells, suite.claims.claims)
+    files.write_text(output, page(suite, suite.claims.title, suite.claims.introduction, judged, cells))
     return judged
 
 
-def page(title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
+def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
     """The page.
 
     Args:
+        suite: what the cells were measured on.
         title: its heading.
         introduction: Markdown.
         judged: the claims.
@@ -58,7 +65,7 @@ def page(title: str, introduction: str, judged: Sequence[Judged], cells: Sequenc
     parts.append("## The comparisons")
     for number, each in enumerate(judged, 1):
         parts.append(markdown_table(claim_table(number, each, titles), 3))
-    effects = effect_tables(cells)
+    effects = effect_tables(cells, suite)
     parts.append("## The place in the stream")
     parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
     return "\n\n".join(parts) + "\n"
@@ -148,4 +155,4 @@ def _titles(judged: Sequence[Judged], cells: Sequence[CellResult]) -> dict[str, 
     questions = [finding.question for each in judged for finding in each.findings]
     names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
     known = {cell.entry: cell.title for cell in cells}
-    return {name: known[name] if name in known else resolve([name])[0].title for name in sorted(names)}
+    return {name: known[name] if name in known else entry_of(name).title for name in sorted(names)}

@@ -8,19 +8,21 @@ import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.claims import parts
-from everlearn.benchmarking.entries import place_in_tables
+from everlearn.benchmarking.entries import in_order
 from everlearn.report import formatting as fmt
 from everlearn.report.tables import Cell, Table
-from everlearn.suites.six_domains.claims import Number
+from everlearn.suites import Suite
+from everlearn.suites.claims import Number
 
 ENDS = 2
 """Domains at either end of the stream."""
 _Column = tuple[str, Callable[[CellResult], float | None]]
 
 
-def effect_tables(cells: Sequence[CellResult]) -> list[Table]:
+def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order."""
-    ordered = [cell for cell in cells if cell.order is not None]
+    entries = in_order({cell.entry for cell in cells}, suite)
+    ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
     if not ordered:
         return []
     if any(cell.tasks for cell in ordered):
@@ -128,7 +130,7 @@ def _entries(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
     entries: dict[str, list[CellResult]] = {}
     for cell in cells:
         entries.setdefault(cell.entry, []).append(cell)
-    return [(entries[name][0].title, entries[name]) for name in sorted(entries, key=place_in_tables)]
+    return [(entries[name][0].title, entries[name]) for name in entries]
 
 
 def _scale(number: Number) -> tuple[float, int]:

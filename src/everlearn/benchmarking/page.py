@@ -14,9 +14,8 @@ from rich.text import Text
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
-from everlearn.benchmarking.entries import place_in_tables, resolve
+from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
@@ -25,6 +24,7 @@ from everlearn.report.html import render
 from everlearn.report.plots import dot_whisker, labelled
 from everlearn.report.runs import Estimate
 from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.suites import Published, Suite
 from everlearn.version import __version__
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
@@ -69,7 +69,7 @@ class Sheet:
             raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
         self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
         self.reference = lines[reference or plain_or_first(lines)]
-        self.lines = [lines[entry] for entry in sorted(rows & lines.keys(), key=place_in_tables)]
+        self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
@@ -79,7 +79,7 @@ class Sheet:
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
-        found += effect_tables(self.cells)
+        found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
         if self.suite.published is not None and self.tasks:
             found.append(self._published_table(self.suite.published))
@@ -165,11 +165,11 @@ class Sheet:
         mine = ("f1", "accuracy", "f1_forgetting", "accuracy_forgetting")
         lines = {line.entry: line for line in self.lines}
         rows = []
-        for entry in sorted({*published.rows, *lines}, key=place_in_tables):
+        for entry in in_order({*published.rows, *lines}, self.suite):
             given = published.rows.get(entry, (None,) * len(published.columns))
             own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
             cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-            rows.append((lines[entry].title if entry in lines else resolve([entry])[0].title, tuple(cells)))
+            rows.append((lines[entry].title if entry in lines else entry_of(entry).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
         return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
