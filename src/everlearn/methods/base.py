@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError, did_you_mean
+from everlearn.importance.scores import Normalisation
 from everlearn.model.objectives import View
 
 if TYPE_CHECKING:
@@ -105,6 +106,23 @@ class Mask:
 
     factors: Mapping[str, Tensor]
     apply_to: ApplyTo = "update"
+
+
+@dataclass(frozen=True)
+class UnitImportance:
+    """How much units matter, as a method remembers it (:meth:`Method.importance`).
+
+    Attributes:
+        general: for general knowledge, before the first domain: site name → [units] in [0, 1); may be empty.
+        accumulated: what counts after the domains learnt so far.
+        normalise: how raw scores were brought to [0, 1).
+        grows: whether maps accumulate over the domains. If not, a domain's map is what held while it was learnt.
+    """
+
+    general: Mapping[str, Tensor]
+    accumulated: Mapping[str, Tensor]
+    normalise: Normalisation = "tanh_abs"
+    grows: bool = True
 
 
 @dataclass(frozen=True)
@@ -346,6 +364,10 @@ class Method:
     def tested_as_saved(self) -> bool:
         """Whether scores are of the plain checkpoint: whoever loads a stage's folder has what was measured."""
         return type(self).test_model is Method.test_model
+
+    def importance(self) -> UnitImportance | None:
+        """What this method remembers of how much units matter, for ``everlearn analyse``; None: nothing."""
+        return None
 
     def memory(self) -> Memory:
         """What must be saved with a stage (and with each checkpoint inside it)."""

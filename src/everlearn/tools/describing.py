@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from everlearn.config.recipe import Data, Evaluation, Recipe, Run
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
-from everlearn.methods import REGISTRY, build, names
+from everlearn.methods import build, names
 from everlearn.methods.base import VARIANTS
 from everlearn.model.source import Model
 
@@ -168,6 +168,7 @@ def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- a recipe to start from -----------------------------------------------------------------------------------
 
+_METHOD = "das"
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "model": {"path": "FacebookAI/roberta-base"},
     "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
@@ -237,8 +238,7 @@ def _methods() -> str:
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
         wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
         lines += [line.replace("\u00a0", " ") for line in wrapped]
-    default = "das" if "das" in REGISTRY else "sequential"
-    return "\n".join([*lines, f"method: {default}"]) + "\n"
+    return "\n".join([*lines, f"method: {_METHOD}"]) + "\n"
 
 
 def _training() -> str:
