@@ -42,6 +42,7 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.files import write_json
 from everlearn.methods.base import Method, Stage
+from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import make_objective
 from everlearn.run.trainer import StageTrainer
 from everlearn.suites.docs import base_path
@@ -180,10 +181,10 @@ def stage_trainer(
             seed=0,
             steps=steps,
         )
-        for method in methods:
-            method.begin_domain(stage)
+        protection = Protection(methods, stage)
+        protection.begin()
         loader = BlockLoader(source, objective, args.per_device_train_batch_size, steps)
-        return StageTrainer(stage=stage, methods=methods, loader=loader, args=args, callbacks=[clock])
+        return StageTrainer(protection=protection, loader=loader, args=args, callbacks=[clock])
 
     return make
 

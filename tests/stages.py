@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 import tiny
 from everlearn.data import Block, BlockLoader, PackedBlocks
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.stage import Checkpoints
 from everlearn.model.objectives import make_objective
 from everlearn.seeding import seeded, set_all
 
@@ -74,7 +77,15 @@ def stage(
         batch_size=batch_size,
         seed=seed,
         steps=steps,
+        checkpoints=checkpoints(model, index),
     )
+
+
+def checkpoints(model: PreTrainedModel, index: int) -> Checkpoints:
+    """Earlier models: the last one is a copy of `model` as it is now, those before it are fresh ones."""
+    last = copy.deepcopy(model)
+    fresh = type(model)(copy.deepcopy(model.config))
+    return Checkpoints(index, lambda number: copy.deepcopy(last if number == index - 1 else fresh).cpu().float())
 
 
 def setting(model: nn.Module, methods: Sequence[Method], objective: str = "masked", general: bool = False) -> Setting:
@@ -91,18 +102,12 @@ def hook(method: Method, name: str, at: Stage, *args: Any) -> Any:
 
 def begin(methods: Sequence[Method], at: Stage) -> Any:
     """The hooks before training; returns the source to train on."""
-    for method in methods:
-        hook(method, "begin_domain", at)
-    data: Any = at.source
-    for method in methods:
-        data = hook(method, "training_data", at, data)
-    return data
+    return Protection(methods, at).begin()
 
 
 def end(methods: Sequence[Method], at: Stage) -> None:
     """The hooks after training."""
-    for method in methods:
-        hook(method, "end_domain", at)
+    Protection(methods, at).end()
 
 
 def learn(
@@ -115,17 +120,17 @@ def learn(
 ) -> list[dict[str, Tensor]]:
     """A whole stage in a plain PyTorch loop; returns the parts of the loss of every step."""
     check_methods(methods, setting(at.model, methods, at.objective.name, at.general is not None))
-    data = begin(methods, at)
     protection = Protection(methods, at)
+    data = protection.begin()
     trained = [parameter for parameter in at.model.parameters() if parameter.requires_grad]
-    steps = optimizer(trained, **({"lr": 1e-2} | options))
+    steps = protection.optimizer(optimizer(trained, **({"lr": 1e-2} | options)))
     set_all(at.seed, "train", at.index)
     at.model.train()
     parts = []
     for batch in BlockLoader(data, at.objective, at.batch_size, at.steps):
         loss, named = protection.loss(at.model, batch)
         loss.backward()
-        protection.mask_gradients()
+        protection.after_backward()
         if each is not None:
             each(protection, batch)
         with protection.update():
@@ -133,7 +138,7 @@ def learn(
         steps.zero_grad()
         parts.append(named)
     at.model.eval()
-    end(methods, at)
+    protection.end()
     return parts
 
 

@@ -34,7 +34,8 @@ from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import Kind, kind_of
 from everlearn.model.gathering import Blueprint
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
@@ -231,12 +232,9 @@ class ContinualLearner:
             self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
-        for method in methods:
-            with seeded(stage.seed, index, method.name, "begin"):
-                method.begin_domain(stage)
-        source: BlockSource = stage.source
-        for method in methods:
-            source = method.training_data(source, stage)
+            stage.step = step_of(checkpoint)
+        protection = Protection(methods, stage)
+        source = protection.begin()
 
         args = training_arguments(self.recipe.train, training, seed_for(stage.seed, index) % 2**31, stage.steps)
         loader = BlockLoader(
@@ -253,8 +251,7 @@ class ContinualLearner:
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
         ) as done:
             trainer = StageTrainer(
-                stage=stage,
-                methods=methods,
+                protection=protection,
                 loader=loader,
                 args=args,
                 progress=done,
@@ -271,9 +268,7 @@ class ContinualLearner:
         # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
         for name in ("forward", "_original_forward"):
             vars(stage.model).pop(name, None)
-        for method in methods:
-            with seeded(stage.seed, index, method.name, "end"):
-                method.end_domain(stage)
+        protection.end()
 
         facts = {
             "domain": domain.name,
@@ -324,6 +319,7 @@ class ContinualLearner:
             rows_per_step=self.rows_per_step(args),
             seed=self.recipe.run.seed,
             steps=self.steps(prepared.train),
+            checkpoints=self.checkpoints(index),
         )
 
     def train_alone(self, scorer: Scorer) -> None:
@@ -456,6 +452,15 @@ class ContinualLearner:
         if index == 0:
             return load_model(self.recipe.model, self.recipe.run.seed)
         return self.load(self.folder.stage(index, self.recipe.domains[index - 1].name))
+
+    def checkpoints(self, count: int) -> Checkpoints:
+        """The models before a stage, for its methods: only those that are sealed and whole are read."""
+        return Checkpoints(count, self._sealed_model_after)
+
+    def _sealed_model_after(self, index: int) -> nn.Module:
+        if index > 0:
+            self._must_be_learnt(index, self.recipe.domains[index - 1].name)
+        return self.model_after(index)
 
     def load(self, place: Path) -> nn.Module:
         """A model that this run saved, in float32."""

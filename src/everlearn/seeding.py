@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,35 @@ def seeded(*parts: object) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
+
+
+class Stream:
+    """Randomness under a seed of its own, left and taken up again: a second ``with`` goes on where the first ended.
+
+    Args:
+        parts: of the seed.
+    """
+
+    def __init__(self, *parts: object) -> None:
+        self._parts = parts
+        self._states: tuple[Any, ...] | None = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from it; afterwards every global generator is as it was found."""
+        with seeded(*self._parts):
+            if self._states is not None:
+                python, numpy, cpu, devices = self._states
+                random.setstate(python)
+                np.random.set_state(numpy)
+                torch.set_rng_state(cpu)
+                if devices:
+                    torch.cuda.set_rng_state_all(devices)
+            try:
+                yield
+            finally:
+                devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+                self._states = random.getstate(), np.random.get_state(), torch.get_rng_state(), devices
 
 
 def set_all(*parts: object) -> None:

@@ -74,7 +74,8 @@ def train(
     methods: Sequence[Method], stage: Stage, folder: Path, batch_size: int = 4, accumulation: int = 1, **options: Any
 ) -> list[dict[str, Any]]:
     """One stage through our Trainer; returns its log."""
-    source = stages.begin(methods, stage)
+    protection = Protection(methods, stage)
+    source = protection.begin()
     arguments = {
         "per_device_train_batch_size": batch_size,
         "gradient_accumulation_steps": accumulation,
@@ -86,15 +87,14 @@ def train(
     }
     lines: list[dict[str, Any]] = []
     trainer = StageTrainer(
-        stage=stage,
-        methods=methods,
+        protection=protection,
         loader=BlockLoader(source, stage.objective, batch_size, stage.steps * accumulation),
         args=training_arguments(arguments | options, folder, stage.seed, stage.steps),
         log=lines.append,
     )
     set_all(stage.seed, "train", stage.index)
     trainer.train()
-    stages.end(methods, stage)
+    protection.end()
     return [line for line in lines if "loss" in line]
 
 

@@ -99,7 +99,7 @@ def test_it_starts_as_the_base_model_and_is_of_the_declared_size(architecture: s
     with torch.no_grad():
         before = at.objective.per_sample_loss(model, batch)
     method = Adapter()
-    stages.hook(method, "begin_domain", at)
+    stages.begin([method], at)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     layers = len(feed_forward_outputs(model))
     assert len(trained) == 4 * layers == 4 * len(attached(model, "dap_adapter").layers)
@@ -159,10 +159,10 @@ def test_one_adapter_for_the_stream_reads_every_text() -> None:
     assert not hasattr(model, "everlearn_dap_adapter"), "before the first domain there is nothing to read with"
     first, second = learnt(method, model, [0], steps=3)[0], stages.stage(model, 2)
     kept = {name: value.clone() for name, value in method._kept["shared"].items()}
-    stages.hook(method, "begin_domain", second)
+    stages.begin([method], second)
     for name, value in second.model.named_parameters():
         assert name not in kept or torch.equal(value, kept[name]), "the second domain goes on where the first ended"
-    stages.hook(method, "end_domain", second)
+    stages.end([method], second)
     read = [
         first.objective.hidden(method.test_model(copy.deepcopy(model), reading(first, name)), {"input_ids": IDS})
         for name in ("d1", None)
@@ -184,7 +184,7 @@ def test_demix_starts_from_the_least_perplexed_neighbour() -> None:
             nats = torch.cat([at.objective.forward(tested, batch).losses.flatten() for batch in at.batches(8)])
         losses[name] = nats.mean().exp().item()
     assert min(losses, key=losses.__getitem__) == "d2"
-    stages.hook(method, "begin_domain", at)
+    stages.begin([method], at)
     assert method.memory().facts["nearest"] == {"d4": "d2"}
     for name, value in model.named_parameters():
         assert name not in kept["d2"] or torch.equal(value, kept["d2"][name])
@@ -195,12 +195,12 @@ def test_what_memory_knows_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
     learnt(method, model, [0, 1], steps=2)
     assert method.memory().facts["nearest"] == {"d2": "d1"}, "the first had none, the second no other"
     at = stages.stage(copy.deepcopy(model), 3)
-    stages.hook(method, "begin_domain", at)
+    stages.begin([method], at)
     again = build({"name": "demix", "samples": 4})
     again.load_memory(method.memory())
     monkeypatch.setattr(Adapter, "least_perplexed", lambda *_: pytest.fail("measured again"))
     resumed = stages.stage(model, 3)
-    stages.hook(again, "begin_domain", resumed)
+    stages.begin([again], resumed)
     assert all(torch.equal(p, dict(at.model.named_parameters())[n]) for n, p in resumed.model.named_parameters())
 
 

@@ -116,7 +116,7 @@ def test_each_domain_adds_capsules_and_the_earlier_ones_are_frozen() -> None:
 
 
 def test_capsules_matter_and_learn() -> None:
-    method = BCL()
+    method = BCL(reduction_factor=2)
     done = learnt(method, tiny.model(), 2)
     whole = hidden(method, done[-1], "d2")
     for name, value in method._parts.items():

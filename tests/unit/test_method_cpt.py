@@ -48,7 +48,7 @@ def test_plug_ins_run_beside_attention_and_feed_forward(architecture: str) -> No
     assert kinds == (both if architecture != "t5" else [*both, *["head", "head", "output"] * 2])
     method, at = CPT(), stages.stage(model, 1, objective)
     stages.begin([method], at)
-    method.views(at, {})
+    method.before_forward(at, {})
     entered: dict[str, Tensor] = {}
     left: dict[str, Tensor] = {}
     plain: dict[str, Tensor] = {}

@@ -288,7 +288,8 @@ def test_a_stage_takes_its_steps_and_the_rate_reaches_zero_only_then(tmp_path: P
     """Cheap test 8: the released code runs on at a rate of 0 when the steps are used up (D8)."""
     method, model = DAS(samples=4), tiny.model(dropout=0.1)
     stage = stages.stage(model, 1, steps=6)
-    data = stages.begin([method], stage)
+    protection = Protection([method], stage)
+    data = protection.begin()
     arguments = {
         "per_device_train_batch_size": 4,
         "learning_rate": 1e-3,
@@ -305,8 +306,7 @@ def test_a_stage_takes_its_steps_and_the_rate_reaches_zero_only_then(tmp_path: P
             updates.append(rate)
 
     trainer = StageTrainer(
-        stage=stage,
-        methods=[method],
+        protection=protection,
         loader=BlockLoader(data, stage.objective, 4, stage.steps),
         args=training_arguments(arguments, tmp_path, stage.seed, stage.steps),
         callbacks=[Seen()],

@@ -333,7 +333,7 @@ def test_loss_and_weights_of_one_step(switch: dict) -> None:
     protection = Protection([method], stage)
     loss, _ = protection.loss(model, batch)
     loss.backward()
-    protection.mask_gradients()
+    protection.after_backward()
     expected = _slow_step_loss(twin, batch, maps, switch)
     expected.backward()
     torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)

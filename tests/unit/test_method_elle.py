@@ -95,7 +95,7 @@ def test_the_teacher_s_weight_falls_to_zero_over_the_share_of_the_steps() -> Non
     weights = []
     for _ in range(8):
         weights.append(method.recovery_weight(stage))
-        method.after_step(stage)
+        stage.step += 1
     assert weights == pytest.approx([1, 0.75, 0.5, 0.25, 0, 0, 0, 0])
     assert ELLE(recovery=0).recovery_weight(stage) == 0
 
@@ -135,7 +135,7 @@ def test_the_loss_is_the_mixture(architecture: str) -> None:
     prompts = method.memory().tensors
     stage = stages.stage(first, 2, objective, steps=4)
     stages.begin([method], stage)
-    method.after_step(stage)  # r = 3/4
+    stage.step += 1  # r = 3/4
     batch = next(stage.batches(4))
     loss, parts = Protection([method], stage).loss(stage.model.eval(), batch)
     assert set(parts) == {"loss"}
@@ -191,16 +191,17 @@ def test_the_teacher_goes_when_recovery_ends_and_does_not_come_back(tmp_path: Pa
     stage = stages.stage(learnt(method, 1, steps=1), 2, steps=4)
     again = stages.stage(copy.deepcopy(stage.model), 2, steps=4)
     stages.begin([method], stage)
-    method.after_step(stage)
-    assert method._teacher is not None
-    method.after_step(stage)
-    assert method._teacher is None
+    for step, teaches in ((1, True), (2, False)):
+        stage.step = step
+        method.before_forward(stage, next(stage.batches(4)))
+        assert (method._teacher is not None) == teaches
     save_memories(tmp_path, [method])
     resumed = ELLE(recovery=0.5)
     load_memories(tmp_path, [resumed])
+    again.step = 2
     stages.begin([resumed], again)
     assert resumed.recovery_weight(again) == 0
-    resumed.views(again, next(again.batches(4)))
+    resumed.before_forward(again, next(again.batches(4)))
     assert attached(again.model, RECOVERY).lesson is None
 
 
@@ -217,7 +218,7 @@ def test_every_row_is_read_with_the_prompt_of_its_own_domain() -> None:
     blocks = [next(data) for _ in range(40)]
     expected = [{"d1": 0, "d2": 1}.get(domains.get(tuple(block["input_ids"].tolist())), 2) for block in blocks]
     assert set(expected) == {0, 1, 2}
-    method.views(stage, stage.objective.collate(blocks, range(40)))
+    method.before_forward(stage, stage.objective.collate(blocks, range(40)))
     assert attached(stage.model, "elle").rows.tolist() == expected
 
 
@@ -346,11 +347,12 @@ def test_an_interrupted_domain_goes_on_with_the_same_growth(tmp_path: Path) -> N
     stage = stages.stage(first, 3)
     stages.begin([method], stage)
     for _ in range(2):
-        method.after_step(stage)
+        stage.step += 1
     save_memories(tmp_path, [method])
     again = ELLE(recovery=1.0)
     load_memories(tmp_path, [again])
     resumed = stages.stage(copied, 3)
+    resumed.step = 2
     stages.begin([again], resumed)
     mine, theirs = stages.weights(stage.model), stages.weights(resumed.model)
     assert mine.keys() == theirs.keys()

@@ -69,7 +69,7 @@ def test_adapters_sit_after_every_feed_forward_network() -> None:
     """What leaves the second projection is x + up(down(x)) of what the projection itself gives."""
     method, at = HATAdapter(), stages.stage(tiny.model())
     stages.begin([method], at)
-    method.views(at, {})
+    method.before_forward(at, {})
     plain, seen = [], []
     adapters = attached(at.model, "hat_adapter").adapters
     assert len(adapters) == 2

@@ -153,9 +153,8 @@ def test_the_teacher_computes_in_the_students_precision(tmp_path: Path, precisio
     stage = stages.stage(model, 1, "causal", steps=1)
     lines: list[dict] = []
     trainer = StageTrainer(
-        stage=stage,
-        methods=[method],
-        loader=BlockLoader(stages.begin([method], stage), stage.objective, 4, 1),
+        protection=(protection := Protection([method], stage)),
+        loader=BlockLoader(protection.begin(), stage.objective, 4, 1),
         args=training_arguments(
             {
                 "bf16": precision == "bf16",

@@ -86,7 +86,7 @@ def test_mask_is_the_papers_on_every_kind_of_model(architecture: str, objective:
     loss, _ = protection.loss(model.train(), batch)
     loss.backward()
     before = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    protection.mask_gradients()
+    protection.after_backward()
     expected = _reference(model, batch, stage.objective, 0.6)
     assert {f"{name}.weight" for name in expected} == set(method_mask_names(protection))
     for name, gradient in before.items():

@@ -21,6 +21,7 @@ from everlearn.data.endtask import EndTask, LabelledSet
 from everlearn.errors import MethodError
 from everlearn.evaluation.endtasks import fine_tune
 from everlearn.methods.engine.attachment import attached, detach
+from everlearn.methods.engine.protection import Protection
 from everlearn.methods.prompts.dap_prompt import DAPPrompt, SoftPrompt
 from everlearn.model.objectives import make_objective
 from everlearn.run.trainer import StageTrainer
@@ -107,7 +108,7 @@ def test_where_a_prompt_begins() -> None:
     for options in ({}, {"n_tokens": 3}, {"initialise": "uniform"}):
         method = DAPPrompt(**options)
         at = stages.stage(model, 1)
-        stages.hook(method, "begin_domain", at)
+        stages.hook(method, "attach", at)
         vectors = detach(model, "dap_prompt").vectors
         assert len(vectors) == options.get("n_tokens", 100)
         if "initialise" in options:
@@ -123,7 +124,8 @@ def test_where_a_prompt_begins() -> None:
 @pytest.mark.parametrize(("rate", "expected"), [(0.3, 0.3), (None, 0.01)])
 def test_the_learning_rate_of_the_prompt_follows_the_schedule(rate: float | None, expected: float, tmp_path) -> None:
     method, at = DAPPrompt(n_tokens=N, learning_rate=rate), stages.stage(tiny.model(), 1)
-    data = stages.begin([method], at)
+    protection = Protection([method], at)
+    data = protection.begin()
     arguments = {
         "per_device_train_batch_size": 4,
         "learning_rate": 0.01,
@@ -132,8 +134,7 @@ def test_the_learning_rate_of_the_prompt_follows_the_schedule(rate: float | None
         "save_strategy": "no",
     }
     trainer = StageTrainer(
-        stage=at,
-        methods=[method],
+        protection=protection,
         loader=BlockLoader(data, at.objective, 4, at.steps),
         args=training_arguments(arguments, tmp_path, 0, at.steps),
     )
@@ -211,8 +212,8 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(MethodError, match=r"'n_tokens': 105 prompt tokens and a text of 24.*128 positions"):
         DAPPrompt(n_tokens=105).check(stages.setting(model, []))
     with pytest.raises(MethodError, match=r"105 prompt tokens and a text of 24 do not fit.*`data.block_size`\."):
-        stages.hook(DAPPrompt(n_tokens=105), "begin_domain", stages.stage(model, 1))
-    stages.hook(DAPPrompt(n_tokens=104), "begin_domain", stages.stage(model, 1))
+        stages.hook(DAPPrompt(n_tokens=105), "attach", stages.stage(model, 1))
+    stages.hook(DAPPrompt(n_tokens=104), "attach", stages.stage(model, 1))
     assert attached(model, "dap_prompt").taken_positions == 104
     method = DAPPrompt()
     isolated = make_objective("masked", tiny.model(), tiny.tokenizer(), isolate=True)

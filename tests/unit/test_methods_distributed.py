@@ -61,7 +61,7 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
     batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}
     loss, parts = protection.loss(model, batch)
     loss.backward()
-    protection.mask_gradients()
+    protection.after_backward()
     result = {f"parts {name}": value for name, value in parts.items() if name != "loss"}
     for name, parameter in stage.model.named_parameters():
         gradient = parameter.grad

@@ -8,25 +8,24 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.importance.scores import Normalisation
-from everlearn.model.objectives import View
+from everlearn.methods.gradients import Gradients
+from everlearn.methods.stage import Batch as Batch
+from everlearn.methods.stage import Reading as Reading
+from everlearn.methods.stage import Stage as Stage
+from everlearn.model.objectives import Objective, Outputs, View
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from everlearn.data.blocks import BlockSource
-    from everlearn.model.anatomy import Anatomy
-    from everlearn.model.objectives import Objective, Outputs
-
-Batch = dict[str, Tensor]
 ApplyTo = Literal["update", "gradient"]
 FORWARD = 1 / 3
 """A forward pass alone, about, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
@@ -125,24 +124,8 @@ class UnitImportance:
     grows: bool = True
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a model is about to be tested on, as a method sees it (:meth:`Method.test_model`).
-
-    Attributes:
-        domain: where the text comes from; None for general text and general end tasks. Only a method that declares
-            ``needs.domain_id_test`` may look at it.
-        learnt: names of the domains learnt so far, in order.
-        objective: of the run.
-        language_model: gives the plain checkpoint with its language-model head; not to be changed for good.
-        batches: unlabelled text of what is tested, as the objective collates it; at most so many blocks.
-    """
-
-    domain: str | None
-    learnt: tuple[str, ...]
-    objective: Objective
-    language_model: Callable[[], nn.Module]
-    batches: Callable[[int], Iterator[Batch]]
+Transform = Callable[[Tensor], Tensor]
+"""From a parameter to what the forward pass reads instead of it, of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -178,67 +161,6 @@ class Setting:
     """Tokens in a row."""
 
 
-@dataclass
-class Stage:
-    """One domain's training, as a method sees it.
-
-    Attributes:
-        index: 1 for the first domain.
-        domain: its name.
-        earlier: names of the domains learnt before, in order.
-        model: the model without any distributed wrapper, at the weights that the stage started from when
-            ``begin_domain`` runs, and trained when ``end_domain`` runs.
-        source: this domain's training blocks as the user gave them (before any method mixed anything in).
-        general: blocks of the general corpus, when the recipe names one.
-        batch_size: rows per batch of :meth:`batches`.
-        rows_per_step: training rows of all processes and micro-batches in one optimizer step.
-        seed: of the run; hooks already run under a seed of their own, so plain torch randomness is reproducible.
-        steps: optimizer steps that this stage will take.
-    """
-
-    index: int
-    domain: str
-    earlier: tuple[str, ...]
-    model: nn.Module
-    tokenizer: PreTrainedTokenizerBase
-    objective: Objective
-    source: BlockSource
-    general: BlockSource | None
-    batch_size: int
-    seed: int
-    steps: int
-    rows_per_step: int = 1
-
-    @property
-    def anatomy(self) -> Anatomy:
-        """Where heads, neurons and projections are; raises ``ModelError`` for an unknown architecture."""
-        from everlearn.model.anatomy import anatomy
-
-        return anatomy(self.model)
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the first domain of the stream."""
-        return self.index == 1
-
-    def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
-        """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
-
-        The pass is separate from training: it neither moves the training data forward nor depends on where it is.
-        The last batch may be smaller. Tensors are on the model's device.
-        """
-        from everlearn.data.loader import sample_batches
-
-        return sample_batches(
-            source or self.source,
-            self.objective,
-            blocks=blocks,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            device=next(self.model.parameters()).device,
-        )
-
-
 class Method:
     """Base of every method. Subclass, set the class attributes, override the hooks you need, decorate with
     ``@register``.
@@ -250,9 +172,9 @@ class Method:
         needs: what it asks of its user. Where options decide that, ``__init__`` sets it for them.
         identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
             the method changes the model or data itself and has no such setting.
-        adds_peft: whether ``begin_domain`` puts PEFT adapters into the model; a setting with such a method has
+        adds_peft: whether ``attach`` puts PEFT adapters into the model; a setting with such a method has
             ``has_peft``.
-        grows: number of the first stage into which ``begin_domain`` may put a larger model; 0 for none. Where options
+        grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
             decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained.
         variants: published settings with names of their own; an object made by such a name carries the variant's
@@ -308,12 +230,19 @@ class Method:
         """Once, before the first stage and after every load: wrap or extend the model."""
         return model
 
-    def begin_domain(self, stage: Stage) -> None:
-        """Before each stage. On resume it runs again with the checkpoint's memory already loaded: do not recompute
-        what the memory holds."""
+    def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
+        """Before each stage: other weights for the domain to start from, by parameter name; the rest stay as they are.
 
-    def begin_training(self, stage: Stage) -> None:
-        """Before the first step, when every method's ``begin_domain`` has run: hooks on the model go here."""
+        `stage.checkpoints` has the models to take them from. One method of a list may have this hook."""
+        return {}
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Before each stage, on a plain model: measure it, copy it, take anchors. Nothing may be attached yet.
+
+        On resume it runs again with the checkpoint's memory already loaded: do not recompute what the memory holds."""
+
+    def attach(self, stage: Stage) -> None:
+        """When every method's ``begin_domain`` has run: put adapters, gates, prompts into the model, or grow it."""
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
         """Before each stage: what to train on. The default is the domain as it is."""
@@ -322,6 +251,37 @@ class Method:
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Before each stage: the optimizer's parameter groups."""
         return groups
+
+    def optimizer(self, stage: Stage, optimizer: Optimizer) -> Optimizer:
+        """Before each stage: the optimizer, given the one that `train` asks for; its state is saved and resumed.
+
+        A new one takes over ``optimizer.param_groups``. One method of a list may have this hook."""
+        return optimizer
+
+    def schedule(self, stage: Stage, scheduler: LRScheduler) -> LRScheduler:
+        """Before each stage: the learning rate's schedule, given the one that `train` asks for.
+
+        A new one is made for ``stage.optimizer``, whose groups have their full rates at this moment. One method of a
+        list may have this hook."""
+        return scheduler
+
+    def begin_training(self, stage: Stage) -> None:
+        """Before the first step, when the model is as it will be trained: everything attached, distributed, and on
+        resume with the checkpoint's weights. Hooks that watch the model, and what lies beside its parameters."""
+
+    def transforms(self, stage: Stage) -> Mapping[str, Transform]:
+        """Before the first step: by parameter name, what the forward pass reads instead of the parameter.
+
+        The function gets the whole parameter and gives a tensor of its shape; the gradient flows back through it. It
+        is called in each pass in training mode, under a seed of step and name: what it draws with torch is the same in
+        all micro-batches of a step and on all processes."""
+        return {}
+
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """Each micro-batch, before the forward pass: set what the pass depends on.
+
+        What is returned stands in the batch as "<method>/<key>" for :meth:`views` and :meth:`extra_losses`."""
+        return {}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Each micro-batch, before the forward pass: extra rows to run in the same pass."""
@@ -338,11 +298,37 @@ class Method:
         """Each optimizer step, after backward: what to hold back."""
         return None
 
+    def references(self, stage: Stage) -> Mapping[str, Sequence[Block]]:
+        """Each optimizer step, after backward: rows whose own gradients :meth:`gradients` wants to see, by a name.
+
+        All rows, on every process: the engine shares them out, and computes the gradient of their mean loss."""
+        return {}
+
+    def gradients(self, stage: Stage, own: Gradients, references: Mapping[str, Gradients]) -> Gradients:
+        """Each optimizer step, before clipping: change the accumulated gradients. One method of a list may have it.
+
+        Args:
+            stage: the domain's training.
+            own: the gradient of the whole loss.
+            references: those of :meth:`references`.
+        """
+        return own
+
     def after_step(self, stage: Stage) -> None:
         """Each optimizer step, after the update."""
 
+    def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
+        """After each stage, first of all: other weights for the domain to end with, by parameter name (a merge).
+
+        What is measured afterwards is measured on them. One method of a list may have this hook."""
+        return {}
+
     def end_domain(self, stage: Stage) -> None:
-        """After each stage: importance, Fisher, buffer, merge."""
+        """After each stage, with everything still attached: measure importance, Fisher information, outputs; sample
+        text. The model must be left as it is."""
+
+    def detach(self, stage: Stage) -> None:
+        """When every method's ``end_domain`` has run: leave a plain model and keep what was attached as memory."""
 
     def export(self, model: nn.Module) -> nn.Module:
         """The model to save for a stage, loadable without everlearn (for example with adapters merged).

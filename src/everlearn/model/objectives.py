@@ -23,6 +23,7 @@ from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.model.anatomy import head_path, kind_of
 from everlearn.model.cross_entropy import cross_entropy
 from everlearn.model.gates import row_gates
+from everlearn.model.substitution import substituted, substituting
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -411,13 +412,18 @@ def _apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]
 def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
     """Cross-entropy per label, [N] float32, from features [N, H], never holding more than a chunk of logits."""
 
+    head: nn.Module = project.__self__  # type: ignore[attr-defined]
+    # The backward pass comes by again behind the head's back: what stands for its weights now must stand there then.
+    weights = substituted(head)
+
     def losses(part: Tensor, wanted: Tensor) -> Tensor:
-        logits = project(part).float()
+        with substituting(head, weights):
+            logits = project(part).float()
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
         return cross_entropy(logits, wanted, IGNORE)
 
-    width = getattr(project.__self__, "out_features", None) or project.__self__.weight.shape[0]  # type: ignore[attr-defined]
+    width: Any = getattr(head, "out_features", None) or head.weight.shape[0]  # type: ignore[index]
     rows = max(1, LOGITS_PER_CHUNK // int(width))
     if len(features) <= rows:
         return losses(features, labels)

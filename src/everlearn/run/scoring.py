@@ -236,6 +236,7 @@ class Scorer:
             objective=objective,
             language_model=model,
             batches=batches,
+            checkpoints=self.learner.checkpoints(row + 1),
         )
 
     def _end_task(self, row: int, task: EndTask, model: nn.Module, readers: list[Method], where: str) -> None:

@@ -23,10 +23,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from everlearn import files
 from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError, ModelError, RecipeError, RunError, TrainingDiverged
-from everlearn.methods.base import Memory, Method, Stage
-from everlearn.methods.engine.protection import Protection, local
+from everlearn.methods.base import Memory, Method
+from everlearn.methods.engine.protection import Protection, overrides
 from everlearn.model.gathering import shared_parameters
 from everlearn.model.objectives import IGNORE, unwrap
+from everlearn.model.sharding import local
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
@@ -37,8 +38,7 @@ class StageTrainer(Trainer):
     """Trains one stage under a list of methods.
 
     Args:
-        stage: the domain, model, data and objective.
-        methods: in the recipe's order.
+        protection: the methods and the stage, which they have begun.
         loader: batches for exactly the stage's steps.
         args: made by :func:`~everlearn.config.arguments.training_arguments`, with ``max_steps`` set.
         progress: called after each step with the number of steps done.
@@ -48,19 +48,19 @@ class StageTrainer(Trainer):
     def __init__(
         self,
         *,
-        stage: Stage,
-        methods: Sequence[Method],
+        protection: Protection,
         loader: BlockLoader,
         args: TrainingArguments,
         progress: Progress | None = None,
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
-        self.stage, self.methods, self.loader = stage, list(methods), loader
+        self.protection, self.loader = protection, loader
+        self.stage, self.methods = protection.stage, protection.methods
+        stage = self.stage
         self._fingerprint = loader.source.fingerprint
         if args.fsdp and args.world_size == 1:
             raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
-        self.protection = Protection(methods, stage)
         super().__init__(
             model=stage.model,
             args=args,
@@ -68,7 +68,7 @@ class StageTrainer(Trainer):
             processing_class=stage.tokenizer,
             callbacks=[_Updates(self), *callbacks],
         )
-        masking = [method.name for method in self.methods if type(method).mask is not Method.mask]
+        masking = [m.name for m in self.methods if overrides(m, "mask") or overrides(m, "gradients")]
         if self.is_deepspeed_enabled and masking:
             raise MethodError(
                 f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
@@ -139,26 +139,32 @@ class StageTrainer(Trainer):
         return (total, outputs) if return_outputs else total
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; at the accumulation boundary the methods' gradient masks act, before clipping."""
+        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping."""
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self._bad is None:
             self._bad = torch.zeros_like(loss)
         now_bad = (self._bad == 0) & ~torch.isfinite(loss)
         self._bad = torch.where(now_bad, float(self.state.global_step + 1), self._bad)
         if self.accelerator.sync_gradients:
-            self.protection.mask_gradients()
+            self.protection.after_backward(self.accelerator.backward)
         return loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The Trainer's own optimizer, with the parameter groups that the methods want."""
-        optimizer = super().create_optimizer(model)
-        groups = optimizer.param_groups
-        for method in self.methods:
-            changed = method.parameter_groups(self.stage, groups)
-            if changed is not groups:
-                groups = changed
-        optimizer.param_groups = groups
-        return optimizer
+        """The optimizer that `train` asks for, or what the methods make of it."""
+        made: torch.optim.Optimizer | None = self.optimizer
+        if made is None:
+            self.optimizer = made = self.protection.optimizer(super().create_optimizer(model))
+        return made
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The schedule that `train` asks for, or what the methods make of it."""
+        made: torch.optim.lr_scheduler.LRScheduler | None = self.lr_scheduler
+        if made is None:
+            made = self.protection.schedule(super().create_scheduler(num_training_steps, optimizer))
+            self.lr_scheduler = made  # type: ignore[assignment]  # typed as the one that it makes itself
+        return made
 
     def _mean(self, value: Tensor) -> float:
         return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)
@@ -246,6 +252,8 @@ class StageTrainer(Trainer):
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
         self._tokens_logged = self.loader.tokens
+        self.stage.step = self._mark[1]
+        self.protection.rows = self.loader.index * self.loader.batch_size * self.loader.world_size
         return self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:

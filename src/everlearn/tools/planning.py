@@ -22,6 +22,7 @@ from everlearn.data.loader import BlockLoader
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method
+from everlearn.methods.engine.protection import Protection
 from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.run.progress import Reporter
@@ -289,26 +290,20 @@ def _step_seconds(learner: ContinualLearner, methods: list[Method]) -> list[floa
         stage = learner.stage(1, learner.recipe.domains[0], methods)
         stage.source, stage.steps = few, steps
         stage.general = few if stage.general is not None else None
-        for method in methods:
-            method.begin_domain(stage)
-        for method in methods:
-            method.end_domain(stage)
+        protection = Protection(methods, stage)
+        protection.begin()
+        protection.end()
         stage.index, stage.domain, stage.earlier = 2, "second", (name,)
-        data: Any = few
-        for method in methods:
-            method.begin_domain(stage)
-        for method in methods:
-            data = method.training_data(data, stage)
+        data = protection.begin()
         batches = steps * args.gradient_accumulation_steps
         loader = BlockLoader(data, stage.objective, args.per_device_train_batch_size, batches)
         ends: list[float] = []
         trainer = StageTrainer(
-            stage=stage, methods=methods, loader=loader, args=args, progress=lambda _: ends.append(time.monotonic())
+            protection=protection, loader=loader, args=args, progress=lambda _: ends.append(time.monotonic())
         )
         set_all(0)
         trainer.train()
-        for method in methods:
-            method.end_domain(stage)
+        protection.end()
         done(1)
     return [later - earlier for earlier, later in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
 

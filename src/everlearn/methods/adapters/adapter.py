@@ -151,6 +151,10 @@ class Adapter(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
+        """Find out which adapter the domain starts from, on the plain model."""
+        self._start(stage)
+
+    def attach(self, stage: Stage) -> None:
         """Attach the domain's adapter and freeze everything else."""
         start = self._start(stage)
         self._build(stage.model).attach(stage.model, self.name, freeze=True)
@@ -161,7 +165,7 @@ class Adapter(Method):
         if start is not None:
             self._fill(stage.model, self._kept[start])
 
-    def end_domain(self, stage: Stage) -> None:
+    def detach(self, stage: Stage) -> None:
         """Keep what was trained and leave the base model."""
         trained = [(name, value) for name, value in stage.model.named_parameters() if value.requires_grad]
         self._kept[SHARED if self.config.shared else stage.domain] = {

@@ -78,7 +78,7 @@ class IncLoRA(Method):
             count += self.config.r * (outputs + inputs) + (outputs if self.config.use_dora else 0)
         return Cost(memory_bytes=8 * count, disk_bytes_per_domain=4 * count, parameters=count)
 
-    def begin_domain(self, stage: Stage) -> None:
+    def attach(self, stage: Stage) -> None:
         """Freeze the model and add this domain's adapter; B starts at 0, so the function is unchanged."""
         self._trainable = [name for name, parameter in stage.model.named_parameters() if parameter.requires_grad]
         targets = self._targets(stage.model)
@@ -93,7 +93,7 @@ class IncLoRA(Method):
         )
         stage.model = get_peft_model(stage.model, config)
 
-    def end_domain(self, stage: Stage) -> None:
+    def detach(self, stage: Stage) -> None:
         """Add the adapter to the weights, keep a copy of it, and leave a plain model."""
         if not isinstance(stage.model, PeftModel):
             raise MethodError("Method 'inc_lora' lost its adapter during the domain: `stage.model` was replaced.")

@@ -1,31 +1,62 @@
-"""Methods at work: what a list of methods does to a step, for our trainer, another Trainer or a plain loop.
+"""The engine: what a list of methods does to a stage and to each of its steps.
+
+The same for our trainer, another Trainer or a plain loop:
 
 ```python
 protection = Protection([DAS(), Replay()], stage)
-for batch in batches:
+source = protection.begin()
+optimizer = protection.optimizer(torch.optim.AdamW(trained(stage.model)))
+for batch in batches_of(source):
     loss, parts = protection.loss(model, batch)
     loss.backward()
-    protection.mask_gradients()
+    protection.after_backward()
     with protection.update():
         optimizer.step()
     optimizer.zero_grad()
+protection.end()
 ```
+
+Methods act in the order of their names, whatever order they are listed in. What they do at the beginning and end of a
+stage has phases: first everybody measures, then everybody attaches; first everybody measures, then everybody detaches.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback
 
+from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage
+from everlearn.methods.engine.processes import processes, rank
+from everlearn.methods.engine.references import reference_gradients
+from everlearn.methods.engine.transforms import Transforms
+from everlearn.methods.gradients import Gradients
 from everlearn.model.objectives import Outputs
+from everlearn.model.sharding import local, shard_like
+from everlearn.seeding import Stream
+
+EXCLUSIVE = {
+    "starting_weights": "says which weights a domain starts from",
+    "optimizer": "chooses the optimizer",
+    "schedule": "chooses the learning rate's schedule",
+    "gradients": "changes the accumulated gradients",
+    "final_weights": "says which weights a domain ends with",
+}
+"""Hooks that one method of a list may have: after a second one, the order would decide."""
+
+
+def overrides(method: Method, hook: str) -> bool:
+    """Whether a method does something in a hook."""
+    return getattr(type(method), hook) is not getattr(Method, hook)
 
 
 def check_methods(methods: Sequence[Method], setting: Setting) -> None:
@@ -40,6 +71,12 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
             raise MethodError(
                 f"Method '{method.name}' is listed {len(labels)} times (`method`: {', '.join(labels)}). List it once."
             )
+    for hook, does in EXCLUSIVE.items():
+        having = [method.label for method in methods if overrides(method, hook)]
+        if len(having) > 1:
+            raise MethodError(
+                f"Method '{having[0]}' {does}, and so does '{having[1]}'. Remove one of them from `method`."
+            )
     for method in methods:
         method.check(setting)
 
@@ -48,39 +85,142 @@ class Protection:
     """A list of methods applied to the training of one stage.
 
     Args:
-        methods: in order; masks multiply, losses add, views are run in one pass.
-        stage: what the methods see.
-        parameters: the model's parameters by name as the optimizer holds them; the stage's model when not given
-            (FSDP2 keeps the names and shards the values in place).
+        methods: masks multiply, losses add, views are run in one pass.
+        stage: what the methods see; the engine keeps its `step`, `row` and `optimizer`.
     """
 
-    def __init__(
-        self, methods: Sequence[Method], stage: Stage, parameters: Mapping[str, nn.Parameter] | None = None
-    ) -> None:
-        self.methods = list(methods)
+    def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
+        self.methods = sorted(methods, key=lambda method: method.name)
         self.stage = stage
-        self._parameters = parameters
+        self.rows = 0
+        """Rows of all processes that the stage has trained on; whoever resumes says how many."""
+        self._model: nn.Module | None = None
+        self._transforms: Transforms | None = None
         self._masks: list[tuple[Method, Mask]] = []
         self._local: dict[int, tuple[Mask, list[tuple[nn.Parameter, Tensor]]]] = {}
         self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+
+    # -- the stage --------------------------------------------------------------------------------------------
+
+    def begin(self) -> BlockSource:
+        """Before the training: measure, attach; returns what to train on.
+
+        On resume the stage's `step` says where it goes on, and the methods hold the checkpoint's memory.
+        """
+        stage = self.stage
+        streams = self._streams("begin")
         for method in self.methods:
-            method.begin_training(stage)
+            with streams[method.name]():
+                self._take(method, method.starting_weights(stage))
+        for method in self.methods:
+            with streams[method.name]():
+                method.begin_domain(stage)
+        for method in self.methods:
+            with streams[method.name]():
+                method.attach(stage)
+        source = stage.source
+        for method in self.methods:
+            with streams[method.name]():
+                source = method.training_data(source, stage)
+        return source
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """The optimizer that the methods want, given one of what is trained now."""
+        groups: list[dict[str, Any]] = optimizer.param_groups
+        for method in self.methods:
+            groups = method.parameter_groups(self.stage, groups)
+        if groups is not optimizer.param_groups:
+            optimizer.param_groups = groups
+        for method in self.methods:
+            optimizer = method.optimizer(self.stage, optimizer)
+        self.stage.optimizer = optimizer
+        return optimizer
+
+    def schedule(self, scheduler: LRScheduler) -> LRScheduler:
+        """The schedule that the methods want, given one for the optimizer."""
+        groups = scheduler.optimizer.param_groups
+        for method in self.methods:
+            if overrides(method, "schedule"):
+                now = [group["lr"] for group in groups]
+                for group in groups:
+                    # A scheduler that is made takes the present rate for the full one, and this one has begun.
+                    group["lr"] = group["initial_lr"]
+                chosen = method.schedule(self.stage, scheduler)
+                if chosen is scheduler:
+                    for group, rate in zip(groups, now, strict=True):
+                        group["lr"] = rate
+                scheduler = chosen
+        return scheduler
+
+    def start(self) -> None:
+        """Before the first step, when the model is as it is trained; the first :meth:`forward` does it."""
+        if self._transforms is None:
+            streams = self._streams("start")
+            for method in self.methods:
+                with streams[method.name]():
+                    method.begin_training(self.stage)
+            self._transforms = Transforms(self.methods, self.stage)
+
+    def end(self) -> None:
+        """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
+        stage = self.stage
+        if self._transforms is not None:
+            self._transforms.remove()
+        self._transforms = self._model = None
+        streams = self._streams("end")
+        for method in self.methods:
+            with streams[method.name]():
+                self._take(method, method.final_weights(stage))
+        for method in self.methods:
+            with streams[method.name]():
+                method.end_domain(stage)
+        for method in self.methods:
+            with streams[method.name]():
+                method.detach(stage)
+
+    def _streams(self, phase: str) -> dict[str, Stream]:
+        stage = self.stage
+        return {method.name: Stream(stage.seed, stage.index, method.name, phase) for method in self.methods}
+
+    def _take(self, method: Method, weights: Mapping[str, Tensor]) -> None:
+        parameters = dict(self.stage.model.named_parameters()) if weights else {}
+        for name, value in weights.items():
+            if name not in parameters or parameters[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{method.label}' gives weights for '{name}' with shape {tuple(value.shape)}, which the "
+                    "model has not."
+                )
+            with torch.no_grad():
+                parameters[name].copy_(value)
 
     # -- the step ---------------------------------------------------------------------------------------------
 
     def forward(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Outputs, dict[str, Tensor]]:
         """One forward pass for the batch and every method's views.
 
+        Args:
+            model: the stage's, in its distributed wrapper if it has one.
+            batch: of this process; every process has as many rows.
+
         Returns:
             The objective's outputs (without views) and the extra losses by "<method>/<loss>".
         """
-        views = [method.views(self.stage, batch) for method in self.methods]
+        self.start()
+        self._model = model
+        count = len(next(iter(batch.values())))
+        self.stage.row = self.rows + rank() * count
+        self.rows += count * processes()
+        told = dict(batch)
+        for method in self.methods:
+            given = method.before_forward(self.stage, batch)
+            told |= {f"{method.name}/{key}": value for key, value in given.items()}
+        views = [method.views(self.stage, told) for method in self.methods]
         outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
         extra: dict[str, Tensor] = {}
         hidden, losses = iter(outputs.views), iter(outputs.view_losses)
         for method, group in zip(self.methods, views, strict=True):
             own = replace(outputs, views=[next(hidden) for _ in group], view_losses=[next(losses) for _ in group])
-            for name, value in method.extra_losses(self.stage, batch, own).items():
+            for name, value in method.extra_losses(self.stage, told, own).items():
                 extra[f"{method.name}/{name}"] = value
         return replace(outputs, views=[], view_losses=[]), extra
 
@@ -92,12 +232,35 @@ class Protection:
             total = total + value
         return total, {"loss": outputs.loss.detach(), **{name: value.detach() for name, value in extra.items()}}
 
-    def mask_gradients(self) -> None:
-        """After backward, before clipping: ask every method for its mask; apply those that act on gradients."""
+    def after_backward(self, backward: Callable[[Tensor], Any] = torch.Tensor.backward) -> None:
+        """After the last backward pass of a step, before clipping: change gradients, hold parts of them back.
+
+        Args:
+            backward: how the loss of reference rows is differentiated (``accelerator.backward`` under a Trainer).
+        """
         self._masks = [(m, mask) for m in self.methods if (mask := m.mask(self.stage)) is not None]
+        for method in self.methods:
+            if overrides(method, "gradients"):
+                self._change_gradients(method, backward)
         for parameter, factor in self._factors("gradient"):
             if parameter.grad is not None:
                 local(parameter.grad).mul_(factor)
+
+    def _change_gradients(self, method: Method, backward: Callable[[Tensor], Any]) -> None:
+        parameters = {name: p for name, p in self.stage.model.named_parameters() if p.requires_grad}
+        wanted = method.references(self.stage)
+        found: Mapping[str, Gradients] = {}
+        if wanted and self._model is not None:
+            found = reference_gradients(self.stage, self._model, parameters, wanted, backward)
+        own = Gradients.of(parameters)
+        changed = method.gradients(self.stage, own, found)
+        if changed is own:
+            return
+        for name, value in changed.items():
+            parameter = parameters[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            local(parameter.grad).copy_(value)
 
     def before_update(self) -> None:
         """Before ``optimizer.step()``: keep what the masks will partly restore."""
@@ -114,8 +277,11 @@ class Protection:
                 # lerp is exact at both ends: a factor of 1 gives the new value and 0 the old one, bit for bit.
                 torch.lerp(old, local(parameter), factor.expand_as(old), out=local(parameter))
         self._before = []
+        if self._transforms is not None:
+            self._transforms.check_used()
         for method in self.methods:
             method.after_step(self.stage)
+        self.stage.step += 1
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
@@ -136,7 +302,7 @@ class Protection:
         known = self._local.get(id(method))
         if known is not None and known[0] is mask:
             return known[1]
-        parameters = self._parameters or dict(self.stage.model.named_parameters())
+        parameters = dict(self.stage.model.named_parameters())
         placed = []
         for name, factor in mask.factors.items():
             if name not in parameters:
@@ -144,20 +310,6 @@ class Protection:
             placed.append((parameters[name], shard_like(factor, parameters[name])))
         self._local[id(method)] = (mask, placed)
         return placed
-
-
-def shard_like(values: Tensor, parameter: Tensor) -> Tensor:
-    """`values`, which broadcast to a whole parameter, as this process holds the parameter: its device and its shard."""
-    if isinstance(parameter, DTensor):
-        whole = values.to(parameter.device).expand(parameter.shape).contiguous()
-        shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
-        return shard.to(parameter.dtype)
-    return values.to(device=parameter.device, dtype=parameter.dtype)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, outside autograd."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 
 class ProtectionCallback(TrainerCallback):
@@ -172,7 +324,7 @@ class ProtectionCallback(TrainerCallback):
 
     def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
         """Mask gradients and keep what an update mask will restore."""
-        self.protection.mask_gradients()
+        self.protection.after_backward()
         self.protection.before_update()
 
     def on_optimizer_step(self, *args: object, **kwargs: object) -> None:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import feed_forward_outputs
-from everlearn.methods.base import FORWARD, Batch, Cost, MethodConfig, Setting, Stage, View, register
+from everlearn.methods.base import FORWARD, Batch, Cost, Setting, Stage, register
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.processes import everywhere, rank
 from everlearn.methods.gates.gated_mlp import hidden_size
@@ -59,10 +59,6 @@ class CLASSIC(HATAdapter):
 
     config: Config
 
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._past: list[Tensor] = []
-
     def check(self, setting: Setting) -> None:
         """The contrast needs representations of texts."""
         super().check(setting)
@@ -86,27 +82,28 @@ class CLASSIC(HATAdapter):
         super().at_end_task(model, attachment)
         attachment.get_submodule("mixing").requires_grad_(False)
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """No views, but first the batch's representations under the gates of each earlier domain."""
-        super().views(stage, batch)
-        if self.config.contrast:
-            attention, inputs = attached(stage.model, self.name).attention, stage.objective.inputs(batch)
-            with torch.no_grad():
-                for embedding in self._embeddings.values():
-                    if self.config.past_gates == "own":
-                        attention.fixed = settled(embedding, self.config.smax).to(attention.embedding.device)
-                    self._past.append(stage.objective.hidden(stage.model, inputs).float().mean(1))
-            attention.fixed = None
-        return []
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """The batch's representations under the gates of each earlier domain, [B, t − 1, H]."""
+        told = super().before_forward(stage, batch)
+        if not self.config.contrast or not self._embeddings:
+            return told
+        attention, inputs = attached(stage.model, self.name).attention, stage.objective.inputs(batch)
+        past = []
+        with torch.no_grad():
+            for embedding in self._embeddings.values():
+                if self.config.past_gates == "own":
+                    attention.fixed = settled(embedding, self.config.smax).to(attention.embedding.device)
+                past.append(stage.objective.hidden(stage.model, inputs).float().mean(1))
+        attention.fixed = None
+        return told | {"past": torch.stack(past, dim=1)}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ · R, and the contrast when there are earlier domains."""
         losses = super().extra_losses(stage, batch, outputs)
-        if self._past:
+        if (past := batch.get("classic/past")) is not None:
             own = outputs.hidden.float().mean(1)
-            mixed = attached(stage.model, self.name).mix(torch.stack([*self._past, own], dim=1))
+            mixed = attached(stage.model, self.name).mix(torch.cat([past, own[:, None]], dim=1))
             losses["contrast"] = self.config.contrast * simclr(own, mixed, self.config.temperature)
-        self._past = []
         return losses
 
 

@@ -60,9 +60,9 @@ class CPT(HardAttentionMethod):
         inner = {kind: max(1, round(size * hidden)) for kind, size in sizes.items()}
         return PlugIns(list(sublayers(model)), hidden, inner, self.config.smax)
 
-    def begin_domain(self, stage: Stage) -> None:
+    def attach(self, stage: Stage) -> None:
         """Also let the normalisation layers learn, if asked for."""
-        super().begin_domain(stage)
+        super().attach(stage)
         if self.config.train_normalisation:
             for module in stage.model.modules():
                 if "norm" in type(module).__name__.lower():

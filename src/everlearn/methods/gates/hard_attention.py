@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.methods.engine.attachment import Attachment
-from everlearn.methods.engine.protection import local
+from everlearn.model.sharding import local
 
 LIMIT = 6.0
 """|e| is kept below it, so that the gradient of a gate never vanishes (section 2.4 of the paper)."""
@@ -113,8 +113,11 @@ class HardAttention(nn.Module):
         """Forward pre-hook of the whole model.
 
         Every layer reads gates that were made outside of it, so they are there again when gradient checkpointing runs
-        it a second time, and FSDP2 has the embedding whole at this moment.
+        it a second time, and FSDP2 has the embedding whole at this moment. A pass without gradient inside the step
+        (another method's) reads those of the step's own pass, which still have to be differentiated.
         """
+        if self.fixed is None and self.gates is not None and not torch.is_grad_enabled():
+            return
         self.gates = gate(self.embedding, self.scale, self.smax) if self.fixed is None else self.fixed
         self.values.update(self.split(self.gates))
 

@@ -21,7 +21,6 @@ from everlearn.methods.base import (
     Reading,
     Setting,
     Stage,
-    View,
 )
 from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
@@ -58,7 +57,6 @@ class HardAttentionMethod(Method):
         self._parts: dict[str, Tensor] = {}
         self._taken: Tensor | None = None
         self._mask: Mask | None = None
-        self._step = 0
 
     # -- what differs from method to method -------------------------------------------------------------------
 
@@ -98,7 +96,7 @@ class HardAttentionMethod(Method):
             parameters=added,
         )
 
-    def begin_domain(self, stage: Stage) -> None:
+    def attach(self, stage: Stage) -> None:
         """Attach the parts as they were left, with a new embedding; protect what earlier domains use."""
         self._mask = self._taken = None
         attachment = self.build(stage.model, stage.index)
@@ -111,11 +109,12 @@ class HardAttentionMethod(Method):
             free = attachment.attention.split(1 - self._taken)
             self._mask = Mask(self.factors(stage, attachment, free), self.config.apply_to)
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """No views: say which s the coming pass has."""
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """Say which s the coming pass has."""
         attention = attached(stage.model, self.name).attention
-        attention.scale = annealed(self._step, stage.steps, self.config.smax, self.config.annealing_cycles)
-        return []
+        attention.close()
+        attention.scale = annealed(stage.step, stage.steps, self.config.smax, self.config.annealing_cycles)
+        return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ · R."""
@@ -127,11 +126,12 @@ class HardAttentionMethod(Method):
         return self._mask
 
     def after_step(self, stage: Stage) -> None:
-        """Count the step and keep the embedding within its limit."""
-        self._step += 1
-        attached(stage.model, self.name).attention.clamp()
+        """Keep the embedding within its limit; the gates that were made of it before are out of date."""
+        attention = attached(stage.model, self.name).attention
+        attention.clamp()
+        attention.close()
 
-    def end_domain(self, stage: Stage) -> None:
+    def detach(self, stage: Stage) -> None:
         """Keep the domain's embedding and the parts."""
         attachment = detach(stage.model, self.name)
         attachment.attention.close()
@@ -139,7 +139,6 @@ class HardAttentionMethod(Method):
         self._embeddings[stage.domain] = kept.pop("attention.embedding")
         self._parts = kept
         self._mask = self._taken = None
-        self._step = 0
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """The parts and gates of the text's domain; nothing for a text of none, or of one that is not learnt yet."""
@@ -156,21 +155,18 @@ class HardAttentionMethod(Method):
         return model
 
     def memory(self) -> Memory:
-        """An embedding for each domain, the parts, and inside a domain the number of steps taken."""
+        """An embedding for each domain, and the parts."""
         tensors = {f"embedding/{name}": value for name, value in self._embeddings.items()}
         tensors |= {f"part/{name}": value for name, value in self._parts.items()}
-        if not tensors and not self._step:
-            return Memory()
-        return Memory(tensors, {"domains": list(self._embeddings)} | ({"step": self._step} if self._step else {}))
+        return Memory(tensors, {"domains": list(self._embeddings)}) if tensors else Memory()
 
     def load_memory(self, memory: Memory) -> None:
-        """Take back embeddings, parts and the number of steps."""
+        """Take back embeddings and parts."""
         domains = memory.facts.get("domains", [])
         self._embeddings = {name: memory.tensors[f"embedding/{name}"] for name in domains}
         self._parts = {
             key.removeprefix("part/"): value for key, value in memory.tensors.items() if key.startswith("part/")
         }
-        self._step = int(memory.facts.get("step", 0))
 
     def _fill(self, attachment: GatedAttachment) -> None:
         """Give the attachment the parts that are remembered; what is new to it keeps its start.

@@ -26,7 +26,6 @@ from everlearn.methods.base import (
     Reading,
     Setting,
     Stage,
-    View,
     register,
 )
 from everlearn.methods.distillation.teacher import round_alike
@@ -132,7 +131,6 @@ class ELLE(Method):
         self._teacher_domains: tuple[str, ...] = ()
         self._recovers = False
         self._domains: dict[bytes, int] = {}
-        self._step = 0
 
     # -- what it fits ------------------------------------------------------------------------------------------
 
@@ -179,7 +177,7 @@ class ELLE(Method):
 
     # -- a domain ----------------------------------------------------------------------------------------------
 
-    def begin_domain(self, stage: Stage) -> None:
+    def attach(self, stage: Stage) -> None:
         """Grow the model and the prompts of earlier domains alike; a new prompt begins at random."""
         prompts = {name: self._prompts[name] for name in stage.earlier if name in self._prompts}
         self._next_lineage = self._lineage
@@ -205,26 +203,26 @@ class ELLE(Method):
         """The domain with old text mixed in."""
         return self._replay.training_data(source, stage)
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Nothing to add to the pass; the prompts are told whose text the rows are, the head what the teacher says."""
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """Tell the prompts whose text the rows are, and the head what the teacher says, while it still has a say."""
         rows = self._rows(stage, batch)
         if rows is not None:
             attached(stage.model, self.name).rows = rows
         weight = self.recovery_weight(stage)
+        if weight == 0:
+            self._teacher = None
         if self._recovers and weight > 0:
             features, project = self._taught(stage, batch, rows)
             recovery = attached(stage.model, RECOVERY)
             recovery.lesson = Lesson(features, project, batch["labels"].flatten(), weight, self.config.temperature)
-        return []
-
-    def after_step(self, stage: Stage) -> None:
-        """Count u, and let the teacher go when it has nothing more to say."""
-        self._step += 1
-        if self.recovery_weight(stage) == 0:
-            self._teacher = None
+        return {}
 
     def end_domain(self, stage: Stage) -> None:
-        """Leave a plain model; keep the prompts and a sample of the text."""
+        """Keep a sample of the text."""
+        self._replay.end_domain(stage)
+
+    def detach(self, stage: Stage) -> None:
+        """Leave a plain model; keep the prompts."""
         if self.config.prompts:
             vectors = detach(stage.model, self.name).vectors.detach().cpu()
             names = [*(name for name in stage.earlier if name in self._prompts), stage.domain]
@@ -232,8 +230,7 @@ class ELLE(Method):
         if self._recovers:
             detach(stage.model, RECOVERY)
         self._recovers, self._teacher, self._teacher_domains, self._domains = False, None, (), {}
-        self._lineage, self._step = self._next_lineage, 0
-        self._replay.end_domain(stage)
+        self._lineage = self._next_lineage
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """A learnt domain's text is read with its prompt, which fine-tuning may change; other text without one."""
@@ -249,7 +246,7 @@ class ELLE(Method):
     def recovery_weight(self, stage: Stage) -> float:
         """r = max(0, 1 − u/U)."""
         last = self.config.recovery * stage.steps
-        return max(0.0, 1 - self._step / last) if last > 0 else 0.0
+        return max(0.0, 1 - stage.step / last) if last > 0 else 0.0
 
     # -- memory ------------------------------------------------------------------------------------------------
 
@@ -260,7 +257,6 @@ class ELLE(Method):
         tensors |= {f"{PROMPT}{name}": value for name, value in self._prompts.items()}
         facts: dict[str, Any] = {"lineage": self._lineage} if self._lineage else {}
         facts |= {"replay": replay.facts} if replay else {}
-        facts |= {"step": self._step} if self._step and self._recovers else {}
         return Memory(tensors, facts)
 
     def load_memory(self, memory: Memory) -> None:
@@ -271,7 +267,7 @@ class ELLE(Method):
                 if name.startswith(prefix):
                     part[name.removeprefix(prefix)] = value
         self._prompts = parts[PROMPT]
-        self._lineage, self._step = list(memory.facts.get("lineage", [])), int(memory.facts.get("step", 0))
+        self._lineage = list(memory.facts.get("lineage", []))
         if "replay" in memory.facts:
             self._replay.load_memory(Memory(parts[REPLAY], memory.facts["replay"]))
 

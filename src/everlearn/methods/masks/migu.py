@@ -22,7 +22,6 @@ from everlearn.methods.base import (
     Needs,
     Setting,
     Stage,
-    View,
     register,
 )
 from everlearn.methods.engine.attachment import refuse_frozen_model
@@ -92,11 +91,11 @@ class MIGU(Method):
         if self._active:
             self._magnitude = OutputMagnitude(stage.model, _trained(stage.model, stage.anatomy.linears))
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """No views: say how many rows of the coming pass are the batch, so that other methods' views do not count."""
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """Say how many rows of the coming pass are the batch, so that other methods' views do not count."""
         if self._magnitude is not None:
             self._magnitude.rows = len(batch["labels"])
-        return []
+        return {}
 
     def mask(self, stage: Stage) -> Mask | None:
         """The rows that this step's outputs were smallest in."""
@@ -109,7 +108,7 @@ class MIGU(Method):
                 factors[name] = rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
         return Mask(factors, self.config.apply_to)
 
-    def end_domain(self, stage: Stage) -> None:
+    def detach(self, stage: Stage) -> None:
         """Take the hooks away."""
         self._close()
 

@@ -23,10 +23,10 @@ from everlearn.methods.base import (
     Setting,
     Stage,
     Variant,
-    View,
     register,
 )
 from everlearn.model.modes import evaluating, training
+from everlearn.model.sharding import shard_like, sum_over_shards
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -116,14 +116,13 @@ class EWC(Method):
         if self.config.strength and self.config.protect_base and not self._measured:
             self._consolidate(stage, stage.batches(self.config.samples, stage.general), "base")
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """No views: lay Fisher and anchor beside the parameters before the first forward pass.
+    def begin_training(self, stage: Stage) -> None:
+        """Lay Fisher and anchor beside the parameters.
 
-        Under FSDP2 every parameter is a shard at this moment, whereas the outermost ones stay whole after it.
+        Under FSDP2 every parameter is a shard at this moment, whereas the outermost ones stay whole after a pass.
         """
-        if self._fisher and self.config.strength and self._placed is None:
+        if self._fisher and self.config.strength:
             self._placed = self._place(stage.model)
-        return []
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ/2 · Σ F (θ − θ*)²."""
@@ -171,8 +170,6 @@ class EWC(Method):
         return self.config.strength / 2 * _over_shards(torch.stack(terms), placed).sum()
 
     def _place(self, model: nn.Module) -> list[tuple[nn.Parameter, Tensor, Tensor]]:
-        from everlearn.methods.engine.protection import shard_like
-
         parameters = dict(model.named_parameters())
         for name, values in self._fisher.items():
             if name not in parameters or parameters[name].shape != values.shape:
@@ -225,15 +222,5 @@ def _over_shards(terms: Tensor, placed: list[tuple[nn.Parameter, Tensor, Tensor]
 
     Each process differentiates its own shard only, so nothing may flow back through the sum over processes.
     """
-    groups: dict[torch.distributed.ProcessGroup, list[int]] = {}
-    for index, (parameter, _, _) in enumerate(placed):
-        if isinstance(parameter, DTensor):
-            for dim, placement in enumerate(parameter.placements):
-                if placement.is_shard():
-                    groups.setdefault(parameter.device_mesh.get_group(dim), []).append(index)
-    whole = terms.detach().clone()
-    for group, indices in groups.items():
-        shared = whole[indices]
-        torch.distributed.all_reduce(shared, group=group)
-        whole[indices] = shared
+    whole = sum_over_shards(terms, [parameter for parameter, _, _ in placed])
     return terms + (whole - terms.detach())

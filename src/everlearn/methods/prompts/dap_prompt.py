@@ -90,7 +90,7 @@ class DAPPrompt(Method):
         added = self.config.n_tokens * _embeddings(model).shape[1]
         return Cost(memory_bytes=4 * added, disk_bytes_per_domain=4 * added, parameters=added)
 
-    def begin_domain(self, stage: Stage) -> None:
+    def attach(self, stage: Stage) -> None:
         """Attach a new prompt and freeze everything else."""
         self._check_length(stage.objective.longest_input(stage.model), stage.source.block_tokens or 1)
         SoftPrompt(self._new(stage.model)).attach(stage.model, self.name, freeze=True)
@@ -101,7 +101,7 @@ class DAPPrompt(Method):
             return groups
         return [{**group, "lr": self.config.learning_rate} for group in groups]
 
-    def end_domain(self, stage: Stage) -> None:
+    def detach(self, stage: Stage) -> None:
         """Keep the prompt and leave the base model."""
         self._prompts[stage.domain] = detach(stage.model, self.name).vectors.detach().cpu().clone()
 

@@ -15,7 +15,6 @@ from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
-from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
@@ -24,6 +23,9 @@ from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
+
+OWN, ROWS = "derpp/", "rows"
+"""What is drawn before a pass stands in the batch under this prefix; the numbers of the rows under this name."""
 
 
 @register
@@ -68,9 +70,6 @@ class DERpp(Method):
         self._hidden = torch.empty(0)
         self._domains: list[str] = []
         self._masks: list[int] = []
-        self._met = 0
-        self._rows: list[int] = []
-        self._labels = torch.empty(0)
 
     @property
     def _active(self) -> bool:
@@ -96,20 +95,25 @@ class DERpp(Method):
         held = tokens * (4 * config.hidden_size + 12)
         return Cost(memory_bytes=held, disk_bytes=held, passes_per_step=1.0)
 
-    def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """As many remembered sequences as the batch has, with labels, masked as they were when they were stored."""
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """As many remembered sequences as the batch has rows, masked as they were when they were stored."""
         if not self._active or not self._domains:
-            return []
-        self._rows = self._draw(stage, len(batch["labels"]))
+            return {}
         length, now = self._blocks["input_ids"].shape[1], batch["input_ids"].shape[1]
         if length != now:
             raise MethodError(
                 f"Method 'derpp' remembers sequences of {length} tokens, but those of domain '{stage.domain}' have "
                 f"{now}. Set `data.block_size` to {length}."
             )
-        device = batch["input_ids"].device
-        old = {name: value.to(device) for name, value in self._collated(stage, self._rows).items()}
-        self._labels = (old["labels"] != IGNORE).sum(1)
+        rows, device = self._draw(stage, len(batch["labels"])), batch["input_ids"].device
+        old = {name: value.to(device) for name, value in self._collated(stage, rows).items()}
+        return {ROWS: torch.tensor(rows), **old}
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """Those sequences, with labels."""
+        old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
+        if old.pop(ROWS, None) is None:
+            return []
         wanted = old["labels"] if self.config.beta else None
         return [View(stage.objective.inputs(old), labels=wanted, positions=old.get("positions"))]
 
@@ -120,15 +124,15 @@ class DERpp(Method):
         losses = {}
         if self.config.alpha:
             now = outputs.views[0].float()
-            stored = self._hidden[self._rows].to(device=now.device, dtype=torch.float32)
+            stored = self._hidden[batch[OWN + ROWS]].to(device=now.device, dtype=torch.float32)
             losses["distance"] = self.config.alpha * (now - stored).square().mean()
         if (nats := outputs.view_losses[0]) is not None:
-            losses["replay"] = self.config.beta * (nats.sum(1) / self._labels.clamp(min=1)).mean()
+            labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
+            losses["replay"] = self.config.beta * (nats.sum(1) / labels.clamp(min=1)).mean()
         return losses
 
     def end_domain(self, stage: Stage) -> None:
         """Keep a sample of the domain with the hidden states that it has now, and make room for it."""
-        self._met, self._rows, self._labels = 0, [], torch.empty(0)
         if not self._active:
             return
         share = max(1, self.config.capacity // (len(set(self._domains)) + 1))
@@ -153,11 +157,8 @@ class DERpp(Method):
 
     def _draw(self, stage: Stage, rows: int) -> list[int]:
         """Remembered rows for this process's next rows of the stage, whose global numbers are as the loader's."""
-        first = self._met + rank() * rows
-        self._met += rows * processes()
-        return [
-            seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in range(first, first + rows)
-        ]
+        met = range(stage.row, stage.row + rows)
+        return [seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in met]
 
     def _collated(self, stage: Stage, rows: list[int]) -> Batch:
         """Remembered rows as the objective collates them, with masks that depend on the sequence alone."""
@@ -177,11 +178,11 @@ class DERpp(Method):
         return torch.cat(parts)
 
     def memory(self) -> Memory:
-        """The sequences, their hidden states, domains and mask numbers, and how many training rows have met them."""
+        """The sequences, their hidden states, domains and mask numbers."""
         if not self._domains:
             return Memory()
         tensors = {f"blocks/{key}": value for key, value in self._blocks.items()}
-        facts = {"domains": list(self._domains), "masks": list(self._masks), "met": self._met}
+        facts = {"domains": list(self._domains), "masks": list(self._masks)}
         return Memory(tensors | {"hidden": self._hidden}, facts)
 
     def load_memory(self, memory: Memory) -> None:
@@ -192,4 +193,3 @@ class DERpp(Method):
         self._hidden = memory.tensors["hidden"]
         self._domains = [str(domain) for domain in memory.facts["domains"]]
         self._masks = [int(number) for number in memory.facts["masks"]]
-        self._met = int(memory.facts["met"])

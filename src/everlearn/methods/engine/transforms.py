@@ -1,0 +1,117 @@
+"""Parameter transforms: what a forward pass reads instead of a parameter (Mixout, weight noise, a blend of models)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Method, Transform
+from everlearn.methods.stage import Stage
+from everlearn.model.substitution import substituted
+from everlearn.seeding import seeded
+
+
+@dataclass
+class _Placed:
+    """A transform of one parameter."""
+
+    method: str
+    name: str
+    function: Transform
+    used: bool = False
+
+
+class Transforms:
+    """The transforms of all methods, at work in every pass of the stage's model in training mode.
+
+    A hook before a module's forward pass lays the transformed tensor over the parameter
+    (:mod:`everlearn.model.substitution`), a hook after it takes it away. There FSDP2 has gathered the parameter, and
+    gradient checkpointing comes by again; it finds the same draw. Nothing is added to the model's state.
+
+    Args:
+        methods: in their order.
+        stage: its model is as it is trained.
+
+    Raises:
+        MethodError: two methods transform the same parameter, or there is no parameter of a name.
+    """
+
+    def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
+        self._stage = stage
+        self._placed: dict[str, _Placed] = {}
+        self._handles: list[RemovableHandle] = []
+        for method in methods:
+            for name, function in method.transforms(stage).items():
+                if name in self._placed:
+                    other = self._placed[name].method
+                    raise MethodError(
+                        f"Methods '{other}' and '{method.name}' both transform parameter '{name}'. Remove one of them."
+                    )
+                self._placed[name] = _Placed(method.name, name, function)
+        if self._placed:
+            self._place()
+
+    def _place(self) -> None:
+        parameters = dict(self._stage.model.named_parameters())
+        for placed in self._placed.values():
+            if placed.name not in parameters:
+                raise MethodError(f"Method '{placed.method}' transforms '{placed.name}', which is no parameter.")
+        of = {id(parameters[name]): placed for name, placed in self._placed.items()}
+        for module in self._stage.model.modules():
+            # A tied parameter has several holders; each reads the same draw.
+            own = {leaf: of[id(p)] for leaf, p in module._parameters.items() if id(p) in of}
+            if own:
+                self._handles.append(module.register_forward_pre_hook(self._lay(own)))
+                self._handles.append(module.register_forward_hook(_take_away(tuple(own)), always_call=True))
+
+    def _lay(self, own: Mapping[str, _Placed]) -> Callable[[nn.Module, Any], None]:
+        def lay(module: nn.Module, _: Any) -> None:
+            if module.training:
+                for leaf, placed in own.items():
+                    vars(module)[leaf] = self._transformed(placed, module._parameters[leaf])  # type: ignore[arg-type]
+
+        return lay
+
+    def _transformed(self, placed: _Placed, parameter: Tensor) -> Tensor:
+        placed.used, at = True, self._stage
+        with seeded(at.seed, at.index, "transform", at.step, placed.method, placed.name):
+            value = placed.function(parameter)
+        if value.shape != parameter.shape:
+            raise MethodError(
+                f"Method '{placed.method}' makes {tuple(value.shape)} of parameter '{placed.name}' with shape "
+                f"{tuple(parameter.shape)}."
+            )
+        return value
+
+    def check_used(self) -> None:
+        """After the first step: a parameter that another module reads for its owner has not been transformed.
+
+        Raises:
+            MethodError: there is such a parameter.
+        """
+        for placed in self._placed.values():
+            if not placed.used:
+                raise MethodError(
+                    f"Method '{placed.method}' transforms '{placed.name}', which no forward pass reads through the "
+                    "module that owns it. Leave it out."
+                )
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._placed.clear()
+
+
+def _take_away(leaves: tuple[str, ...]) -> Callable[[nn.Module, Any, Any], None]:
+    def take_away(module: nn.Module, _: Any, __: Any) -> None:
+        for leaf in substituted(module).keys() & set(leaves):
+            del vars(module)[leaf]
+
+    return take_away

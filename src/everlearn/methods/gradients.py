@@ -1,0 +1,91 @@
+"""Gradients by parameter name, for methods that change them: sums, products and norms that FSDP2 does not disturb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from everlearn.errors import MethodError
+from everlearn.model.sharding import local, shard_like, sum_over_shards
+
+
+class Gradients(Mapping[str, Tensor]):
+    """One vector over all trained parameters: ``own - memory * (own.dot(memory) / memory.dot(memory))``.
+
+    A tensor that is read by name is what this process holds of it: the whole gradient, or its shard under FSDP2.
+    What goes over several elements belongs into :meth:`dot` and :meth:`norm`, which see every shard.
+
+    Args:
+        values: by parameter name, as this process holds them.
+        parameters: of the same names.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
+        self._values, self._parameters = dict(values), parameters
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, nn.Parameter], *, copy: bool = False) -> Gradients:
+        """The gradients that backward left, of those parameters that have one."""
+        found = {name: local(p.grad) for name, p in parameters.items() if p.grad is not None}
+        return cls({name: value.clone() for name, value in found.items()} if copy else found, parameters)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __add__(self, other: Gradients) -> Gradients:
+        return self._joined(other, 1)
+
+    def __sub__(self, other: Gradients) -> Gradients:
+        return self._joined(other, -1)
+
+    def __mul__(self, factor: float | Tensor) -> Gradients:
+        return Gradients({name: value * factor for name, value in self.items()}, self._parameters)
+
+    def dot(self, other: Gradients) -> Tensor:
+        """The inner product over all parameters, a float32 scalar, the same on every process."""
+        names = [name for name in self if name in other]
+        if not names:
+            return torch.zeros(())
+        terms = torch.stack([(self[name].float() * other[name].float()).sum() for name in names])
+        return sum_over_shards(terms, [self._parameters[name] for name in names]).sum()
+
+    def norm(self) -> Tensor:
+        """The Euclidean norm over all parameters, a float32 scalar, the same on every process."""
+        return self.dot(self).sqrt()
+
+    def like(self, values: Mapping[str, Tensor]) -> Gradients:
+        """A vector of whole tensors, as memory holds them, laid out as these gradients are.
+
+        Raises:
+            MethodError: a name or shape is not the model's.
+        """
+        for name, value in values.items():
+            if name not in self._parameters or self._parameters[name].shape != value.shape:
+                raise MethodError(f"'{name}' with shape {tuple(value.shape)} is no parameter of the model.")
+        return Gradients({name: shard_like(v, self._parameters[name]) for name, v in values.items()}, self._parameters)
+
+    def whole(self) -> dict[str, Tensor]:
+        """Whole tensors on the CPU, for memory; every process must call it."""
+        found = {}
+        for name, value in self.items():
+            parameter = self._parameters[name]
+            if isinstance(parameter, DTensor):
+                value = DTensor.from_local(
+                    value, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+                ).full_tensor()
+            found[name] = value.detach().to("cpu", copy=True)
+        return found
+
+    def _joined(self, other: Gradients, sign: int) -> Gradients:
+        both = {name: torch.add(value, other[name], alpha=sign) for name, value in self.items() if name in other}
+        alone = {name: sign * value for name, value in other.items() if name not in self}
+        return Gradients({**self, **both, **alone}, self._parameters)

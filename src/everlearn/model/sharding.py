@@ -1,0 +1,42 @@
+"""Tensors beside parameters that FSDP2 may have cut into shards, one for each process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor, outside autograd."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
+
+
+def shard_like(values: Tensor, parameter: Tensor) -> Tensor:
+    """`values`, which broadcast to a whole parameter, as this process holds the parameter: its device and its shard."""
+    if isinstance(parameter, DTensor):
+        whole = values.to(parameter.device).expand(parameter.shape).contiguous()
+        shard = distribute_tensor(whole, parameter.device_mesh, parameter.placements).to_local()
+        return shard.to(parameter.dtype)
+    return values.to(device=parameter.device, dtype=parameter.dtype)
+
+
+def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Sums that this process has of its shards, one a parameter, as the sums over the whole parameters; no gradient.
+
+    Every process must call it with the same parameters.
+    """
+    groups: dict[torch.distributed.ProcessGroup, list[int]] = {}
+    for index, parameter in enumerate(parameters):
+        if isinstance(parameter, DTensor):
+            for dim, placement in enumerate(parameter.placements):
+                if placement.is_shard():
+                    groups.setdefault(parameter.device_mesh.get_group(dim), []).append(index)
+    whole = terms.detach().clone()
+    for group, indices in groups.items():
+        shared = whole[indices]
+        torch.distributed.all_reduce(shared, group=group)
+        whole[indices] = shared
+    return whole
