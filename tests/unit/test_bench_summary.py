@@ -24,13 +24,13 @@ from everlearn.methods import build
 from everlearn.report.tables import markdown_table
 from everlearn.suites import Published
 from everlearn.suites import Suite as BaseSuite
-from everlearn.suites.six_domains.published import GROUPS
+from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
 
 
 class Suite(BaseSuite):
-    groups = GROUPS
+    groups, paper_names = GROUPS, PAPER_NAMES
     name = "tiny"
     orders: ClassVar = {0: ("a", "b", "c"), 1: ("c", "a", "b")}
     published = Published("a paper", ("F1", "accuracy"), {"sequential": (50.0, None), "hat": (40.0, 41.0)}, "Invented.")

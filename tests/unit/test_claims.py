@@ -15,6 +15,7 @@ from everlearn.benchmarking.cells import CellResult, Scores
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.benchmarking.crossed import crossed_mean, holm
+from everlearn.benchmarking.degenerate import constant_table
 from everlearn.benchmarking.effects import effect_tables, ends_table, order_table
 from everlearn.benchmarking.entries import resolve
 from everlearn.benchmarking.pairing import aligned
@@ -308,6 +309,21 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
     files.write_json(results / "bad.json", {"suite": "six-domains"})
     with pytest.raises(RunError, match="no cell of a grid"):
         write_claims(SIX, results, tmp_path / "claims.md")
+
+
+def test_an_end_task_that_runs_answer_with_one_label_is_named() -> None:
+    constant = cell("constant", [0.2, 0.3, 0.4, 0.5], order=None, seed=None)
+    cells = [constant, *(cell("das", [0.2, 0.3, 0.4, 0.6], seed=seed) for seed in range(2))]
+    cells += [cell("ewc", [0.2, 0.31, 0.4, 0.6], lost=0.1), cell("kd", [0.21, 0.3, 0.41, 0.5])]
+    table = constant_table(cells)
+    assert table is not None
+    counts = {name: [cell.text for cell in row] for name, row in table.rows}
+    assert counts == {"a": ["3", "4"], "b": ["3", "4"], "c": ["3", "4"], "d": ["1", "4"]}
+    assert "Degenerate: a (in 3 of 4 runs), b (in 3 of 4 runs), c (in 3 of 4 runs)." in table.caption
+    # The same macro-F1 with another accuracy is another answer.
+    cells[1].tasks["a"]["final"].accuracy[0] += 0.01
+    assert constant_table(cells).rows[0][1][0].text == "2"
+    assert constant_table(cells[1:]) is None
 
 
 def test_questions_in_words() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import TrainerCallback
 
 import stages
@@ -140,15 +140,35 @@ def test_mask_factors_are_one_minus_strength_times_importance() -> None:
         torch.testing.assert_close(factors[f"{at}{module}.dense.bias"], free)
 
 
+def _entries_of_unit_2(model: nn.Module, site: str) -> dict[str, Tensor]:
+    """Where the third unit's own weights are (eq. 4), by hand: 4 heads of 8 features, 64 neurons, 32 outputs.
+
+    A head: rows and biases of query, key and value, columns of the attention's output projection (whose bias is of
+    hidden features). A neuron or output: its row and its bias.
+    """
+    at = f"roberta.encoder.layer.{site.split('.')[1]}."
+    places: dict[str, tuple[slice | int, ...]] = {}
+    if site.endswith("heads"):
+        head = slice(16, 24)
+        for name in ("query", "key", "value"):
+            places[f"{at}attention.self.{name}.weight"] = places[f"{at}attention.self.{name}.bias"] = (head,)
+        places[f"{at}attention.output.dense.weight"] = (slice(None), head)
+    else:
+        module = "intermediate" if site.endswith("neurons") else "output"
+        places[f"{at}{module}.dense.weight"] = places[f"{at}{module}.dense.bias"] = (2,)
+    kept = {name: torch.zeros_like(model.get_parameter(name), dtype=torch.bool) for name in places}
+    for name, place in places.items():
+        kept[name][place] = True
+    return kept
+
+
 @pytest.mark.parametrize("chosen", ["layers.0.attention.heads", "layers.1.ffn.neurons", "layers.0.ffn.output"])
 def test_a_fully_important_unit_never_changes_and_all_others_learn_as_without_a_mask(chosen: str) -> None:
     protected, plain = tiny.model(), tiny.model()
     start = stages.weights(plain)
     method = DAS(**OFF)
     _with_importance(method, protected, lambda site: torch.eye(site.units)[2] * (site.name == chosen))
-    (site,) = (site for site in anatomy(plain).sites if site.name == chosen)
-    kept = {o.parameter: o.factors(torch.eye(site.units)[2]).bool() for o in site.owned}
-    assert len(kept) == (7 if site.kind == "head" else 2)
+    kept = _entries_of_unit_2(plain, chosen)
     stages.learn([method], stages.stage(protected, 2, steps=50), weight_decay=0.1)
 
     # The reference: plain training in which the units' own weights are put back by hand after every step.
@@ -167,7 +187,7 @@ def test_a_fully_important_unit_never_changes_and_all_others_learn_as_without_a_
     for name, parameter in protected.named_parameters():
         assert torch.equal(parameter, plain.get_parameter(name)), name
         if name in kept:
-            mine = kept[name].expand_as(parameter)
+            mine = kept[name]
             assert torch.equal(parameter[mine], start[name][mine])
             assert not torch.equal(parameter[~mine], start[name][~mine])
 

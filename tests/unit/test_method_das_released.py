@@ -19,7 +19,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import general_importance
 from everlearn.methods.base import Memory
 from everlearn.methods.engine.protection import Protection, check_methods
-from everlearn.methods.masks.contrast import paired
+from everlearn.methods.masks.contrast import contrast, paired
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.das_options import RELEASED
 from everlearn.model.anatomy import anatomy
@@ -292,9 +292,10 @@ def _slow_step_loss(model: nn.Module, batch: dict[str, Tensor], maps: dict[str, 
     first = batch["input_ids"] if options.get("anchor") == "masked" else rows
     full, again = _represented(model, first, specific), _represented(model, rows, specific)
     if options.get("pair") == "interleaved":
-        # Released: the 2B rows, one copy of the batch after the other, viewed as (B, 2): neighbours become pairs.
+        # Released: the 2B rows, one copy of the batch after the other, viewed as (B, 2): neighbours become pairs. Its
+        # loss takes (z2, z1, z3) and is called with (z1, z2, z3), so the second of a pair is the anchor.
         both = torch.cat([full, again]).view(len(rows), 2, -1)
-        pairs = [(both[n, 0], both[n, 1]) for n in range(len(rows))]
+        pairs = [(both[n, 1], both[n, 0]) for n in range(len(rows))]
     else:
         pairs = list(zip(full, again, strict=True))
     previous = None if options.get("contrast_kind") == "simcse" else _represented(model, rows, maps)
@@ -355,12 +356,27 @@ def test_loss_and_weights_of_one_step(switch: dict) -> None:
             torch.testing.assert_close(model.get_parameter(name).double(), parameter, rtol=1e-4, atol=2e-4)
 
 
-def test_interleaved_pairs_are_never_the_same_text() -> None:
+def test_which_of_a_released_pair_asks_is_seen_in_the_gradient() -> None:
+    """With the two swapped the expected loss is the same, the gradient of a batch is not: the test above can fail."""
+    generator = torch.Generator().manual_seed(0)
+    full, again, previous = (torch.randn(4, 16, generator=generator).requires_grad_() for _ in range(3))
+    anchors, positives = paired(full, again, "interleaved")
+    ours = torch.autograd.grad(contrast(anchors, positives, previous, 0.05), (full, again))
+    swapped = torch.autograd.grad(contrast(*paired(full, again, "interleaved")[::-1], previous, 0.05), (full, again))
+    largest = max(float(value.abs().max()) for value in ours)
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, swapped, strict=True)) > 0.1 * largest
+    both = torch.cat([full, again]).double()
+    expected = _slow_contrast([(both[n + 1], both[n]) for n in (0, 2, 4, 6)], previous.double())
+    for mine, reference in zip(ours, torch.autograd.grad(expected, (full, again)), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-3, atol=1e-4 * largest)
+
+
+def test_interleaved_pairs_are_never_the_same_text_and_the_second_of_a_pair_is_the_anchor() -> None:
     method, _ = _known(tiny.model(), pair="interleaved")
     stage = stages.stage(tiny.model(), 2)
     batch = next(stage.batches(4))
     hidden = torch.arange(4.0)[:, None, None].expand(4, 24, 2)
     anchors, positives = paired(hidden[:, 0], hidden[:, 0], "interleaved")
-    assert anchors[:, 0].tolist() == [0, 2, 0, 2]
-    assert positives[:, 0].tolist() == [1, 3, 1, 3]
+    assert anchors[:, 0].tolist() == [1, 3, 1, 3]
+    assert positives[:, 0].tolist() == [0, 2, 0, 2]
     assert len(method.views(stage, batch)) == 3

@@ -96,6 +96,29 @@ def test_what_is_kept_is_the_domains_text_with_the_hidden_states_of_its_end() ->
     assert torch.equal(method._collated(later, [3])["input_ids"], batch["input_ids"][3:4]), "masked once for all"
 
 
+@pytest.mark.parametrize(("architecture", "objective"), KINDS)
+def test_hidden_states_are_stored_without_dropout_whatever_mode_the_model_is_in(
+    architecture: str, objective: str
+) -> None:
+    """The Trainer leaves a model in training mode, and what is stored then would be one draw of its dropout."""
+    method, model = DERpp(per_domain=5), tiny.model(architecture, dropout=0.5)
+    stage = stages.stage(model, 1, objective)
+    model.train()
+    stages.end([method], stage)
+    assert model.training, "every module has the mode that it had"
+    batch = method._collated(stage, list(range(5)))
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    inputs = {key: batch[key] for key in ("input_ids", "position_ids", "attention_mask") if key in batch}
+    if architecture != "roberta":
+        inputs["use_cache"] = False
+    stored = method.memory().tensors["hidden"]
+    exact = double.base_model(**inputs).last_hidden_state
+    torch.testing.assert_close(stored.double(), exact, rtol=1e-4, atol=1e-5)
+    dropped = model.base_model(**inputs).last_hidden_state
+    assert (dropped - stored).abs().max() > 0.1, "dropout would have shown"
+
+
 def test_each_domain_keeps_its_rows_until_room_is_needed_and_an_equal_share_after_that() -> None:
     method, model = DERpp(per_domain=4, capacity=10), tiny.model()
     before: list[tuple] = []

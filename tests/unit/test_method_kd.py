@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 
 import stages
@@ -14,10 +17,13 @@ import tiny
 from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.methods import build
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.base import Method
 from everlearn.methods.distillation.kd import KD
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE
 from everlearn.run.trainer import StageTrainer
+from everlearn.seeding import seeded
 
 KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("t5", "text-to-text")]
 
@@ -143,17 +149,26 @@ def test_released_has_dropout_in_the_teacher_and_the_softmax_over_positions() ->
     stage = stages.stage(model, 1, "causal")
     stages.begin([method], stage)
     batch = next(stage.batches(2))
-    _, extra = Protection([method], stage).forward(model.eval(), batch)
-    assert extra["kd/divergence"] > 1e-3, "student without dropout, teacher with: the only difference"
+    with seeded(0, "teacher"):
+        _, extra = Protection([method], stage).forward(model.eval(), batch)
+    # The student has no dropout; the teacher's is drawn where the reference draws its own.
+    twin = copy.deepcopy(model)
+    wanted = []
+    for mode in (True, False):
+        with seeded(0, "teacher"):
+            teacher = _hidden(twin.train(mode), batch).detach()
+        wanted.append(float(_reference(_hidden(twin.eval(), batch), teacher, batch, "sequence").detach()))
+    assert wanted[1] == pytest.approx(0, abs=1e-6)
+    assert wanted[0] > 1e-2
+    assert float(extra["kd/divergence"]) == pytest.approx(wanted[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_the_teacher_computes_in_the_students_precision(tmp_path: Path, precision: str) -> None:
-    method, model = KD(), tiny.model("gpt2")
-    stage = stages.stage(model, 1, "causal", steps=1)
+def _first_step(methods: Sequence[Method], tmp_path: Path, precision: str) -> tuple[nn.Module, dict]:
+    """The model that was trained and the log of its first step, by the Trainer on a CPU."""
+    stage = stages.stage(tiny.model("gpt2"), 1, "causal", steps=1)
     lines: list[dict] = []
     trainer = StageTrainer(
-        protection=(protection := Protection([method], stage)),
+        protection=(protection := Protection(methods, stage)),
         loader=BlockLoader(protection.begin(), stage.objective, 4, 1),
         args=training_arguments(
             {
@@ -170,8 +185,22 @@ def test_the_teacher_computes_in_the_students_precision(tmp_path: Path, precisio
         log=lines.append,
     )
     trainer.train()
-    assert ("forward" in vars(model)) == (precision == "bf16"), "accelerate's way, which the teacher must follow"
-    assert lines[0]["kd/divergence"] == 0
+    return stage.model, lines[0]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_teacher_computes_in_the_students_precision(tmp_path: Path, precision: str) -> None:
+    model, line = _first_step([KD()], tmp_path, precision)
+    assert ("_original_forward" in vars(model)) == (precision == "bf16"), "accelerate's way, which the teacher follows"
+    assert line["kd/divergence"] == 0
+
+
+def test_a_plain_teacher_computes_in_the_precision_of_a_student_with_adapters(tmp_path: Path) -> None:
+    """Without dropout a student with new adapters is its teacher, whose class has another forward."""
+    model, line = _first_step([KD(), IncLoRA(lora_dropout=0)], tmp_path, "bf16")
+    assert isinstance(model, PeftModel)
+    assert "_original_forward" in vars(model)
+    assert line["kd/divergence"] == 0
 
 
 def test_cost_is_a_model_and_a_forward_pass() -> None:

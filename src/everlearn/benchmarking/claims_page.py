@@ -9,6 +9,7 @@ from pathlib import Path
 from everlearn import files
 from everlearn.benchmarking.cells import CellResult, load_results
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, Finding, Judged, judge
+from everlearn.benchmarking.degenerate import constant_table
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of
 from everlearn.errors import RecipeError
@@ -65,6 +66,8 @@ def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], 
     parts.append("## The comparisons")
     for number, each in enumerate(judged, 1):
         parts.append(markdown_table(claim_table(number, each, titles), 3))
+    if (constant := constant_table(cells)) is not None:
+        parts += ["## What the end tasks can tell", markdown_table(constant, 3)]
     effects = effect_tables(cells, suite)
     parts.append("## The place in the stream")
     parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]

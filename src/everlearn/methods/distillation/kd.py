@@ -13,7 +13,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Stage, Variant, View, register
-from everlearn.methods.distillation.teacher import round_alike
+from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 
@@ -91,8 +91,7 @@ class KD(Method):
         if self._teacher is None:
             raise MethodError("Method 'kd' has no teacher: run `begin_domain` before the first step.")
         student = outputs.views[0] if outputs.views else outputs.hidden
-        round_alike(self._teacher, stage.model)
-        with torch.no_grad():
+        with torch.no_grad(), rounding_like(stage.model):
             teacher = stage.objective.hidden(self._teacher, _unmasked(stage, batch))
         # An encoder-decoder's last hidden state is of the answers, which are padded.
         mask = batch["labels"] != IGNORE if "decoder_input_ids" in batch else None

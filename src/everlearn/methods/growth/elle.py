@@ -28,7 +28,7 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.distillation.teacher import round_alike
+from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.growth.growth import (
     FORMS,
@@ -297,12 +297,11 @@ class ELLE(Method):
         if self._teacher_domains and rows is not None:
             known = torch.where(rows < len(self._teacher_domains), rows, NO_PROMPT)
             attached(teacher, self.name).rows = known
-        round_alike(teacher, stage.model)
         seen: list[Tensor] = []
         # Forward hooks see the arguments as pre-hooks left them: the labelled positions alone.
         handle = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), rounding_like(stage.model):
                 stage.objective.forward(teacher, batch)
         finally:
             handle.remove()

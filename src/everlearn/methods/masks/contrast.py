@@ -22,12 +22,13 @@ def paired(full: Tensor, again: Tensor, pair: Pair = "correct") -> tuple[Tensor,
     """Anchors and their positives from two representations of the same texts in the same order, [n, H] each.
 
     `interleaved` is the released code: it stacks the two copies behind each other (a text's copies are n rows apart)
-    and takes neighbouring rows as pairs, so that from two texts on hardly an anchor's positive is its own text.
+    and takes neighbouring rows as pairs, so that from two texts on hardly an anchor's positive is its own text. Its
+    loss is defined on (positive, anchor, previous) and called with (first, second, previous): the second is the anchor.
     """
     if pair == "correct":
         return full, again
     both = torch.cat([full, again])
-    return both[0::2], both[1::2]
+    return both[1::2], both[0::2]
 
 
 def contrast(
