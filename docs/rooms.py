@@ -151,13 +151,15 @@ def picture() -> str:
             left = LEFT + place * (width + GAP)
             parts.append(f'<rect x="{left:g}" y="{top}" width="{width:g}" height="{HEIGHT}" rx="5"/>')
             parts.append(f'<text class="name" x="{left + 10:g}" y="{top + 19}">{escape(room)}</text>')
-            said = textwrap.shorten(_sentence(trees, room), int(width / 5.6), placeholder=" …")
+            said = textwrap.shorten(_sentence(trees, room), int(width / 6.2), placeholder=" …")
             parts.append(f'<text class="what" x="{left + 10:g}" y="{top + 36}">{escape(said)}</text>')
         ends[number] = top
+    told: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for a, b in arrows:
+        told[level[a], level[b]].append(f"{a} → {b}")
     lanes: list[list[tuple[int, int]]] = []
     wide = LEFT + WIDTH
-    for a, b in sorted(arrows, key=lambda pair: (level[pair[1]] - level[pair[0]], level[pair[0]])):
-        span = (level[a], level[b])
+    for span in sorted(told, key=lambda span: (span[1] - span[0], span[0])):
         lane = next((i for i, taken in enumerate(lanes) if all(_apart(span, each) for each in taken)), len(lanes))
         if lane == len(lanes):
             lanes.append([])
@@ -165,7 +167,7 @@ def picture() -> str:
         start, stop, right = ends[span[0]] + HEIGHT - 12, ends[span[1]] + 12, wide + 12 + LANE * (lane + 1)
         parts.append(
             f'<path d="M{wide} {start} H{right - 6} Q{right} {start} {right} {start + 6} V{stop - 6} '
-            f'Q{right} {stop} {right - 6} {stop} H{wide + 6}"><title>{escape(a)} → {escape(b)}</title></path>'
+            f'Q{right} {stop} {right - 6} {stop} H{wide + 6}"><title>{escape(", ".join(told[span]))}</title></path>'
             f'<path class="tip" d="M{wide + 1} {stop} l7 -3.5 v7 z"/>'
         )
     height, full = HEAD + len(order) * (HEIGHT + GAP), wide + 24 + LANE * (len(lanes) + 1)
