@@ -27,7 +27,7 @@ from everlearn.config.recipe import General, Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import BlockSource, DeferredBlocks
 from everlearn.data.corpus import Domain
-from everlearn.data.endtask import EndTask
+from everlearn.data.endtask import TaskConfig
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.data.prepare import Prepared
@@ -36,15 +36,19 @@ from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.stage import Checkpoints
-from everlearn.model.anatomy import Kind, kind_of
+from everlearn.model.anatomy import kind_of
 from everlearn.model.gathering import Blueprint
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
-from everlearn.model.objectives import Objective, make_objective, unwrap
+from everlearn.model.objectives import make_objective, unwrap
 from everlearn.model.source import Model
+from everlearn.model.text_format import TextFormat
+from everlearn.report import model_card, write_report
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
+from everlearn.run.memory import peak_memory, reset_peak_memory
+from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
-from everlearn.run.scoring import Scorer, peak_memory
+from everlearn.run.scoring import Scorer
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
 from everlearn.seeding import seed_for, seeded, set_all
 
@@ -69,7 +73,7 @@ class ContinualLearner:
         domains: in the order in which they are learnt.
         methods: method objects, names or mappings.
         general: general text, whose drift is measured.
-        end_tasks: labelled sets.
+        end_tasks: what checkpoints are asked.
         train: ``TrainingArguments`` by their own names.
         folder: the run folder; also decides the run's name.
         reporter: who is told what is going on; nobody when left out.
@@ -87,7 +91,7 @@ class ContinualLearner:
         domains: Sequence[Domain] = (),
         methods: Sequence[Method | str | dict[str, Any]] = ("sequential",),
         general: General | str | None = None,
-        end_tasks: Sequence[EndTask] = (),
+        end_tasks: Sequence[TaskConfig] = (),
         train: dict[str, Any] | None = None,
         folder: Path | str | None = None,
         reporter: Reporter | None = None,
@@ -96,7 +100,7 @@ class ContinualLearner:
         if recipe is None:
             raw: dict[str, Any] = {"model": model, "train": train or {}, **groups}
             raw["domains"] = [domain.model_dump(exclude_unset=True) for domain in domains]
-            raw["end_tasks"] = [task.model_dump(exclude_unset=True) for task in end_tasks]
+            raw["end_tasks"] = [{"kind": task.kind} | task.model_dump(exclude_unset=True) for task in end_tasks]
             raw["method"] = [_spec(method) for method in methods]
             if general is not None:
                 raw["general"] = general if isinstance(general, str) else general.model_dump(exclude_unset=True)
@@ -112,7 +116,7 @@ class ContinualLearner:
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.interruption = Interruption()
         self._prepared: dict[str, Prepared] = {}
-        self._setting: tuple[Any, Objective, Kind, int] | None = None
+        self._setting: TextFormat | None = None
 
     @classmethod
     def open(cls, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
@@ -144,6 +148,8 @@ class ContinualLearner:
             if self.processes.is_main_process:
                 self.folder.clean_up()
             self.processes.wait_for_everyone()
+            if self._is_finished():
+                return Results.load(self.folder.results_file)
             for note in self.notes():
                 self.reporter.say(note)
             scorer = self.scorer()
@@ -153,11 +159,38 @@ class ContinualLearner:
                 if not self.folder.finished(index, domain.name):
                     self.train_stage(index, domain, self.methods_after(index - 1))
                 scorer.score(index)
+                self._thin(index)
             if self.recipe.evaluation.alone:
                 self.train_alone(scorer)
-            return scorer.finish()
+            return self._finish()
 
-    def learn(self, domain: Domain, end_tasks: Iterable[EndTask] = ()) -> Results:
+    def _is_finished(self) -> bool:
+        """Whether there is nothing to make; looks at every stage, whole or damaged."""
+        stages = [self.folder.finished(index, domain.name) for index, domain in enumerate(self.recipe.domains, 1)]
+        return all(stages) and Outcome(self.recipe, self.folder).is_current()
+
+    def _thin(self, index: int) -> None:
+        """After a stage is learnt and scored, remove the weights that `run.keep_stages` does not keep."""
+        keep = self.recipe.run.keep_stages
+        if keep != "all" and self.processes.is_main_process:
+            for old in range(1, index + 1 - (1 if keep == "last" else keep)):
+                self.folder.thin(old, self.recipe.domains[old - 1].name)
+        self.processes.wait_for_everyone()
+
+    def _finish(self) -> Results:
+        """Write ``results.json``, the model card and the report."""
+        outcome = Outcome(self.recipe, self.folder)
+        results = outcome.results(self.setting().objective.name, self.notes())
+        if self.processes.is_main_process:
+            results.save(self.folder.results_file)
+            recipe = self.folder.recipe_file.read_text(encoding="utf-8")
+            files.write_text(self.folder.card_file, model_card(results, recipe, folder=self.folder.path))
+            write_report([self.folder.path], self.folder.report_file)
+            outcome.set_mark()
+        self.processes.wait_for_everyone()
+        return results
+
+    def learn(self, domain: Domain, end_tasks: Iterable[TaskConfig] = ()) -> Results:
         """Months later: learn one more domain from the saved model and memory. No old data is read.
 
         Raises:
@@ -225,6 +258,7 @@ class ContinualLearner:
     def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
         """Learn one domain from the model before it, and seal its stage folder."""
         started = time.monotonic()
+        reset_peak_memory()
         stage = self.stage(index, domain, methods)
         training = self.folder.training(index, domain.name)
         checkpoint = self.folder.checkpoint(index, domain.name, self.reporter.say)
@@ -295,7 +329,7 @@ class ContinualLearner:
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
-        tokenizer, objective, _, _ = self.setting()
+        format_ = self.setting()
         model: nn.Module = self.model_after(index - 1)
         for method in methods:
             with seeded(self.recipe.run.seed, index, method.name, "prepare"):
@@ -311,8 +345,8 @@ class ContinualLearner:
             domain=domain.name,
             earlier=tuple(d.name for d in self.recipe.domains[: index - 1]),
             model=model.to(args.device),
-            tokenizer=tokenizer,
-            objective=objective.reseeded(self.recipe.run.seed, index, "mask"),
+            tokenizer=format_.tokenizer,
+            objective=format_.objective.reseeded(self.recipe.run.seed, index, "mask"),
             source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
             general=general,
             batch_size=args.per_device_train_batch_size,
@@ -353,21 +387,21 @@ class ContinualLearner:
     def check_methods(self, model: nn.Module) -> None:
         """Refuse methods that do not fit the model, the objective or each other."""
         methods = tuple(self.recipe.methods())
-        _, objective, _, block_size = self.setting(model)
+        format_ = self.setting(model)
         check_methods(
             methods,
             Setting(
                 model=model,
-                objective=objective,
+                objective=format_.objective,
                 methods=methods,
                 has_peft=any(method.adds_peft for method in methods),
                 has_general=self.recipe.general is not None,
-                block_size=block_size,
+                block_size=format_.block_size,
             ),
         )
 
-    def setting(self, model: nn.Module | None = None) -> tuple[Any, Objective, Kind, int]:
-        """Tokenizer, objective, kind of model and block size: the same for the whole run."""
+    def setting(self, model: nn.Module | None = None) -> TextFormat:
+        """How text becomes what the model reads: the same for the whole run."""
         if self._setting is None:
             if model is None:
                 model = self.some_model()
@@ -392,19 +426,25 @@ class ContinualLearner:
                     f"`data.block_size` is {data.block_size}, but the model's longest input is {longest}. Set it to "
                     f"{longest} or less."
                 )
-            self._setting = tokenizer, objective, kind_of(model), data.block_size or min(512, longest or 512)
+            size = data.block_size or min(512, longest or 512)
+            self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
         return self._setting
 
     def prepared(self, name: str) -> Prepared:
         """The token blocks of a domain, or of the general text, made once and cached."""
         if name not in self._prepared:
-            tokenizer, objective, kind, block_size = self.setting()
+            format_ = self.setting()
             general = [self.recipe.general] if self.recipe.general is not None else []
             corpus = next(domain for domain in (*self.recipe.domains, *general) if domain.name == name)
             with self.processes.main_process_first():
                 self.reporter.say(f"Reading {name}")
                 self._prepared[name] = prepare(
-                    corpus, tokenizer, kind, block_size, seed=self.recipe.run.seed, cache=self.recipe.data.cache
+                    corpus,
+                    format_.tokenizer,
+                    format_.kind,
+                    format_.block_size,
+                    seed=self.recipe.run.seed,
+                    cache=self.recipe.data.cache,
                 )
         return self._prepared[name]
 
@@ -422,7 +462,7 @@ class ContinualLearner:
         return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
 
     def some_model(self) -> nn.Module:
-        """The base model; years later, when it is not to be had any more, the first stage, which is shaped like it."""
+        """The base model; years later, when it is not to be had any more, the first stage that has its weights."""
         try:
             return load_model(self.recipe.model, self.recipe.run.seed)
         except ModelError:
@@ -440,18 +480,23 @@ class ContinualLearner:
             return load_tokenizer(model)
 
     def _first_stage(self) -> Model | None:
-        first = self.folder.stage(1, self.recipe.domains[0].name)
-        return (
-            Model(path=str(first), attn_implementation=self.recipe.model.attn_implementation)
-            if first.is_dir()
-            else None
-        )
+        for index, domain in enumerate(self.recipe.domains, 1):
+            place = self.folder.stage(index, domain.name)
+            if place.is_dir() and not self.folder.without_weights(index, domain.name):
+                return Model(path=str(place), attn_implementation=self.recipe.model.attn_implementation)
+        return None
 
     def model_after(self, index: int) -> nn.Module:
         """The model after a stage in float32; 0 is the base model."""
         if index == 0:
             return load_model(self.recipe.model, self.recipe.run.seed)
-        return self.load(self.folder.stage(index, self.recipe.domains[index - 1].name))
+        name = self.recipe.domains[index - 1].name
+        if self.folder.without_weights(index, name):
+            raise ModelError(
+                f"The weights of stage {index} ('{name}') of {self.folder.path} were removed: `run.keep_stages` is "
+                f"{self.recipe.run.keep_stages}. Set it to `all`, in a new run, to keep them."
+            )
+        return self.load(self.folder.stage(index, name))
 
     def checkpoints(self, count: int) -> Checkpoints:
         """The models before a stage, for its methods: only those that are sealed and whole are read."""
@@ -464,7 +509,7 @@ class ContinualLearner:
 
     def load(self, place: Path) -> nn.Module:
         """A model that this run saved, in float32."""
-        return load_weights(str(place), self.setting()[2], self.recipe.model.attn_implementation)
+        return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
 
     def methods_after(self, index: int) -> list[Method]:
         """The methods with what they remember after a stage."""
@@ -477,7 +522,7 @@ class ContinualLearner:
         """What a reader of the results should know."""
         precision = next((name for name in ("bf16", "fp16") if self.recipe.train.get(name)), "float32")
         notes = [f"Weights and optimizer are float32; the computation is {precision}."]
-        if self.setting()[1].leaks:
+        if self.setting().objective.leaks:
             notes.append(
                 "Documents that share a row see each other (as in most published work on encoders); "
                 "`data.isolate_documents: true` hides them from each other."

@@ -99,7 +99,7 @@ def test_the_model_that_was_scored_is_to_be_had(
             assert loaded == [row] * loads, "the plain model too only where a method chooses by perplexity"
             assert not model.training
             cell = scorer._losses(model, domain or "general")
-            found[row, column] = float(cell.nats.sum() / cell.items.sum())
+            found[row, column] = float(cell["nats"].sum() / cell["items"].sum())
             assert found[row, column] == pytest.approx(scores[row][column], rel=1e-6)
     plain = learner.model_after(2)
     adds = any(name.startswith("everlearn_") for name, _ in learner.tested("first").named_modules())

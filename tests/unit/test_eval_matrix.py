@@ -8,14 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from everlearn.evaluation.matrix import ScoreMatrix, summarise
+from everlearn.evaluation.quantities import QUANTITIES, Column, Scores
+from everlearn.evaluation.quantities import summarise as summary_of
+from everlearn.evaluation.results import Summary
 
 
 def scores(values, stages, higher=True, samples=None):
     values = np.asarray(values, float)
     samples = values[None].repeat(3, 0) if samples is None else samples
-    columns = tuple("abcdefgh"[: len(stages)])
-    return ScoreMatrix(columns, tuple(stages), values, samples, higher, "x")
+    columns = []
+    for index, (name, stage) in enumerate(zip("abcdefgh", stages, strict=False)):
+        rows = np.flatnonzero(~np.isnan(values[:, index]))  # what was not measured is not there
+        columns.append(Column(name, stage, tuple(rows.tolist()), values[rows, index], samples[:, rows, index]))
+    return columns, len(values) - 1, higher
+
+
+def summarise(made):
+    return summary_of(*made)
 
 
 def point(summary):
@@ -99,8 +108,8 @@ def test_intervals_follow_the_samples_and_may_be_unknown():
     a = found["forgotten"]["a"]
     drawn = samples[:, 1, 0] - samples[:, 3, 0]
     assert (a.low, a.high) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
-    assert np.isnan(found["forgotten"]["b"].low)
-    assert np.isnan(found["forgotten"]["mean"].low)
+    assert found["forgotten"]["b"].low is None
+    assert found["forgotten"]["mean"].low is None
     assert found["forgotten"]["mean"].value == pytest.approx(0.125)
 
 
@@ -145,3 +154,18 @@ def test_the_order_of_columns_does_not_matter(values, random):
     for name, part in mixed.items():
         renamed = {column if column == "mean" else names[order[names.index(column)]]: x for column, x in part.items()}
         assert renamed == pytest.approx(straight[name], abs=1e-9)
+
+
+def test_results_have_a_place_for_every_quantity():
+    assert list(Summary.model_fields) == [*dict.fromkeys([*Summary.model_fields, *QUANTITIES])]
+    assert set(Summary.model_fields) == set(QUANTITIES)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize("key", ["learnt", "forgotten", "backward_transfer", "forgetting_rate"])
+def test_three_moments_say_what_the_rows_say(key, higher):
+    """The bench keeps base, learnt and final alone; its numbers are the same quantities."""
+    quantity, scores = QUANTITIES[key], Scores((0, 3, 7), np.array([0.5, 0.75, 0.625]))
+    moments = {"base": 0.5, "learnt": 0.75, "final": 0.625}
+    assert quantity.at(moments, higher) == float(quantity.of(scores, 3, 7, higher))
+    assert np.isnan(quantity.at({"base": 0.5}, higher))

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlearn.evaluation.cells import TaskCell
-from everlearn.evaluation.metrics import accuracy, macro_f1, task_scores
+from everlearn.evaluation import METRICS, Cell, accuracy, classification_cell, macro_f1, register_mean, resample
 
 
 def slow_macro_f1(truth, predictions, classes):
@@ -38,7 +37,11 @@ def test_a_class_nobody_has_counts_as_zero():
 
 def cell(truth, predictions, classes=(0, 1)):
     predictions = np.atleast_2d(predictions)
-    return TaskCell(np.asarray(truth), predictions, np.asarray(classes), tuple(range(len(predictions))))
+    return classification_cell(np.asarray(truth), predictions, np.asarray(classes), tuple(range(len(predictions))))
+
+
+def task_scores(cells, *, seed, resamples=2000):
+    return resample(cells, [METRICS[name] for name in ("accuracy", "macro_f1", "f1")], seed=seed, resamples=resamples)
 
 
 @settings(max_examples=20, deadline=None)
@@ -46,17 +49,15 @@ def cell(truth, predictions, classes=(0, 1)):
 def test_values_are_means_over_seeds(seed):
     rng = np.random.default_rng(seed)
     truth, predictions = rng.integers(0, 3, 12), rng.integers(0, 3, (2, 12))
-    found = task_scores([None, cell(truth, predictions, (0, 1, 2))], seed=0, resamples=10)
-    assert np.isnan(found["accuracy"][0][0])
-    assert np.isnan(found["macro_f1"][1][:, 0]).all()
-    assert found["accuracy"][0][1] == pytest.approx(np.mean([accuracy(truth, p) for p in predictions]))
-    assert found["macro_f1"][0][1] == pytest.approx(np.mean([slow_macro_f1(truth, p, range(3)) for p in predictions]))
+    found = task_scores([cell(truth, predictions, (0, 1, 2))], seed=0, resamples=10)
+    assert found["accuracy"][0][0] == pytest.approx(np.mean([accuracy(truth, p) for p in predictions]))
+    assert found["macro_f1"][0][0] == pytest.approx(np.mean([slow_macro_f1(truth, p, range(3)) for p in predictions]))
 
 
 def test_f1_is_what_the_task_asks_for():
     truth, guess = np.array([0, 0, 1, 5]), np.array([[0, 1, 1, 0]])  # nobody can predict label 5
     for kind, column in (("macro", "macro_f1"), ("micro", "accuracy")):
-        found = task_scores([TaskCell(truth, guess, np.array([0, 1]), (0,), kind)], seed=0, resamples=20)
+        found = task_scores([classification_cell(truth, guess, np.array([0, 1]), (0,), kind)], seed=0, resamples=20)
         np.testing.assert_array_equal(found["f1"][0], found[column][0])
         np.testing.assert_array_equal(found["f1"][1], found[column][1])
     assert found["accuracy"][0] == 0.5
@@ -87,4 +88,27 @@ def test_one_example_and_nothing_at_all():
     values, samples = task_scores([cell([1], [1])], seed=0, resamples=4)["accuracy"]
     assert values == [1.0]
     assert np.isnan(samples).all()
-    assert np.isnan(task_scores([None, None], seed=0, resamples=4)["macro_f1"][0]).all()
+
+
+def test_a_metric_is_a_mean_of_what_a_new_kind_leaves():
+    """A new metric is one registration; it applies to every cell that has its outcome."""
+    try:
+        found = register_mean("politeness", "Politeness", "polite")
+        answers = Cell("text", "t", "base", {"polite": np.array([1.0, 0.0, 1.0, 1.0])})
+        assert found.applies(answers)
+        assert not found.applies(cell([1], [1]))
+        assert found.score(answers) == 0.75
+        drawn = resample([answers], [found], seed=0, resamples=400)["politeness"].samples
+        assert set(np.unique(drawn)) <= {0.0, 0.25, 0.5, 0.75, 1.0}
+        assert drawn.mean() == pytest.approx(0.75, abs=0.05)
+    finally:
+        del METRICS["politeness"]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_says_what_it_is(name):
+    metric = METRICS[name]
+    assert metric.name == name
+    assert metric.title
+    assert metric.unit
+    assert metric.reads

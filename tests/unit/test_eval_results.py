@@ -9,17 +9,19 @@ import pytest
 
 from everlearn.errors import RecipeError, RunError
 from everlearn.evaluation import (
-    Cost,
-    LossCell,
+    METRICS,
+    Cell,
     MethodUsed,
     Results,
     RunFacts,
     Share,
+    Spent,
     StageCost,
-    TaskCell,
     build_results,
-    loss_path,
+    classification_cell,
+    set_path,
     task_path,
+    text_cell,
 )
 
 FACTS = RunFacts(
@@ -37,7 +39,7 @@ def loss_cells(rows=4, blocks=30, spread=0.3):
         noise = rng.normal(0, spread, blocks)  # the same for every checkpoint: some blocks are hard
         noise -= (noise * items).sum() / items.sum()
         for row in range(rows):
-            cells[row, name] = LossCell((LOSSES[row, column] + noise) * items, items, 4.0)
+            cells[row, name] = text_cell((LOSSES[row, column] + noise) * items, items, 4.0)
     return cells
 
 
@@ -45,7 +47,7 @@ def task_cell(correct, n=20, seeds=2):
     truth = np.arange(n) % 2
     predictions = np.tile(truth, (seeds, 1))
     predictions[:, correct:] ^= 1
-    return TaskCell(truth, predictions, np.array([0, 1]), tuple(range(seeds)))
+    return classification_cell(truth, predictions, np.array([0, 1]), tuple(range(seeds)))
 
 
 def build(rows=4, **options):
@@ -83,7 +85,7 @@ def test_intervals_do_not_depend_on_what_else_is_measured():
 
 
 def test_the_study():
-    alone = {"b": LossCell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)}
+    alone = {"b": text_cell(np.array([20.0, 40.0]), np.array([10, 10]), 4.0)}
     study = build(alone=alone).study
     assert study.zero_shot == pytest.approx(dict(zip("abc", np.exp(LOSSES[0, :3]), strict=True)))
     assert study.fine_tuned_alone == {"a": None, "b": pytest.approx(np.exp(3)), "c": None}
@@ -126,7 +128,7 @@ def test_partial_runs(rows, tmp_path):
 
 def test_nothing_measured_and_a_single_block():
     assert build_results(FACTS, ["a"]).matrices == {}
-    cell = LossCell(np.array([4.0]), np.array([2]), 3.0)
+    cell = text_cell(np.array([4.0]), np.array([2]), 3.0)
     found = build_results(FACTS, ["a"], [], {(0, "a"): cell, (1, "a"): cell})
     assert found.matrices["loss"].values == [[2.0], [2.0]]
     assert found.matrices["loss"].low == [[None], [None]]
@@ -134,7 +136,7 @@ def test_nothing_measured_and_a_single_block():
 
 
 def test_an_astronomical_loss_is_null_not_a_crash(tmp_path):
-    cells = {(row, "a"): LossCell(np.full(5, 5000.0), np.ones(5, int), 3.0) for row in range(2)}
+    cells = {(row, "a"): text_cell(np.full(5, 5000.0), np.ones(5, int), 3.0) for row in range(2)}
     found = build_results(FACTS, ["a"], [], cells, resamples=20)
     assert found.matrices["perplexity"].values == [[None], [None]]
     assert found.summary["perplexity"].learnt == {}
@@ -142,7 +144,7 @@ def test_an_astronomical_loss_is_null_not_a_crash(tmp_path):
 
 
 def test_json_round_trip_and_names(tmp_path):
-    cost = Cost(seconds=1.5, stages=[StageCost(domain="a", seconds=1, tokens=2, steps=3, tokens_per_second=2)])
+    cost = Spent(seconds=1.5, stages=[StageCost(domain="a", seconds=1, tokens=2, steps=3, tokens_per_second=2)])
     share = Share(stage=1, domain="a", source="replay", asked=0.1, realised=0.0998, tokens=12345)
     found = build(cost=cost, mixture=[share], notes=["Worth reading."])
     path = tmp_path / "results.json"
@@ -184,26 +186,45 @@ def test_damaged_results_are_named(tmp_path):
 
 def test_cells_on_disk(tmp_path):
     loss, task = loss_cells()[1, "a"], task_cell(7)
-    loss.save(loss_path(tmp_path, 1, "a"))
+    loss.save(set_path(tmp_path, 1, "a"))
     task.save(task_path(tmp_path, 2, "t"))
     assert (tmp_path / "stage-01" / "a.safetensors").is_file()
-    assert (tmp_path / "stage-02" / "t.json").is_file()
-    again = LossCell.load(loss_path(tmp_path, 1, "a"))
-    np.testing.assert_array_equal(again.nats, loss.nats)
-    np.testing.assert_array_equal(again.items, loss.items)
-    assert again.bytes_per_token == 4.0
-    assert (again.loss, again.perplexity) == (loss.loss, pytest.approx(np.exp(2.0)))
-    other = TaskCell.load(task_path(tmp_path, 2, "t"))
-    np.testing.assert_array_equal(other.predictions, task.predictions)
+    assert (tmp_path / "stage-02" / "tasks" / "t.safetensors").is_file()
+    again = Cell.load(set_path(tmp_path, 1, "a"))
+    np.testing.assert_array_equal(again["nats"], loss["nats"])
+    np.testing.assert_array_equal(again["items"], loss["items"])
+    assert again.facts == {"bytes_per_token": 4.0}
+    assert METRICS["loss"].score(again) == METRICS["loss"].score(loss)
+    assert METRICS["perplexity"].score(again) == pytest.approx(np.exp(2.0))
+    other = Cell.load(task_path(tmp_path, 2, "t"))
+    np.testing.assert_array_equal(other["predictions"], task["predictions"])
     assert other.seeds == (0, 1)
-    task_path(tmp_path, 2, "t").write_text('{"truth": [1], "classes": [1], "seeds": [0], "predictions": [[1, 2]]}')
+    assert other.same_examples(task)
+    assert not other.same_examples(task_cell(7, n=21))
+    task_path(tmp_path, 2, "t").write_bytes(b"broken")
+    with pytest.raises(RunError, match=r"t\.safetensors is damaged"):
+        Cell.load(task_path(tmp_path, 2, "t"))
+    with pytest.raises(RunError, match=r"b\.safetensors is missing"):
+        Cell.load(set_path(tmp_path, 1, "b"))
+
+
+def test_predictions_of_an_earlier_version_are_read(tmp_path):
+    path = tmp_path / "stage-02" / "t.json"
+    path.parent.mkdir()
+    path.write_text('{"truth": [1, 0], "classes": [0, 1], "seeds": [5], "predictions": [[1, 1]], "f1": "micro"}')
+    assert task_path(tmp_path, 2, "t") == path
+    found = Cell.load(path, "b")
+    assert (found.task, found.row, found.seeds, found.facts["f1"]) == ("t", "b", (5,), "micro")
+    path.write_text('{"truth": [1, 0], "classes": [0, 1], "seeds": [5], "predictions": [[1, 1]]}')
+    assert Cell.load(path).facts["f1"] == "macro"
+    path.write_text('{"truth": [1], "classes": [1], "seeds": [0], "predictions": [[1, 2]]}')
     with pytest.raises(RunError, match=r"t\.json is damaged"):
-        TaskCell.load(task_path(tmp_path, 2, "t"))
+        Cell.load(path)
 
 
 def test_what_cannot_be_compared_is_refused():
     cells = loss_cells()
-    cells[2, "a"] = LossCell(np.ones(5), np.ones(5, int), 4.0)
+    cells[2, "a"] = text_cell(np.ones(5), np.ones(5, int), 4.0)
     with pytest.raises(RunError, match="other data after 2 domains"):
         build_results(FACTS, ["a", "b", "c"], ["general"], cells)
     with pytest.raises(RunError, match="'x' after 0"):
@@ -220,7 +241,10 @@ def test_what_cannot_be_compared_is_refused():
 
 def test_micro_f1_has_a_table_of_its_own_and_a_ceiling_is_told():
     truth = np.array([0, 1, 2, 1])  # no training example has label 2
-    plain, special = task_cell(15), TaskCell(truth, np.array([[0, 1, 0, 0]]), np.array([0, 1]), (0,), "micro")
+    plain, special = (
+        task_cell(15),
+        classification_cell(truth, np.array([[0, 1, 0, 0]]), np.array([0, 1]), (0,), "micro"),
+    )
     found = build(tasks={(0, "t"): plain, (0, "u"): special}, task_domains={"t": "a", "u": "b"})
     values = {metric: found.matrices[metric].values[0] for metric in ("accuracy", "macro_f1", "f1")}
     assert values["f1"] == [values["macro_f1"][0], values["accuracy"][1]]
@@ -228,13 +252,3 @@ def test_micro_f1_has_a_table_of_its_own_and_a_ceiling_is_told():
     assert "'u': 25.00% of the test examples" in " ".join(found.notes)
     assert "at most 75.00%" in " ".join(found.notes)
     assert "f1" not in build(tasks={(0, "t"): plain}, task_domains={"t": "a"}).matrices
-
-
-def test_task_cells_remember_their_f1(tmp_path):
-    cell = TaskCell(np.array([0]), np.array([[0]]), np.array([0, 1]), (0,), "micro")
-    cell.save(tmp_path / "t.json")
-    assert TaskCell.load(tmp_path / "t.json").f1 == "micro"
-    raw = json.loads((tmp_path / "t.json").read_text())
-    del raw["f1"]  # of an older version
-    (tmp_path / "t.json").write_text(json.dumps(raw))
-    assert TaskCell.load(tmp_path / "t.json").f1 == "macro"

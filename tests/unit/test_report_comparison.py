@@ -1,15 +1,14 @@
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import report_fixture
-import torch
 from report_fixture import DOMAINS, results
 
 from everlearn.errors import RunError
-from everlearn.evaluation import LossCell, RunFacts, TaskCell, build_results, loss_path, task_path
+from everlearn.evaluation import Cell, RunFacts, build_results, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.results import MethodUsed
-from everlearn.files import save_tensors
 from everlearn.report import compare, verdict
 from everlearn.report.comparison import compare_runs
 from everlearn.report.runs import from_results
@@ -149,14 +148,16 @@ def measured_run(folder, shift, blocks=40, seed=0):
     items = np.full(blocks, 50)
     change = {"a": [0, -0.8, -0.8 + shift], "b": [0, 0.0, -0.5], "general": [0, 0.1, 0.2 + shift]}
     losses = {
-        (row, name): LossCell(hard + 50 * steps[row], items, 4.0) for name, steps in change.items() for row in range(3)
+        (row, name): text_cell(hard + 50 * steps[row], items, 4.0, mark=name)
+        for name, steps in change.items()
+        for row in range(3)
     }
     truth = np.arange(blocks) % 2
     random = np.random.default_rng(seed + 1)
     tasks = {}
     for row in range(3):
         wrong = random.random(blocks) < 0.3
-        tasks[row, "task"] = TaskCell(truth, np.where(wrong, 1 - truth, truth)[None], np.array([0, 1]), (0,))
+        tasks[row, "task"] = classification_cell(truth, np.where(wrong, 1 - truth, truth)[None], np.array([0, 1]), (0,))
     facts = RunFacts(
         run=folder.name, methods=[MethodUsed(name="m", title=folder.name)], objective="causal", model="x", seed=seed
     )
@@ -164,12 +165,9 @@ def measured_run(folder, shift, blocks=40, seed=0):
     folder.mkdir()
     found.save(folder / "results.json")
     for (row, name), cell in losses.items():
-        cell.save(loss_path(folder / "evaluation", row, name))
+        cell.save(set_path(folder / "evaluation", row, name))
     for (row, name), task in tasks.items():
         task.save(task_path(folder / "evaluation", row, name))
-    for name in change:
-        blocks_file = {"input_ids": torch.arange(blocks), "kind": torch.tensor(len(name))}
-        save_tensors(folder / "evaluation" / "sets" / f"{name}.safetensors", blocks_file)
     return folder
 
 
@@ -192,7 +190,9 @@ def test_differences_are_paired_where_the_cells_are_kept(tmp_path):
 
 def test_runs_on_other_text_are_not_paired(tmp_path):
     runs = [measured_run(tmp_path / "plain", 0.3), measured_run(tmp_path / "das", 0.2)]
-    save_tensors(runs[1] / "evaluation" / "sets" / "a.safetensors", {"input_ids": torch.zeros(3)})
+    for row in range(3):
+        path = set_path(runs[1] / "evaluation", row, "a")
+        replace(Cell.load(path), fingerprint="of other blocks").save(path)
     comparison = compare(runs)
     assert not comparison.measure("bits_per_byte", "forgotten").paired
     assert comparison.measure("bits_per_byte", "general_drift").paired
@@ -200,7 +200,7 @@ def test_runs_on_other_text_are_not_paired(tmp_path):
 
 def test_a_damaged_cell_costs_the_pairing_and_not_the_report(tmp_path):
     runs = [measured_run(tmp_path / "plain", 0.3), measured_run(tmp_path / "das", 0.2)]
-    loss_path(runs[0] / "evaluation", 1, "a").write_bytes(b"broken")
+    set_path(runs[0] / "evaluation", 1, "a").write_bytes(b"broken")
     task_path(runs[0] / "evaluation", 2, "task").unlink()
     comparison = compare(runs)
     assert not comparison.measure("bits_per_byte", "learnt").paired

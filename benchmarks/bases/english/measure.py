@@ -13,8 +13,7 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from everlearn.data import Domain, PackedBlocks, prepare
-from everlearn.evaluation.cells import LossCell
-from everlearn.evaluation.perplexity import block_losses
+from everlearn.evaluation import METRICS, block_losses, text_cell
 from everlearn.files import write_json
 from everlearn.model.loading import load_weights
 from everlearn.model.objectives import make_objective
@@ -51,8 +50,10 @@ def measure(model_folder: Path, data: Path, cache: Path | None = None) -> dict[s
         for probability in PROBABILITIES:
             objective = make_objective("masked", model, tokenizer, mask_probability=probability)
             losses = block_losses(model, blocks, objective, batch_size=32)
-            cell = LossCell(losses.nats, losses.items, made.bytes_per_token)
-            row[f"masked {probability}"] = {"loss": round(cell.loss, 4), "bits_per_byte": round(cell.bits_per_byte, 4)}
+            cell = text_cell(losses.nats, losses.items, made.bytes_per_token)
+            row[f"masked {probability}"] = {
+                name: round(METRICS[name].score(cell), 4) for name in ("loss", "bits_per_byte")
+            }
         found[source] = row
     return found
 

@@ -54,7 +54,7 @@ def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
     Raises:
         MethodError: the model has no dropout, which the proxy needs.
     """
-    objective = learner.setting()[1]
+    objective = learner.setting().objective
     model = learner.model_after(0)
     maps: dict[str, Map] = {}
     for domain in learner.recipe.domains:

@@ -1,4 +1,4 @@
-"""One cell of a grid as it is kept: what an entry scored in one order with one seed."""
+"""One entry of a grid in one order with one seed, as it is kept: what it scored, made of the cells of its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from everlearn import files
 from everlearn.errors import RunError
-from everlearn.evaluation import LossCell, TaskCell, accuracy, loss_path, macro_f1
+from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.version import __version__
 
 Moment = Literal["base", "learnt", "final"]
@@ -34,7 +34,7 @@ class Scores(Part):
     """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
 
 
-class Matrix(Part):
+class BitsPerByte(Part):
     """Bits per byte after each domain."""
 
     rows: list[str]
@@ -54,7 +54,7 @@ class Measured(Part):
     """End task → moment → scores."""
     bits_per_byte: dict[str, dict[Moment, float]] = {}
     """Domain or general text → moment → bits per byte of held-out text."""
-    matrix: Matrix | None = None
+    matrix: BitsPerByte | None = None
     """After each domain, where domains were learnt one after another."""
     tokens: int = 0
     """Trained on."""
@@ -141,18 +141,16 @@ def load_results(folder: Path) -> list[CellResult]:
     return found
 
 
-def scores_of(cell: TaskCell) -> Scores:
+def scores_of(cell: Cell) -> Scores:
     """What an end task's predictions are worth."""
-    exact = [accuracy(cell.truth, each) for each in cell.predictions]
-    macro = [macro_f1(cell.truth, each, cell.classes) for each in cell.predictions]
-    return Scores(accuracy=exact, macro_f1=macro, f1=exact if cell.f1 == "micro" else macro)
+    return Scores(**{name: METRICS[name].scores(cell).tolist() for name in Scores.model_fields})
 
 
 def bits_of(evaluation: Path, row: int, name: str) -> float:
     """A held-out set after `row` domains, from what a run keeps: bits per byte."""
-    return LossCell.load(loss_path(evaluation, row, name)).bits_per_byte
+    return METRICS["bits_per_byte"].score(Cell.load(set_path(evaluation, row, name)))
 
 
 def measured_sets(evaluation: Path, row: int, names: Iterable[str]) -> list[str]:
     """Those of the held-out sets that were measured after `row` domains."""
-    return [name for name in names if loss_path(evaluation, row, name).is_file()]
+    return [name for name in names if set_path(evaluation, row, name).is_file()]

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import Matrix, Measured, Moment, Scores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, Scores, bits_of, measured_sets, scores_of
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import is_held_out
 from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, read_end_task
-from everlearn.evaluation.cells import LossCell, TaskCell, task_path
-from everlearn.evaluation.results import Results
+from everlearn.evaluation import METRICS, Cell, Results, classification_cell, task_path
 from everlearn.learner import ContinualLearner
 
 POOL = "pool"
@@ -44,7 +43,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
         domains=domains,
         tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in recipe.end_tasks},
         bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
-        matrix=Matrix(
+        matrix=BitsPerByte(
             rows=["base", *domains],
             columns=sets,
             values=[[bits_of(evaluation, row, name) for name in sets] for row in range(last + 1)],
@@ -57,19 +56,19 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
 
 def constant(bench: Workbench, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    tasks = bench.recipe(job.domains, job.spec, 0, place / "run").end_tasks
+    tasks = [t for t in bench.recipe(job.domains, job.spec, 0, place / "run").end_tasks if isinstance(t, EndTask)]
     scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
     return Measured(
         domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
 
 
-def always_the_most_frequent(task: EndTask) -> TaskCell:
+def always_the_most_frequent(task: EndTask) -> Cell:
     """The training part's most frequent label (of equally frequent ones the first) as the answer to everything."""
     train, test = read_end_task(task)
     classes, counts = np.unique(train.labels, return_counts=True)
     answers = np.full((1, len(test)), classes[counts.argmax()])
-    return TaskCell(truth=test.labels, predictions=answers, classes=classes, seeds=(0,), f1=task.f1)
+    return classification_cell(test.labels, answers, classes, (0,), task.f1, task=task.name)
 
 
 def none(bench: Workbench, job: Job, place: Path) -> Measured:
@@ -136,7 +135,7 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
     bits: dict[str, dict[Moment, float]] = {}
     for name in domains:
         scorer.score_alone(name, learner.folder.stage(1, POOL))
-        alone = LossCell.load(scorer.cells / "alone" / f"{name}.safetensors").bits_per_byte
+        alone = METRICS["bits_per_byte"].score(Cell.load(scorer.cells / "alone" / f"{name}.safetensors"))
         bits[name] = {"base": bits_of(base, 0, name), "final": alone}
     rows: dict[Moment, int] = {"base": 0, "final": 1}
     for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
@@ -168,7 +167,7 @@ def held_out_names(recipe: Recipe) -> list[str]:
 
 
 def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
-    return {moment: scores_of(TaskCell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
+    return {moment: scores_of(Cell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import corpus_fingerprint
-from everlearn.data.readers import resolve_files
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
@@ -76,10 +75,7 @@ def identity(settings: Settings, recipe: Recipe) -> dict[str, Any]:
     return known | {
         "model": _model(str(recipe.model.path), recipe.model.revision),
         "corpora": {domain.name: _corpus(domain) for domain in (*recipe.domains, *general)},
-        "end_task_files": {
-            task.name: [digest(file) for part in (task.train, task.test) for file in resolve_files(part)]
-            for task in recipe.end_tasks
-        },
+        "end_task_files": {task.name: [digest(file) for file in task.files()] for task in recipe.end_tasks},
     }
 
 

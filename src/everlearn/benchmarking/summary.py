@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ import numpy as np
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.pairing import Rows, aligned
 from everlearn.errors import RunError, did_you_mean
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
-from everlearn.report.runs import Estimate
 
 Metric = Literal["f1", "accuracy"]
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
@@ -95,16 +97,26 @@ def numbers(cell: CellResult) -> dict[str, float]:
         known = {task: value for task, value in finals.items() if value is not None}
         _add_mean(found, metric, known.values())
         found |= {f"{metric}/{task}": value for task, value in known.items()}
-        lost = [(score(task, "learnt"), score(task, "final")) for task in earlier if task in cell.tasks]
-        _add_mean(found, f"{metric}_forgetting", [a - b for a, b in lost if a is not None and b is not None])
+        both: tuple[Moment, ...] = ("learnt", "final")
+        moments = {task: {m: score(task, m) for m in both} for task in earlier if task in cell.tasks}
+        lost: list[dict[Moment, float]] = [
+            {m: value for m, value in each.items() if value is not None} for each in moments.values()
+        ]
+        _add_mean(found, f"{metric}_forgetting", _each("forgotten", lost, higher_is_better=True))
     own = [bits for name, bits in cell.bits_per_byte.items() if name in cell.domains]
     before = [bits for name, bits in cell.bits_per_byte.items() if name in earlier]
     general = [bits for name, bits in cell.bits_per_byte.items() if name not in cell.domains]
     _add_mean(found, "bits", [bits["final"] for bits in own])
-    _add_mean(found, "bits_learnt", [bits["base"] - bits["learnt"] for bits in own if "learnt" in bits])
-    _add_mean(found, "bits_forgotten", [bits["final"] - bits["learnt"] for bits in before])
-    _add_mean(found, "bits_drift", [bits["final"] - bits["base"] for bits in general])
+    _add_mean(found, "bits_learnt", _each("learnt", own, higher_is_better=False))
+    _add_mean(found, "bits_forgotten", _each("forgotten", before, higher_is_better=False))
+    _add_mean(found, "bits_drift", _each("general_drift", general, higher_is_better=False))
     return found
+
+
+def _each(quantity: str, moments: Iterable[Mapping[Moment, float]], higher_is_better: bool) -> list[float]:
+    """A quantity of every task or set for which it is known."""
+    values = [QUANTITIES[quantity].at(each, higher_is_better) for each in moments]
+    return [value for value in values if not math.isnan(value)]
 
 
 def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list[Line]:

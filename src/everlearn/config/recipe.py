@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from everlearn import files
 from everlearn.config.arguments import DEFAULTS
 from everlearn.data.corpus import Domain
-from everlearn.data.endtask import EndTask
+from everlearn.data.endtask import TaskConfig
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.evaluation.task import CONFIGS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.model.source import Model
@@ -56,6 +66,13 @@ class Evaluation(Group):
     also right after a task's own domain; with `every` after every domain."""
     end_task_seeds: int = Field(default=3, ge=1)
     """Fine-tunings per end task, each with another seed."""
+    columns: Literal["own", "seen", "all"] = "all"
+    """Which held-out text is scored after a domain: its own and the general text; that of all domains learnt so far; or
+    of every domain. The base model and the last checkpoint are scored on everything. Of T domains these are about 3 T,
+    T²/2 and T² scores; forward transfer needs `all`."""
+    every: int | None = Field(default=None, ge=1)
+    """Also score held-out text inside a stage, each time after so many steps, into `metrics.jsonl`; the same columns,
+    with the domain that is being learnt. Training is not changed by it."""
     alone: bool = False
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
 
@@ -67,6 +84,9 @@ class Run(Group):
     """Shown in tables and on the report."""
     folder: str | None = None
     """The run folder; `runs/<name>` when left out."""
+    keep_stages: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
+    """Which finished stages keep their weights: all, the last one, or the last so many. Scores, configuration and what
+    methods remember are kept of every stage, so resuming and learning more go on as ever."""
     seed: int = Field(default=0, ge=0)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
     notes: tuple[str, ...] = ()
@@ -78,6 +98,12 @@ class General(Domain):
 
     name: str = "general"
     """Its name in every table."""
+
+
+def _tasks(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return value
+    return [task_config(item, f"end_tasks.{number}") for number, item in enumerate(value)]
 
 
 def _methods(value: Any) -> list[Any]:
@@ -98,8 +124,8 @@ class Recipe(Group):
     """What is learnt from text; the one that belongs to the model when left out."""
     general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
-    end_tasks: tuple[EndTask, ...] = ()
-    """Labelled sets that checkpoints are fine-tuned on, to measure what they know."""
+    end_tasks: Annotated[tuple[SerializeAsAny[TaskConfig], ...], BeforeValidator(_tasks)] = ()
+    """What checkpoints are asked, to measure what they know; each of a `kind`, which decides its other keys."""
     data: Data = Data()
     """How text becomes training rows."""
     train: dict[str, Any] = Field(default={}, validate_default=True)
@@ -253,7 +279,8 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
             raw["general"] = {"path": raw["general"]}
         raw["general"] = place(raw["general"], ("path", "validation"))
     if isinstance(raw.get("end_tasks"), list):
-        raw["end_tasks"] = [place(item, ("train", "test")) for item in raw["end_tasks"]]
+        files_ = tuple({key for config in CONFIGS.values() for key in config.paths})
+        raw["end_tasks"] = [place(item, files_) for item in raw["end_tasks"]]
     return raw
 
 
@@ -295,7 +322,6 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "model": Model,
         "domains": Domain,
         "general": General,
-        "end_tasks": EndTask,
         "data": Data,
         "evaluation": Evaluation,
         "run": Run,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -15,15 +16,41 @@ from everlearn.errors import DataError
 from everlearn.seeding import seed_for
 
 
-class EndTask(BaseModel):
-    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
+class TaskConfig(BaseModel):
+    """Base of the options of every kind of end task: what they share in a recipe."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: str
     """Letters, digits, '.', '-' and '_'."""
+    kind: str
+    """What is measured, and how."""
     domain: str | None = None
     """Name of the domain whose knowledge it measures; null for a general one."""
+
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Keys that name files: a file, folder or glob each."""
+
+    def files(self) -> list[Path]:
+        """The files that it is made of; raises ``DataError`` where there is none."""
+        return [Path(file) for key in self.paths for file in resolve_files(getattr(self, key), key)]
+
+    @field_validator("name")
+    @classmethod
+    def _slug(cls, value: str) -> str:
+        if not SLUG.fullmatch(value):
+            raise ValueError(
+                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
+            )
+        return value
+
+
+class EndTask(TaskConfig):
+    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
+
+    paths = ("train", "test")
+    kind: Literal["classification"] = "classification"
+    """A classifier is fine-tuned on the training part, once for each seed, and predicts the test part."""
     train: str
     """Files to fine-tune on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
     test: str
@@ -51,15 +78,6 @@ class EndTask(BaseModel):
     f1: Literal["macro", "micro"] = "macro"
     """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
     accuracy have tables of their own in any case."""
-
-    @field_validator("name")
-    @classmethod
-    def _slug(cls, value: str) -> str:
-        if not SLUG.fullmatch(value):
-            raise ValueError(
-                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
-            )
-        return value
 
 
 @dataclass(frozen=True)

@@ -1,48 +1,70 @@
-"""What was learnt and what was forgotten: held-out losses, end tasks, the score matrix and its numbers."""
+"""What was learnt and what was forgotten.
+
+A :class:`Task` asks a :class:`Predictor` and leaves a :class:`Cell`, the outcomes of every example. Metrics
+(:data:`METRICS`) make scores of cells, quantities (:data:`QUANTITIES`) make what was learnt and forgotten of scores,
+:func:`resample` makes intervals, and :func:`build_results` all that a run has to say. Report, bench and claims read
+these and nothing else.
+"""
 
 from everlearn.evaluation.build import build_results
-from everlearn.evaluation.cells import LossCell, TaskCell, loss_path, task_path
+from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
+from everlearn.evaluation.classification import Classification
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
-from everlearn.evaluation.matrix import ScoreMatrix, summarise
-from everlearn.evaluation.metrics import accuracy, macro_f1
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.held_out import HeldOut, HeldOutText
+from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, register_mean, register_metric
 from everlearn.evaluation.perplexity import BlockLosses, block_losses
-from everlearn.evaluation.results import (
-    Cost,
-    Estimate,
-    Matrix,
-    MethodUsed,
-    Results,
-    RunFacts,
-    Share,
-    StageCost,
-    Summary,
-)
+from everlearn.evaluation.predictor import Checkpoint, Predictor
+from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, summarise
+from everlearn.evaluation.resampling import resample
+from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
 from everlearn.evaluation.statistics import paired_bootstrap, permutation_test
+from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, Work, make_task, register_kind
 
 __all__ = [
+    "CONFIGS",
+    "KINDS",
+    "METRICS",
+    "QUANTITIES",
     "BlockLosses",
-    "Cost",
+    "Cell",
+    "Checkpoint",
+    "Classification",
+    "Column",
+    "Conditions",
     "Estimate",
-    "LossCell",
-    "Matrix",
+    "HeldOut",
+    "HeldOutText",
     "MethodUsed",
+    "Metric",
+    "Predictor",
+    "Quantity",
     "Results",
     "RunFacts",
-    "ScoreMatrix",
+    "ScoreTable",
     "Share",
+    "Spent",
     "StageCost",
     "Summary",
-    "TaskCell",
+    "Task",
+    "Work",
     "accuracy",
     "block_losses",
     "build_results",
+    "classification_cell",
     "evaluate_task",
     "fine_tune",
-    "loss_path",
     "macro_f1",
+    "make_task",
     "paired_bootstrap",
     "permutation_test",
+    "register_kind",
+    "register_mean",
+    "register_metric",
+    "resample",
+    "set_path",
     "steps_of",
     "summarise",
     "task_path",
+    "text_cell",
 ]

@@ -1,24 +1,25 @@
-"""From measured cells to :class:`Results`: metrics of the losses and of the end tasks, and all that follows.
+"""From measured cells to :class:`Results`: every metric's scores with their intervals, and all that follows.
 
-``f1`` is there only where an end task asks for micro-F1: it would repeat macro-F1 otherwise.
+One column is resampled at a time and only its intervals are kept, so that memory does not grow with what was measured.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from everlearn.errors import RecipeError, RunError
-from everlearn.evaluation.cells import LossCell, TaskCell
-from everlearn.evaluation.matrix import MEAN, ScoreMatrix, summarise
-from everlearn.evaluation.metrics import METRICS, task_scores
-from everlearn.evaluation.results import Cost, Estimate, Matrix, Results, RunFacts, Share, Study, Summary
-from everlearn.evaluation.statistics import RESAMPLES, Floats, Interval, bootstrap_ratio, percentiles
+from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.metrics import METRICS, Metric, metrics_of
+from everlearn.evaluation.quantities import MEAN, Column, Derivation
+from everlearn.evaluation.resampling import resample
+from everlearn.evaluation.results import Estimates, Results, RunFacts, Score, ScoreTable, Share, Spent, Study, Summary
+from everlearn.evaluation.statistics import RESAMPLES, percentiles
 
 BASE = "base"
+Cells = Mapping[tuple[int, str], Cell]
 ONE_FINE_TUNING = (
     "End tasks were fine-tuned with one seed: their intervals cover the choice of test examples, not the variation "
     "between fine-tunings."
@@ -30,14 +31,15 @@ def build_results(
     facts: RunFacts,
     domains: Sequence[str],
     general: Sequence[str] = (),
-    losses: Mapping[tuple[int, str], LossCell] | None = None,
-    tasks: Mapping[tuple[int, str], TaskCell] | None = None,
+    losses: Cells | None = None,
+    tasks: Cells | None = None,
     task_domains: Mapping[str, str | None] | None = None,
-    alone: Mapping[str, LossCell] | None = None,
-    cost: Cost | None = None,
+    alone: Mapping[str, Cell] | None = None,
+    cost: Spent | None = None,
     mixture: Sequence[Share] = (),
     notes: Sequence[str] = (),
     resamples: int = RESAMPLES,
+    labels: Sequence[str] | None = None,
 ) -> Results:
     """Everything that can be said from the cells measured so far; what cannot be said is null or absent.
 
@@ -55,31 +57,31 @@ def build_results(
         mixture: shares asked for and realised.
         notes: plain sentences worth reading.
         resamples: of the bootstrap.
+        labels: of the rows, where they are no stream (models that exist already): then `domains` is empty, every set
+            is a general one, and nothing is learnt or forgotten.
 
     Raises:
         RecipeError: a name is used twice or reserved, or an end task belongs to an unknown domain.
         RunError: cells of one column were measured on different data, or a cell belongs to no row or column.
     """
-    losses, tasks, task_domains = losses or {}, tasks or {}, task_domains or {}
+    losses, tasks, task_domains = losses or {}, tasks or {}, dict(task_domains or {})
     _check_names([*domains, *general], "domains")
     _check_names(list(task_domains), "end_tasks")
     stage_of = {name: index for index, name in enumerate(domains, start=1)}
     for task, domain in task_domains.items():
-        if domain is not None and domain not in stage_of:
+        if domain is not None and domain not in stage_of and labels is None:
             raise RecipeError(f"End task '{task}' belongs to domain '{domain}', which is not in `domains`.")
-    _check_cells(losses, [*domains, *general], len(domains))
-    _check_cells(tasks, list(task_domains), len(domains))
+    rows = list(labels) if labels is not None else [BASE, *domains]
+    for cells, columns in ((losses, [*domains, *general]), (tasks, list(task_domains))):
+        _check_cells(cells, columns, rows, same=labels is None)
 
-    scores: dict[str, ScoreMatrix] = {}
-    if losses:
-        columns = (*domains, *general)
-        stages = tuple(stage_of.get(name) for name in columns)
-        scores |= _loss_matrices(columns, stages, losses, facts.seed, resamples)
-    if tasks:
-        stages = tuple(None if domain is None else stage_of[domain] for domain in task_domains.values())
-        scores |= _task_matrices(tuple(task_domains), stages, tasks, facts.seed, resamples)
-
-    rows = [BASE, *domains]
+    text_stages = {name: stage_of.get(name) for name in [*domains, *general]}
+    task_stages = {name: stage_of.get(domain or "") for name, domain in task_domains.items()}
+    matrices: dict[str, ScoreTable] = {}
+    summary: dict[str, Summary] = {}
+    for cells, stages, of in ((losses, text_stages, None), (tasks, task_stages, task_domains)):
+        for name, (table, derived) in _tables(cells, stages, rows, of, facts.seed, resamples, labels is None).items():
+            matrices[name], summary[name] = table, derived
     sentences = list(notes)
     if tasks and max(len(cell.seeds) for cell in tasks.values()) == 1:
         sentences.append(ONE_FINE_TUNING)
@@ -88,28 +90,28 @@ def build_results(
         **facts.model_dump(),
         domains=list(domains),
         general=list(general),
-        matrices={
-            metric: _matrix(matrix, rows, dict(task_domains) if metric in METRICS else None)
-            for metric, matrix in scores.items()
-        },
-        summary={metric: _summary(matrix) for metric, matrix in scores.items()},
-        study=_study(scores["loss"], list(domains), alone or {}) if losses else Study(),
-        cost=cost or Cost(),
+        matrices={name: matrices[name] for name in METRICS if name in matrices},
+        summary={name: summary[name] for name in METRICS if name in summary},
+        study=_study(matrices["loss"], summary["loss"], list(domains), alone or {}) if "loss" in matrices else Study(),
+        cost=cost or Spent(),
         mixture=list(mixture),
         notes=sentences,
     )
 
 
-def _task_notes(names: Iterable[str], cells: Mapping[tuple[int, str], TaskCell]) -> list[str]:
+def _task_notes(names: Iterable[str], cells: Cells) -> list[str]:
     notes = []
     for name in names:
         cell = next((cell for (_, task), cell in cells.items() if task == name), None)
-        if cell is not None and cell.f1 == "micro":
+        if cell is None or "classes" not in cell.facts:
+            continue
+        if cell.facts.get("f1") == "micro":
             notes.append(f"The table `f1` holds micro-F1 (equal to accuracy) for end task '{name}'.")
-        if cell is not None and cell.ceiling < 1:
+        ceiling = float(np.isin(cell["truth"], cell.facts["classes"]).mean())
+        if ceiling < 1:
             notes.append(
-                f"End task '{name}': {1 - cell.ceiling:.2%} of the test examples have a label that no training example "
-                f"has and always count as wrong; its accuracy can be at most {cell.ceiling:.2%}."
+                f"End task '{name}': {1 - ceiling:.2%} of the test examples have a label that no training example "
+                f"has and always count as wrong; its accuracy can be at most {ceiling:.2%}."
             )
     return notes
 
@@ -121,127 +123,121 @@ def _check_names(names: list[str], key: str) -> None:
         raise RecipeError(f"The name '{twice[0]}' is used twice (`{key}`): every column of a table needs its own.")
 
 
-def _check_cells(cells: Mapping[tuple[int, str], LossCell | TaskCell], columns: list[str], last: int) -> None:
-    first: dict[str, tuple[int, Any]] = {}
+def _check_cells(cells: Cells, columns: list[str], rows: list[str], same: bool) -> None:
+    first: dict[str, tuple[int, Cell]] = {}
     for (row, name), cell in sorted(cells.items(), key=lambda item: item[0]):
-        if name not in columns or not 0 <= row <= last:
+        if name not in columns or not 0 <= row < len(rows):
             raise RunError(
                 f"The evaluation holds a cell of '{name}' after {row} domains, which this run does not have."
             )
-        mark = len(cell.nats) if isinstance(cell, LossCell) else (cell.truth.tolist(), cell.classes.tolist(), cell.f1)
-        other_row, other = first.setdefault(name, (row, mark))
-        if mark != other:
+        other_row, other = first.setdefault(name, (row, cell))
+        if same and not cell.same_examples(other):
             raise RunError(
                 f"'{name}' was measured on other data after {row} domains than after {other_row}: the scores cannot be "
                 "compared. Remove the `evaluation/stage-*` folders and resume; they are measured again."
             )
 
 
-def _loss_matrices(
-    columns: tuple[str, ...],
-    stages: tuple[int | None, ...],
-    cells: Mapping[tuple[int, str], LossCell],
+def _tables(
+    cells: Cells,
+    stages: Mapping[str, int | None],
+    rows: list[str],
+    task_domains: dict[str, str | None] | None,
     seed: int,
     resamples: int,
-) -> dict[str, ScoreMatrix]:
-    rows = 1 + max(row for row, _ in cells)
-    values = np.full((rows, len(columns)), np.nan)
-    samples = np.full((resamples, rows, len(columns)), np.nan)
-    width = np.ones(len(columns))
-    for index, name in enumerate(columns):
-        measured = {row: cells[row, name] for row in range(rows) if (row, name) in cells}
-        if not measured:
-            continue
-        at = list(measured)
-        values[at, index] = [cell.loss for cell in measured.values()]
-        nats, items = (np.stack([getattr(c, key) for c in measured.values()]) for key in ("nats", "items"))
-        samples[:, at, index] = bootstrap_ratio(nats, items, seed=(seed, name), resamples=resamples)
-        width[index] = next(iter(measured.values())).bytes_per_token
-
-    def matrix(unit: str, values: Floats, samples: Floats) -> ScoreMatrix:
-        return ScoreMatrix(columns, stages, values, samples, higher_is_better=False, unit=unit)
-
-    bits = np.log(2) * width
-    with np.errstate(over="ignore"):
-        return {
-            "bits_per_byte": matrix("bits/byte", values / bits, samples / bits),
-            "loss": matrix("nats/token", values, samples),
-            "perplexity": matrix("per token", np.exp(values), np.exp(samples)),
-        }
-
-
-def _task_matrices(
-    columns: tuple[str, ...],
-    stages: tuple[int | None, ...],
-    cells: Mapping[tuple[int, str], TaskCell],
-    seed: int,
-    resamples: int,
-) -> dict[str, ScoreMatrix]:
-    rows = 1 + max(row for row, _ in cells)
-    parts = [
-        task_scores([cells.get((row, name)) for row in range(rows)], seed=(seed, name), resamples=resamples)
-        for name in columns
-    ]
+    stream: bool,
+) -> dict[str, tuple[ScoreTable, Summary]]:
+    """Every metric's scores and what follows from them; a column is taken up and put away before the next."""
+    metrics = metrics_of(cells.values())
+    last = max((row for row, _ in cells), default=0)
+    scores: dict[str, list[tuple[int, int, Score]]] = {metric.name: [] for metric in metrics}
+    derived = {metric.name: Derivation(last if stream else 0, metric.higher_is_better) for metric in metrics}
+    by_column: dict[str, dict[int, Cell]] = {}
+    for (row, name), cell in sorted(cells.items(), key=lambda item: item[0]):
+        by_column.setdefault(name, {})[row] = cell
+    columns: dict[str, list[str]] = {metric.name: [] for metric in metrics}
+    one_kind = len({cell.kind for cell in cells.values()}) == 1
+    for place, (name, stage) in enumerate(stages.items()):
+        measured = by_column.get(name, {})
+        for metric in metrics:
+            if any(metric.applies(cell) for cell in measured.values()) or (not measured and one_kind):
+                columns[metric.name].append(name)
+        for column, metric in _columns(name, stage, measured, metrics, (seed, name), resamples):
+            low, high = percentiles(column.samples)
+            for row, value, *ends in zip(column.rows, column.values, low, high, strict=True):
+                if np.isfinite(value):
+                    bottom, top = (float(end) if np.isfinite(end) else None for end in ends)
+                    scores[metric.name].append((row, place, (rows[row], name, float(value), bottom, top)))
+            derived[metric.name].add(column)
+        if not measured and one_kind:  # a column that is not measured takes the mean over columns with it
+            for derivation in derived.values():
+                derivation.add(Column(name, stage, (), np.zeros(0), np.zeros((1, 0))))
     return {
-        metric: ScoreMatrix(
-            columns,
-            stages,
-            np.stack([part[metric][0] for part in parts], axis=-1),
-            np.stack([part[metric][1] for part in parts], axis=-1),
-            higher_is_better=True,
-            unit="fraction",
+        metric.name: (
+            ScoreTable(
+                title=metric.title,
+                higher_is_better=metric.higher_is_better,
+                unit=metric.unit,
+                rows=rows[: last + 1],
+                columns=columns[metric.name],
+                task_domains=task_domains and {name: task_domains[name] for name in columns[metric.name]},
+                cells=[score for _, _, score in sorted(scores[metric.name], key=lambda each: each[:2])],
+            ),
+            Summary(**derived[metric.name].summary()),
         )
-        for metric in METRICS
-        if metric != "f1" or any(cell.f1 == "micro" for cell in cells.values())
+        for metric in metrics
     }
 
 
-def _matrix(scores: ScoreMatrix, rows: list[str], task_domains: dict[str, str | None] | None) -> Matrix:
-    low, high = percentiles(scores.samples)
-    return Matrix(
-        higher_is_better=scores.higher_is_better,
-        unit=scores.unit,
-        rows=rows[: len(scores.values)],
-        columns=list(scores.columns),
-        task_domains=task_domains,
-        values=[[_known(x) for x in row] for row in scores.values],
-        low=[[_known(x) for x in row] for row in low],
-        high=[[_known(x) for x in row] for row in high],
-    )
+def _columns(
+    name: str,
+    stage: int | None,
+    measured: Mapping[int, Cell],
+    metrics: Sequence[Metric],
+    seed: object,
+    resamples: int,
+) -> Iterable[tuple[Column, Metric]]:
+    """One task's scores under each of its metrics; cells of other examples are resampled by themselves."""
+    groups: list[dict[int, Cell]] = []
+    for row, cell in measured.items():
+        group = next((each for each in groups if next(iter(each.values())).same_examples(cell)), None)
+        if group is None:
+            groups.append({row: cell})
+        else:
+            group[row] = cell
+    for group in groups:
+        cells = list(group.values())
+        own = [metric for metric in metrics if metric.applies(cells[0])]
+        for key, found in resample(cells, own, seed=seed, resamples=resamples).items():
+            yield Column(name, stage, tuple(group), found.values, found.samples), METRICS[key]
 
 
-def _summary(scores: ScoreMatrix) -> Summary:
-    numbers = summarise(scores)
-    return Summary(**{name: {c: _estimate(x) for c, x in found.items()} for name, found in numbers.items()})
+def _study(loss: ScoreTable, summary: Summary, domains: list[str], alone: Mapping[str, Cell]) -> Study:
+    """A perplexity is exp(loss), and forgetting is a difference of losses."""
+    found, last = loss.estimates(), len(loss.rows) - 1
 
+    def perplexity(row: int, name: str) -> float | None:
+        cell = found.get((loss.rows[row], name))
+        return None if cell is None or cell.value is None else _exp(cell.value)
 
-def _estimate(found: Interval) -> Estimate:
-    return Estimate(value=found.value, low=_known(found.low), high=_known(found.high))
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _study(loss: ScoreMatrix, domains: list[str], alone: Mapping[str, LossCell]) -> Study:
-    """All from the matrix of losses: a perplexity is exp(loss), and forgetting is a difference of losses."""
-    last, lists = loss.last, dict[str, dict[str, float | None]]()
-    lists["zero_shot"] = {name: _exp(loss.values[0, c]) for c, name in enumerate(domains)}
-    lists["fine_tuned_alone"] = {name: _exp(alone[name].loss) if name in alone else None for name in domains}
-    seen = list(enumerate(domains[:last]))
-    lists["continual"] = {name: _exp(loss.values[c + 1, c]) for c, name in seen}
-    lists["last_checkpoint"] = {name: _exp(loss.values[last, c]) for c, name in seen}
-    numbers = summarise(loss)
+    lists = dict[str, dict[str, float | None]]()
+    lists["zero_shot"] = {name: perplexity(0, name) for name in domains}
+    lists["fine_tuned_alone"] = {n: _exp(METRICS["loss"].score(alone[n])) if n in alone else None for n in domains}
+    seen = list(enumerate(domains[:last], 1))
+    lists["continual"] = {name: perplexity(stage, name) for stage, name in seen}
+    lists["last_checkpoint"] = {name: perplexity(last, name) for _, name in seen}
     for key in ("forgotten", "forgotten_max"):
-        lists[key] = {name: found.value for name, found in numbers[key].items() if name != MEAN}
+        known: Estimates = getattr(summary, key)
+        lists[key] = {name: each.value for name, each in known.items() if name != MEAN}
     median: dict[str, float | None] = {}
-    for key, found in lists.items():
-        known = [value for value in found.values() if value is not None]
-        median[key] = float(np.median(known)) if known else None
+    for key, each in lists.items():
+        values = [value for value in each.values() if value is not None]
+        median[key] = float(np.median(values)) if values else None
     return Study(**lists, median=median)
 
 
 def _exp(loss: float) -> float | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # too large for a float: not known rather than infinite
-        return _known(float(np.exp(loss)))
+        found = float(np.exp(loss))
+    return found if np.isfinite(found) else None

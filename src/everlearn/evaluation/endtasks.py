@@ -25,7 +25,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 from transformers.utils import logging as transformers_logging
 
 from everlearn.errors import DataError, ModelError, TrainingDiverged
-from everlearn.evaluation.cells import TaskCell
+from everlearn.evaluation.cell import Cell, classification_cell
+from everlearn.evaluation.predictor import Checkpoint, Predictor, Prepare, models_of
 from everlearn.evaluation.statistics import generator
 from everlearn.seeding import seeded
 
@@ -43,7 +44,6 @@ _EVALUATION_BATCHES = 4
 """Batches of prediction are this many times larger: there is no backward pass."""
 
 Encoded = list[dict[str, list[int]]]
-Prepare = Callable[[nn.Module], nn.Module]
 
 
 def steps_of(task: EndTask, train: LabelledSet) -> int:
@@ -52,7 +52,7 @@ def steps_of(task: EndTask, train: LabelledSet) -> int:
 
 
 def evaluate_task(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module | Predictor,
     tokenizer: PreTrainedTokenizerBase,
     task: EndTask,
     train: LabelledSet,
@@ -63,7 +63,7 @@ def evaluate_task(
     device: torch.device | str = "cpu",
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> TaskCell:
+) -> Cell:
     """Fine-tune once per seed; the arguments are those of :func:`fine_tune`, progress counts the steps of all seeds."""
     steps = steps_of(task, train)
     predictions = []
@@ -83,17 +83,12 @@ def evaluate_task(
                 progress=advance,
             )
         )
-    return TaskCell(
-        truth=np.asarray(test.labels, np.int64),
-        predictions=np.stack(predictions),
-        classes=np.unique(np.asarray(train.labels, np.int64)),
-        seeds=tuple(seeds),
-        f1=task.f1,
-    )
+    classes = np.unique(np.asarray(train.labels, np.int64))
+    return classification_cell(test.labels, np.stack(predictions), classes, tuple(seeds), task.f1, task=task.name)
 
 
 def fine_tune(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module | Predictor,
     tokenizer: PreTrainedTokenizerBase,
     task: EndTask,
     train: LabelledSet,
@@ -111,7 +106,8 @@ def fine_tune(
     for bit. Texts are cut to the smallest of ``task.max_length``, the tokenizer's and the model's longest input.
 
     Args:
-        model: folder or hub id of a checkpoint, or a model (which is not changed).
+        model: folder or hub id of a checkpoint, or a model (which is not changed), or a predictor, every model of
+            which is fine-tuned.
         tokenizer: of the model.
         task: epochs, learning_rate, batch_size, max_length.
         train: labelled texts to learn from.
@@ -130,16 +126,29 @@ def fine_tune(
         ModelError: the architecture has no classification head in transformers, or there is no token to pad with.
         TrainingDiverged: the loss is not finite.
     """
-    device = torch.device(device)
-    with seeded("end task", seed):
-        classifier: Any = _classifier(model, tokenizer, len(train.label_names), task.name)
-        classifier.to(device)
-        if prepare is not None:
-            classifier = prepare(classifier)
-        limit = min(task.max_length, tokenizer.model_max_length, _positions(classifier))
-        encode = _Encoder(tokenizer, limit, classifier.config, task.name)
-        _train(classifier, encode, task, train, seed, device, bf16, progress)
-        return _predict(classifier, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, device, bf16)
+    place = torch.device(device)
+
+    def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
+        with seeded("end task", seed):
+            classifier: Any = _classifier(checkpoint, tokenizer, len(train.label_names), task.name)
+            classifier.to(place)
+            if prepare is not None:
+                classifier = prepare(classifier)
+            encode = _Encoder(tokenizer, _limit([classifier], tokenizer, task), classifier.config, task.name)
+            _train(classifier, encode, task, train, seed, place, bf16, progress)
+            trained: nn.Module = classifier.eval()
+            return trained
+
+    asked = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=prepare)  # type: ignore[arg-type]
+    tuned = asked.fine_tuned(tune)
+    classifiers = models_of(tuned)
+    encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)
+    return _predict(tuned, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, place, bf16)
+
+
+def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: EndTask) -> int:
+    """Tokens that a text is cut to."""
+    return min(task.max_length, tokenizer.model_max_length, *(_positions(model) for model in models))
 
 
 def _train(
@@ -250,16 +259,15 @@ class _Encoder:
 
 
 def _predict(
-    model: nn.Module, encode: _Encoder, rows: Encoded, batch_size: int, device: torch.device, bf16: bool
+    predictor: Predictor, encode: _Encoder, rows: Encoded, batch_size: int, device: torch.device, bf16: bool
 ) -> NDArray[np.int64]:
-    model.eval()
     order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
     predictions = np.zeros(len(rows), np.int64)
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            logits = model(**encode.pad([rows[i] for i in chosen], device)).logits
-            predictions[chosen] = logits.float().argmax(-1).cpu().numpy()
+            found = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
+            predictions[chosen] = found.argmax(-1).cpu().numpy()
     return predictions
 
 
@@ -294,12 +302,13 @@ def _classifier(
             raise ModelError(f"The checkpoint '{model}' cannot be loaded for end task '{task}': {first}") from error
 
 
-def _positions(model: PreTrainedModel) -> int:
+def _positions(model: nn.Module) -> int:
     """The longest input that the model has positions for, padding to a multiple of :data:`PAD_TO` included.
 
     What a method has put before the text (``taken_positions``) leaves it fewer.
     """
-    longest: int = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+    config: Any = model.config
+    longest: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
     for name, module in model.named_modules():
         padding = getattr(module, "padding_idx", None)
         if name.endswith("position_embeddings") and padding is not None:

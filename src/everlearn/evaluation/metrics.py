@@ -1,18 +1,167 @@
-"""Accuracy and F1 of classifications, and their bootstrap over test examples and fine-tuning seeds."""
+"""Metrics: one small registered function each. A metric is a function of sums over examples, so that any resample of
+the examples has a score, and any two checkpoints can be compared in pairs.
+
+``f1`` is the F1 that each task asks for: macro-F1, or micro-F1, which is accuracy where an example has one label and
+every label counts. DAS (arXiv 2302.03241) tabulates it so, with micro-F1 for ChemProt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from everlearn.evaluation.cells import TaskCell
-from everlearn.evaluation.statistics import RESAMPLES, Floats, draws, generator
+from everlearn.evaluation.cell import Cell
 
-METRICS = ("accuracy", "macro_f1", "f1")
-"""``f1`` is the F1 that each task asks for: macro-F1, or micro-F1, which is accuracy where an example has one label and
-every label counts. DAS (arXiv 2302.03241) tabulates it so, with micro-F1 for ChemProt."""
+Floats = NDArray[np.float64]
+Terms = Callable[[Cell], NDArray[Any]]
+Value = Callable[[Floats, Cell], Floats]
+
+
+def _always(cells: Sequence[Cell]) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score of a cell.
+
+    Attributes:
+        name: the word for it in results and recipes (snake_case).
+        title: as tables write it.
+        unit: of the score; ``fraction`` for a share of one.
+        higher_is_better: its direction.
+        reads: outcomes, or what is given, that a cell must have for it.
+        terms: what is summed over examples, [repeats, k, n].
+        value: from the sums [..., repeats, k] to the scores [..., repeats].
+        wanted: whether it says something about these cells that the metrics before it do not.
+    """
+
+    name: str
+    title: str
+    unit: str
+    higher_is_better: bool
+    reads: tuple[str, ...]
+    terms: Terms
+    value: Value
+    wanted: Callable[[Sequence[Cell]], bool] = _always
+
+    def applies(self, cell: Cell) -> bool:
+        """Whether the cell has the outcomes that are read."""
+        return all(name in cell for name in self.reads)
+
+    def scores(self, cell: Cell) -> Floats:
+        """The score of each repeat (fine-tuning), [repeats]."""
+        with np.errstate(over="ignore"):
+            return self.value(self.terms(cell).sum(-1, dtype=np.float64), cell)
+
+    def score(self, cell: Cell) -> float:
+        """The mean over repeats."""
+        return float(self.scores(cell).mean())
+
+
+METRICS: dict[str, Metric] = {}
+"""Every metric by name; of those that a cell has, the first one leads."""
+
+
+def register_metric(metric: Metric) -> Metric:
+    """Make a metric known to results, tables and the bench."""
+    METRICS[metric.name] = metric
+    return metric
+
+
+def register_mean(name: str, title: str, outcome: str, unit: str = "fraction", higher_is_better: bool = True) -> Metric:
+    """A metric that is the mean of one outcome over examples ([n], or [repeats, n])."""
+
+    def terms(cell: Cell) -> NDArray[Any]:
+        found = np.atleast_2d(np.asarray(cell[outcome], np.float64))
+        return np.stack([found, np.ones_like(found)], axis=1)
+
+    return register_metric(Metric(name, title, unit, higher_is_better, (outcome,), terms, _ratio))
+
+
+def metric(name: str) -> Metric:
+    """A metric by its name; ``KeyError`` where there is none."""
+    return METRICS[name]
+
+
+def metrics_of(cells: Iterable[Cell]) -> list[Metric]:
+    """Metrics that some of the cells have, in the order of :data:`METRICS`."""
+    listed = list(cells)
+    return [each for each in METRICS.values() if (own := [c for c in listed if each.applies(c)]) and each.wanted(own)]
+
+
+# -- held-out text ------------------------------------------------------------------------------------------------
+
+
+def _losses(cell: Cell) -> NDArray[Any]:
+    return np.stack([cell["nats"], cell["items"].astype(np.float64)])[None]
+
+
+def _ratio(sums: Floats, cell: Cell) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(sums[..., 0] / sums[..., 1])
+
+
+def _bits(sums: Floats, cell: Cell) -> Floats:
+    return np.asarray(_ratio(sums, cell) / (np.log(2) * cell.facts["bytes_per_token"]))
+
+
+def _perplexity(sums: Floats, cell: Cell) -> Floats:
+    return np.asarray(np.exp(_ratio(sums, cell)))
+
+
+_TEXT = ("nats", "items")
+register_metric(Metric("bits_per_byte", "Bits per byte", "bits/byte", False, _TEXT, _losses, _bits))
+register_metric(Metric("loss", "Loss", "nats/token", False, _TEXT, _losses, _ratio))
+register_metric(Metric("perplexity", "Perplexity", "per token", False, _TEXT, _losses, _perplexity))
+
+
+# -- classification -----------------------------------------------------------------------------------------------
+
+
+def _correct(cell: Cell) -> NDArray[Any]:
+    right = (cell["predictions"] == cell["truth"]).astype(np.float32)
+    return np.stack([right, np.ones_like(right)], axis=1)
+
+
+def _counts(cell: Cell) -> NDArray[Any]:
+    """Hits, predicted and true of each class, [repeats, 3 classes, n]: whole numbers, exact in float32."""
+    classes = np.asarray(cell.facts["classes"])[:, None]
+    predicted = cell["predictions"][:, None, :] == classes
+    true = np.broadcast_to(cell["truth"] == classes, predicted.shape)
+    return np.concatenate([predicted & true, predicted, true], axis=1).astype(np.float32)
+
+
+def _macro_f1(sums: Floats, cell: Cell) -> Floats:
+    """Unweighted mean over classes of 2·TP / (predicted + true), and 0 for a class with neither."""
+    hits, predicted, true = np.split(sums, 3, axis=-1)
+    total = predicted + true
+    return np.asarray(np.divide(2 * hits, total, out=np.zeros_like(hits), where=total > 0).mean(-1))
+
+
+def _micro(cell: Cell) -> bool:
+    return cell.facts.get("f1") == "micro"
+
+
+_LABELS = ("truth", "predictions")
+register_metric(Metric("accuracy", "Accuracy", "fraction", True, _LABELS, _correct, _ratio))
+register_metric(Metric("macro_f1", "Macro-F1", "fraction", True, _LABELS, _counts, _macro_f1))
+register_metric(
+    Metric(
+        "f1",
+        "F1",
+        "fraction",
+        True,
+        _LABELS,
+        lambda cell: _correct(cell) if _micro(cell) else _counts(cell),
+        lambda sums, cell: _ratio(sums, cell) if _micro(cell) else _macro_f1(sums, cell),
+        wanted=lambda cells: any(map(_micro, cells)),  # it would repeat macro-F1 otherwise
+    )
+)
 
 
 def accuracy(truth: ArrayLike, predictions: ArrayLike) -> float:
@@ -21,80 +170,12 @@ def accuracy(truth: ArrayLike, predictions: ArrayLike) -> float:
 
 
 def macro_f1(truth: ArrayLike, predictions: ArrayLike, classes: ArrayLike) -> float:
-    """Unweighted mean of the F1 of `classes`: 2·TP / (predicted + true), and 0 for a class with neither.
+    """Macro-F1 over `classes`.
 
     `classes` are the labels of the *training* set: a class that could be learnt counts even where the test set or the
     predictions miss it, so that the same classes are averaged at every checkpoint.
     """
-    wanted = np.asarray(classes)
-    hits, predicted, true = _indicators(np.asarray(truth), np.asarray(predictions)[None], wanted)
-    counts = (part.sum(0, dtype=np.float64) for part in (hits, predicted, true))
-    return float(_f1(*counts).mean())
+    from everlearn.evaluation.cell import classification_cell
 
-
-def task_scores(
-    cells: Sequence[TaskCell | None], *, seed: object, resamples: int = RESAMPLES
-) -> dict[str, tuple[Floats, Floats]]:
-    """Scores of one end task at several checkpoints, averaged over seeds, with a bootstrap.
-
-    A resample draws test examples and fine-tuning seeds, the same ones for every checkpoint (paired). With one seed
-    only examples vary.
-
-    Args:
-        cells: one per checkpoint on the same test set; None where it was not measured.
-        seed: what the draws depend on.
-        resamples: number of resamples.
-
-    Returns:
-        Each of :data:`METRICS`: values [rows] and samples [resamples, rows], NaN where not measured.
-    """
-    values = {metric: np.full(len(cells), np.nan) for metric in METRICS}
-    samples = {metric: np.full((resamples, len(cells)), np.nan) for metric in METRICS}
-    measured = [(row, cell) for row, cell in enumerate(cells) if cell is not None]
-    if not measured:
-        return {metric: (values[metric], samples[metric]) for metric in METRICS}
-    for row, cell in measured:
-        for metric, per_seed in _weighted(cell, np.ones((1, len(cell.truth)))).items():
-            values[metric][row] = per_seed.mean()
-    units = len(measured[0][1].truth)
-    if units > 1:
-        rng = generator("task", seed)
-        # Seeds are drawn as uniform numbers, so that checkpoints with the same seeds draw the same ones.
-        lots = rng.random((resamples, max(len(cell.predictions) for _, cell in measured)))
-        start = 0
-        for drawn_often in draws(units, resamples, rng):
-            chunk = slice(start, start + len(drawn_often))
-            start = chunk.stop
-            weights = drawn_often.astype(np.float32)
-            for row, cell in measured:
-                seeds = len(cell.predictions)
-                drawn = (lots[chunk, :seeds] * seeds).astype(np.intp)
-                for metric, per_seed in _weighted(cell, weights).items():
-                    samples[metric][chunk, row] = np.take_along_axis(per_seed, drawn, axis=1).mean(1)
-    return {metric: (values[metric], samples[metric]) for metric in METRICS}
-
-
-def _indicators(
-    truth: NDArray[np.int64], predictions: NDArray[np.int64], classes: NDArray[np.int64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Per example: hit [n, seeds, classes], predicted [n, seeds, classes], true [n, 1, classes]."""
-    predicted = predictions.T[:, :, None] == classes
-    true = truth[:, None, None] == classes
-    return (predicted & true).astype(np.float32), predicted.astype(np.float32), true.astype(np.float32)
-
-
-def _f1(hits: Floats, predicted: Floats, true: Floats) -> Floats:
-    total = predicted + true
-    return np.divide(2 * hits, total, out=np.zeros_like(hits), where=total > 0)
-
-
-def _weighted(cell: TaskCell, weights: Floats | NDArray[np.float32]) -> dict[str, Floats]:
-    """Scores per seed when example i counts weights[b, i] times: metric → [b, seeds]."""
-    # Counts are whole numbers far below 2^24: float32 products are exact and twice as fast.
-    weights = weights.astype(np.float32, copy=False)
-    correct = (cell.predictions == cell.truth).T.astype(np.float32)
-    parts = _indicators(cell.truth, cell.predictions, cell.classes)
-    hits, predicted, true = (np.tensordot(weights, part, axes=1).astype(np.float64) for part in parts)
-    right, total = (weights @ correct).astype(np.float64), len(cell.truth)  # a resample is as large as the test set
-    correctly, macro = right / total, _f1(hits, predicted, np.broadcast_to(true, hits.shape)).mean(-1)
-    return {"accuracy": correctly, "macro_f1": macro, "f1": correctly if cell.f1 == "micro" else macro}
+    guesses = np.asarray(predictions)[None]
+    return METRICS["macro_f1"].score(classification_cell(np.asarray(truth), guesses, np.asarray(classes), (0,)))

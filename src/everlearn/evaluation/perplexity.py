@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from everlearn.errors import TrainingDiverged
+from everlearn.evaluation.predictor import Checkpoint, Predictor, models_of
 from everlearn.model.modes import evaluating
+from everlearn.model.objectives import Objective
 
 Advance = Callable[[int], None]
 """Told how much is done."""
 
 
-class HeldOut(Protocol):
+class Blocks(Protocol):
     """Fixed blocks that can be taken by number; :class:`everlearn.data.blocks.PackedBlocks` is one."""
 
     def __len__(self) -> int: ...
 
     def take(self, indices: Iterable[int]) -> list[dict[str, Any]]:
         """Blocks by number."""
-
-
-class Scorer(Protocol):
-    """What is asked of an objective here; see :class:`everlearn.model.objectives.Objective`."""
-
-    def collate(self, blocks: Sequence[dict[str, Any]], rows: Sequence[int]) -> Mapping[str, Tensor]:
-        """A batch from blocks."""
-
-    def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Mean nats per label, [B]."""
-
-    def items(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Labels per row, [B]."""
 
 
 class BlockLosses(NamedTuple):
@@ -53,8 +43,8 @@ class BlockLosses(NamedTuple):
 
 def block_losses(
     model: nn.Module,
-    blocks: HeldOut,
-    objective: Scorer,
+    blocks: Blocks,
+    objective: Objective,
     *,
     batch_size: int,
     device: torch.device | str | None = None,
@@ -62,17 +52,42 @@ def block_losses(
     bf16: bool = False,
     progress: Advance | None = None,
 ) -> BlockLosses:
-    """Score blocks 0 … n−1 in evaluation mode and leave the model as it was found.
+    """:func:`losses_of` one model; `device` is the model's own when left out."""
+    device = torch.device(device) if device is not None else next(model.parameters()).device
+    return losses_of(
+        Checkpoint(model, objective),
+        blocks,
+        objective,
+        batch_size=batch_size,
+        device=device,
+        max_blocks=max_blocks,
+        bf16=bf16,
+        progress=progress,
+    )
+
+
+def losses_of(
+    predictor: Predictor,
+    blocks: Blocks,
+    objective: Objective,
+    *,
+    batch_size: int,
+    device: torch.device | str,
+    max_blocks: int | None = None,
+    bf16: bool = False,
+    progress: Advance | None = None,
+) -> BlockLosses:
+    """Score blocks 0 … n−1 in evaluation mode and leave every model as it was found.
 
     Rows are numbered from 0, so a masked model sees the same masked positions at every checkpoint and for every
     method: differences between checkpoints are paired block by block.
 
     Args:
-        model: without gradients or dropout during the call.
+        predictor: without gradients or dropout during the call.
         blocks: the held-out set.
-        objective: collates and scores.
+        objective: collates.
         batch_size: blocks per forward pass.
-        device: where batches go; the model's own device when left out.
+        device: where batches go.
         max_blocks: score the first this many only.
         bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
         progress: told how many blocks are done.
@@ -80,16 +95,20 @@ def block_losses(
     Raises:
         TrainingDiverged: a loss is not finite.
     """
-    device = torch.device(device) if device is not None else next(model.parameters()).device
+    device = torch.device(device)
     total = len(blocks) if max_blocks is None else min(max_blocks, len(blocks))
     nats, items = np.zeros(total), np.zeros(total, np.int64)
-    # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
-    with evaluating(model), torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+    with contextlib.ExitStack() as stack:
+        for model in models_of(predictor):
+            stack.enter_context(evaluating(model))
+        # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=bf16))
         for start in range(0, total, batch_size):
             rows = range(start, min(start + batch_size, total))
             batch = {key: value.to(device) for key, value in objective.collate(blocks.take(rows), rows).items()}
             count = objective.items(batch).to(torch.int64)
-            sums = objective.per_sample_loss(model, batch).double() * count
+            sums = predictor.row_losses(batch).double() * count
             nats[rows.start : rows.stop] = sums.cpu().numpy()
             items[rows.start : rows.stop] = count.cpu().numpy()
             if progress is not None:

@@ -1,11 +1,12 @@
 """``results.json``: what a run measured, as the report and every comparison read it.
 
 One sign for every metric: forgetting ≥ 0 is bad, learnt and transfer ≥ 0 are good. Each number's definition is in
-:mod:`everlearn.evaluation.matrix`.
+:mod:`everlearn.evaluation.quantities`.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,28 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from everlearn import files
 from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate
 from everlearn.version import __version__
 
 FILE = "results.json"
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Cells = list[list[Number | None]]
 
 
 class Part(BaseModel):
     """Base of the parts of the results: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
-
-
-class Estimate(Part):
-    """A number and its 95 % confidence interval."""
-
-    value: Number
-    """The number itself."""
-    low: Number | None = None
-    """Lower end; null where there is too little to resample."""
-    high: Number | None = None
-    """Upper end."""
 
 
 Estimates = dict[str, Estimate]
@@ -54,37 +44,93 @@ class MethodUsed(Part):
     """Every option, defaults included."""
 
 
-class Matrix(Part):
-    """Scores of every checkpoint (row) on every held-out set or end task (column)."""
+Score = tuple[str, str, Number, Number | None, Number | None]
+"""A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null: not known)."""
 
+
+class ScoreTable(Part):
+    """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns), where they were measured.
+
+    Only what was measured is kept, so that it grows with the number of measurements. Files of earlier versions hold
+    rows of columns with nulls instead (``values``, ``low``, ``high``); they are read as well.
+    """
+
+    title: str = ""
+    """Of the metric, as tables write it."""
     higher_is_better: bool
     """False for losses."""
     unit: str
     """Of the values."""
     rows: list[str]
-    """``base``, then the domain learnt last."""
+    """Labels: ``base``, then the domain learnt last; or what checkpoints are called."""
     columns: list[str]
     """Names of held-out sets or end tasks."""
     task_domains: dict[str, str | None] | None = None
     """End tasks only: the domain that a task belongs to; null for a general task."""
-    values: Cells
-    """[rows][columns]; null where nothing was measured."""
-    low: Cells
-    """Lower ends of the 95 % intervals."""
-    high: Cells
-    """Upper ends."""
+    cells: list[Score]
+    """By row, then by column."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sparse(cls, raw: Any) -> Any:
+        return sparse(raw) if isinstance(raw, dict) and "cells" not in raw else raw
 
     @model_validator(mode="after")
-    def _shapes(self) -> Matrix:
-        for name in ("values", "low", "high"):
-            cells = getattr(self, name)
-            if len(cells) != len(self.rows) or any(len(row) != len(self.columns) for row in cells):
-                raise ValueError(f"`{name}` must be {len(self.rows)} rows of {len(self.columns)} columns")
+    def _places(self) -> ScoreTable:
+        rows, columns = set(self.rows), set(self.columns)
+        for row, column, *_ in self.cells:
+            if row not in rows or column not in columns:
+                raise ValueError(f"`cells` has a score of '{column}' at '{row}', which is no row or column")
         return self
+
+    def estimates(self) -> dict[tuple[str, str], Estimate]:
+        """(row, column) → score with its interval."""
+        return {(row, column): Estimate(*score) for row, column, *score in self.cells}
+
+    def dense(self, part: Literal["value", "low", "high"] = "value") -> list[list[float | None]]:
+        """[rows][columns], None where nothing was measured; for a few rows and columns."""
+        found = self.estimates()
+        return [[getattr(found.get((row, c)), part, None) for c in self.columns] for row in self.rows]
+
+    @property
+    def values(self) -> list[list[float | None]]:
+        """:meth:`dense` values."""
+        return self.dense()
+
+    @property
+    def low(self) -> list[list[float | None]]:
+        """:meth:`dense` lower ends."""
+        return self.dense("low")
+
+    @property
+    def high(self) -> list[list[float | None]]:
+        """:meth:`dense` upper ends."""
+        return self.dense("high")
+
+
+def sparse(raw: dict[str, Any]) -> dict[str, Any]:
+    """A table of scores as an earlier version wrote it (rows of columns, with nulls) in today's form.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    rest = {key: value for key, value in raw.items() if key not in ("values", "low", "high")}
+    rows, columns, values = raw.get("rows") or [], raw.get("columns") or [], raw.get("values") or []
+    grids = [values, *(raw.get(end) or [[None] * len(columns)] * len(rows) for end in ("low", "high"))]
+    for name, grid in zip(("values", "low", "high"), grids, strict=True):
+        if len(grid) != len(rows) or any(len(row) != len(columns) for row in grid):
+            raise ValueError(f"`{name}` must be {len(rows)} rows of {len(columns)} columns")
+    cells = [
+        (row, column, *(grid[i][j] for grid in grids))
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+        if values[i][j] is not None
+    ]
+    return {**rest, "cells": cells}
 
 
 class Summary(Part):
-    """Numbers derived from one matrix."""
+    """Numbers derived from one metric's scores (:data:`everlearn.evaluation.quantities.QUANTITIES`)."""
 
     learnt: Estimates = {}
     """Just learnt against the base model; ≥ 0 is good."""
@@ -140,8 +186,8 @@ class StageCost(Part):
     """Last logged training loss."""
 
 
-class Cost(Part):
-    """Time and memory."""
+class Spent(Part):
+    """Time and memory that a run took."""
 
     seconds: Number = 0.0
     """Wall time of everything."""
@@ -202,13 +248,13 @@ class Results(RunFacts):
     """The whole stream, in order, learnt yet or not."""
     general: list[str] = []
     """Names of general sets."""
-    matrices: dict[str, Matrix] = {}
-    """By metric: bits_per_byte, loss, perplexity, accuracy, macro_f1."""
+    matrices: dict[str, ScoreTable] = {}
+    """By metric, in the order of :data:`everlearn.evaluation.metrics.METRICS`."""
     summary: dict[str, Summary] = {}
     """By metric."""
     study: Study = Study()
     """The causal study's perplexities."""
-    cost: Cost = Cost()
+    cost: Spent = Spent()
     """Time and memory."""
     mixture: list[Share] = []
     """What was mixed in."""
@@ -216,8 +262,16 @@ class Results(RunFacts):
     """Plain sentences worth reading."""
 
     def save(self, path: Path) -> None:
-        """Replace ``results.json`` atomically; `path` is the file."""
-        files.write_json(path, self.model_dump(mode="json"))
+        """Replace ``results.json`` atomically; `path` is the file. Every score is one line of it."""
+        raw = self.model_dump(mode="json")
+        scores = {f"scores of {name}": table["cells"] for name, table in raw["matrices"].items()}
+        for name, table in raw["matrices"].items():
+            table["cells"] = f"scores of {name}"
+        text = json.dumps(raw, indent=1, ensure_ascii=False, allow_nan=False)
+        for name, cells in scores.items():
+            lines = ",\n    ".join(json.dumps(cell, ensure_ascii=False, allow_nan=False) for cell in cells)
+            text = text.replace(f'"cells": {json.dumps(name)}', f'"cells": [\n    {lines}]' if cells else '"cells": []')
+        files.write_text(path, text + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Results:

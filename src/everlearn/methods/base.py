@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean
+from everlearn.evaluation.predictor import Predictor
 from everlearn.importance.scores import Normalisation
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.stage import Batch as Batch
@@ -346,10 +347,19 @@ class Method:
         """
         return model
 
+    def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
+        """At test: what answers in place of one checkpoint (an ensemble, a model that is chosen by the text).
+
+        `predictor` is the checkpoint with what :meth:`test_model` put back, or what the method before this one in the
+        recipe made of it. The default is the predictor as it is.
+        """
+        return predictor
+
     @property
     def tested_as_saved(self) -> bool:
         """Whether scores are of the plain checkpoint: whoever loads a stage's folder has what was measured."""
-        return type(self).test_model is Method.test_model
+        own = type(self)
+        return own.test_model is Method.test_model and own.test_predictor is Method.test_predictor
 
     def importance(self) -> UnitImportance | None:
         """What this method remembers of how much units matter, for ``everlearn analyse``; None: nothing."""

@@ -1,4 +1,4 @@
-"""What is measured in a run: the kinds of measures, and one measure's estimates for several runs."""
+"""One quantity's estimates for several runs, and which run is clearly better at it."""
 
 from __future__ import annotations
 
@@ -6,107 +6,20 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from everlearn.evaluation.quantities import QUANTITIES, Quantity
 from everlearn.evaluation.statistics import Floats, percentiles
 from everlearn.report.formatting import decimals
 from everlearn.report.runs import Estimate, number
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A measure of the summary: what it is called and which direction is good."""
-
-    key: str
-    title: str
-    higher_is_better: bool | None
-    """None: as the metric itself, for measures that are scores rather than changes."""
-    better: str
-    """What a run did that is clearly better at it: "forgot less"."""
-    worse: str
-    meaning: str
-    averaged: bool = True
-    """Whether its mean over columns means something; if not, each column is a measure of its own."""
-    gain: str = ""
-    """What a negative loss is called: where two runs both gained, neither "forgot more"."""
-
-
-KINDS = (
-    Kind(
-        "learnt",
-        "Learnt",
-        True,
-        "learnt more",
-        "learnt less",
-        "How much better the model is at a domain right after its stage than the base model was. More is better.",
-    ),
-    Kind(
-        "forgotten",
-        "Forgotten",
-        False,
-        "forgot less",
-        "forgot more",
-        "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
-        "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
-        gain="from later domains",
-    ),
-    Kind(
-        "forgotten_max",
-        "Forgotten, max form",
-        False,
-        "forgot less (max form)",
-        "forgot more (max form)",
-        "The same, counted from the best score that any stage had reached. Never below zero.",
-    ),
-    Kind(
-        "general_drift",
-        "General drift",
-        False,
-        "kept more general knowledge",
-        "lost more general knowledge",
-        "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
-        "base model was. Less is better.",
-        averaged=False,
-        gain="on general text",
-    ),
-    Kind(
-        "average",
-        "Average at the end",
-        None,
-        "scores higher on end tasks",
-        "scores lower on end tasks",
-        "The mean score at the end of the stream.",
-    ),
-    Kind(
-        "backward_transfer",
-        "Backward transfer",
-        True,
-        "transferred more to earlier domains",
-        "transferred less to earlier domains",
-        "How much later stages changed earlier domains for the better. Negative is forgetting.",
-    ),
-    Kind(
-        "forward_transfer",
-        "Forward transfer",
-        True,
-        "transferred more to later domains",
-        "transferred less to later domains",
-        "How much better a domain already was, just before its own stage, than in the base model.",
-    ),
-    Kind(
-        "forgetting_rate",
-        "Forgetting rate",
-        False,
-        "has the lower forgetting rate",
-        "has the higher forgetting rate",
-        "As the DAS paper defines it: the mean of what is forgotten over all domains but the last.",
-    ),
-)
+KINDS: tuple[Quantity, ...] = tuple(QUANTITIES.values())
+"""What is measured in a run, in the order of tables."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """One measure of one metric: an estimate for each run, and for each column that all runs share."""
 
-    kind: Kind
+    kind: Quantity
     metric: str
     title: str
     unit: str
@@ -119,7 +32,7 @@ class Measure:
     @property
     def signed(self) -> bool:
         """Whether this is a change, which is written with its sign, and not a score."""
-        return self.kind.higher_is_better is not None
+        return self.kind.signed
 
     @property
     def places(self) -> int:

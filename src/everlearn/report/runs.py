@@ -7,16 +7,19 @@ copied without its log can still be shown. What is absent is None here and "–"
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate, mean, number
+from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import read_json
+
+__all__ = ["Estimate", "Matrix", "Run", "clean", "from_results", "mean", "number", "read_run"]
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -32,119 +35,47 @@ def clean(value: Any) -> Any:
     return value
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number with its confidence interval; every part may be absent."""
-
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def read(cls, raw: Any) -> Estimate:
-        """From ``{"value", "low", "high"}``, a bare number or nothing."""
-        if isinstance(raw, Mapping):
-            return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
-        return cls(number(raw))
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None when an end or the value itself is absent."""
-        if self.value is None or self.low is None or self.high is None:
-            return None
-        return self.low, self.high
-
-    @property
-    def sign(self) -> int | None:
-        """+1 or -1 when the whole interval lies on that side of zero, 0 when it does not, None without an interval."""
-        if self.interval is None:
-            return None
-        low, high = self.interval
-        return 1 if low > 0 else -1 if high < 0 else 0
-
-    def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent estimates, with its interval from theirs.
-
-        The method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4): each
-        end of the interval takes the distances of the estimates to their own ends, so that skewed intervals stay
-        skewed. Two runs that are scored on the same text err in the same direction, which makes their true difference
-        *more* certain than this says: the interval is on the careful side.
-        """
-        if self.value is None or other.value is None:
-            return Estimate()
-        value = self.value - other.value
-        if self.interval is None or other.interval is None:
-            return Estimate(value)
-        (low, high), (other_low, other_high) = self.interval, other.interval
-        return Estimate(
-            value,
-            value - math.hypot(self.value - low, other_high - other.value),
-            value + math.hypot(high - self.value, other.value - other_low),
-        )
-
-
-def mean(estimates: Iterable[Estimate]) -> Estimate:
-    """The mean of independent estimates; its interval by the same rule as :meth:`Estimate.minus`."""
-    known = [estimate for estimate in estimates if estimate.value is not None]
-    if not known:
-        return Estimate()
-    value = sum(e.value or 0.0 for e in known) / len(known)
-    intervals = [(e.value or 0.0, *e.interval) for e in known if e.interval is not None]
-    if len(intervals) < len(known):
-        return Estimate(value)
-    below = math.sqrt(sum((middle - low) ** 2 for middle, low, _ in intervals)) / len(known)
-    above = math.sqrt(sum((high - middle) ** 2 for middle, _, high in intervals)) / len(known)
-    return Estimate(value, value - below, value + above)
-
-
 @dataclass(frozen=True)
 class Matrix:
-    """A score matrix R[i, j]: the score on column j after stage i; row 0 is the untouched base model."""
+    """One metric's scores R[i, j], where they were measured: the score on column j after stage i.
+
+    Row 0 is the untouched base model in a stream; rows of models that exist already are called what the user calls
+    them.
+    """
 
     metric: str
+    title: str
     unit: str
     higher_is_better: bool
     rows: list[str]
     columns: list[str]
-    values: list[list[Any]]
-    low: list[list[Any]]
-    high: list[list[Any]]
     task_domains: dict[str, str | None]
+    scores: dict[tuple[int, str], Estimate]
+    """(number of the row, column) → score with its interval."""
 
     @classmethod
     def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
-        """From one entry of ``matrices`` in results.json."""
+        """From one entry of ``matrices`` in results.json, as this or an earlier version wrote it."""
         unit = str(raw.get("unit") or "")
+        rows = [str(row) for row in raw.get("rows") or []]
+        columns = [str(column) for column in raw.get("columns") or []]
         return cls(
             metric,
+            str(raw.get("title") or metric.replace("_", " ").capitalize()),
             # A fraction is a plain number: nobody writes "0.71 fraction".
             "" if unit == "fraction" else unit,
             bool(raw.get("higher_is_better")),
-            [str(row) for row in raw.get("rows") or []],
-            [str(column) for column in raw.get("columns") or []],
-            raw.get("values") or [],
-            raw.get("low") or [],
-            raw.get("high") or [],
+            rows,
+            columns,
             dict(raw.get("task_domains") or {}),
+            _listed(raw["cells"], rows) if isinstance(raw.get("cells"), list) else _dense(raw, rows, columns),
         )
 
     def cell(self, row: int, column: str) -> Estimate:
         """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
-        if column not in self.columns or not self.rows:
+        if not self.rows:
             return Estimate()
-        i, j = row % len(self.rows), self.columns.index(column)
-
-        def pick(grid: list[list[Any]]) -> float | None:
-            return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
-
-        return Estimate(pick(self.values), pick(self.low), pick(self.high))
+        return self.scores.get((row % len(self.rows), column), Estimate())
 
     def own_stage(self, column: str) -> int | None:
         """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
@@ -156,7 +87,33 @@ class Matrix:
         before, after = self.cell(since, column).value, self.cell(row, column).value
         if before is None or after is None:
             return None
-        return before - after if self.higher_is_better else after - before
+        return QUANTITIES["forgotten"].at({"learnt": before, "final": after}, self.higher_is_better)
+
+
+def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
+    """Today's form: one entry a score."""
+    place = {label: position for position, label in enumerate(rows)}
+    found = {}
+    for cell in cells:
+        if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
+            found[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
+    return found
+
+
+def _dense(raw: Mapping[str, Any], rows: list[str], columns: list[str]) -> dict[tuple[int, str], Estimate]:
+    """Up to 0.1.0: rows of columns with nulls; what does not fit is absent."""
+
+    def pick(part: str, i: int, j: int) -> float | None:
+        grid = raw.get(part) or []
+        return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
+
+    found = {}
+    for i in range(len(rows)):
+        for j, column in enumerate(columns):
+            score = Estimate(*(pick(part, i, j) for part in ("values", "low", "high")))
+            if score.value is not None:
+                found[i, column] = score
+    return found
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ try:
 except ImportError:  # Windows has no flock; nothing else here needs it
     fcntl = None  # type: ignore[assignment]
 
+TIME = "_time.json"
+"""Beside the cells of a row: how long measuring them took; no cell can have this name."""
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+"""What a thinned stage is without."""
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
 
@@ -44,6 +48,7 @@ class RunFolder:
         self.results_file = self.path / "results.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.report_file = self.path / "report.html"
+        self.card_file = self.path / "README.md"
         self.sets = self.path / "evaluation" / "sets"
 
     # -- the whole run ----------------------------------------------------------------------------------------
@@ -124,6 +129,25 @@ class RunFolder:
                 "`everlearn resume` will learn them again from the last stage that is whole."
             )
         return True
+
+    def thin(self, index: int, domain: str) -> None:
+        """Remove the weights of a finished stage (`run.keep_stages`); what methods remember and facts are kept.
+
+        The seal is written first: a stage whose removal was interrupted is whole, and thinned again.
+        """
+        folder = self.stage(index, domain)
+        weights = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
+        if weights:
+            sealed = files.read_json(folder / files.SEAL)
+            names = {path.name for path in weights}
+            files.write_json(folder / files.SEAL, {name: mark for name, mark in sealed.items() if name not in names})
+            for path in weights:
+                path.unlink()
+
+    def without_weights(self, index: int, domain: str) -> bool:
+        """Whether a stage is finished and its weights were removed."""
+        folder = self.stage(index, domain)
+        return (folder / files.SEAL).is_file() and not any(folder.glob(WEIGHTS[0]))
 
     def checkpoint(self, index: int, domain: str, say: Any = None) -> Path | None:
         """The last whole checkpoint of an unfinished stage; damaged ones are named and passed over."""

@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 from everlearn.config.recipe import Data, Evaluation, Recipe, Run
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
+from everlearn.evaluation import CONFIGS
 from everlearn.methods import build, names
 from everlearn.methods.base import VARIANTS
 from everlearn.model.source import Model
@@ -141,6 +142,12 @@ def schema() -> dict[str, Any]:
     }
     for key in ("model", "general"):  # a bare path is short for {path: …}
         properties[key] = {**_described(properties[key]), "anyOf": [{"type": "string"}, *_choices(properties[key])]}
+    for kind, task in CONFIGS.items():
+        own = task.model_json_schema()
+        definitions |= own.pop("$defs", {})
+        definitions[f"end_task_{kind}"] = own
+    tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
+    properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
     properties["train"] = _training_schema(properties["train"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
 

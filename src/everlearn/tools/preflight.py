@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe, load
 from everlearn.data.documents import check_corpus
-from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, ModelError, RunError
+from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import load_model, load_tokenizer
 from everlearn.run.progress import Reporter
@@ -91,8 +91,8 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
         return f"{type(loaded[0]).__name__}, {sum(p.numel() for p in loaded[0].parameters()):,} parameters, float32"
 
     def objective() -> str:
-        _, chosen, kind, block_size = learner.setting(loaded[0])
-        return f"{chosen.name} on a model of kind {kind}, rows of {block_size} tokens"
+        format_ = learner.setting(loaded[0])
+        return f"{format_.objective.name} on a model of kind {format_.kind}, rows of {format_.block_size} tokens"
 
     def methods() -> str:
         learner.check_methods(loaded[0])
@@ -113,7 +113,7 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
             fits and readable and has_arguments,
         )
     for task in recipe.end_tasks:
-        checks(f"end task '{task.name}': files and labels", lambda task=task: _labels(task))  # type: ignore[misc]
+        checks(f"end task '{task.name}': files and labels", lambda task=task: make_task(task).check())  # type: ignore[misc]
     checks("disk space", lambda: _disk(learner, loaded[0]), fits and has_arguments)
 
 
@@ -151,11 +151,6 @@ def _rows(learner: ContinualLearner, name: str) -> str:
     if learner.recipe.general is not None and name == learner.recipe.general.name:
         return f"{rows}, {held_out}"
     return f"{rows}, {held_out}, {learner.steps(prepared.train):,} steps"
-
-
-def _labels(task: EndTask) -> str:
-    train, test = read_end_task(task)
-    return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
 
 
 def _disk(learner: ContinualLearner, model: PreTrainedModel) -> str:

@@ -1,0 +1,202 @@
+"""One cell of a run's scores: what a checkpoint did on a task, example by example. Everything else follows from these.
+
+``evaluation/stage-NN/<held-out set>.safetensors`` and ``evaluation/stage-NN/tasks/<end task>.safetensors``, where NN
+counts rows (00 is the base model). A file is made of tensors, one an outcome, and of facts as JSON in its header. Cells
+that earlier versions wrote (losses without a header, predictions as JSON) are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from everlearn import files
+from everlearn.errors import RunError
+
+TEXT, CLASSIFICATION = "text", "classification"
+"""The kinds that a file without a header can hold."""
+_HEADER, _PARTS = "everlearn", ("given", "outcomes")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Outcomes of one checkpoint on one task.
+
+    Attributes:
+        kind: of the task (:data:`everlearn.evaluation.task.KINDS`).
+        task: its name: a column.
+        row: label of the checkpoint: ``base``, the domain learnt last, or what the user calls it.
+        outcomes: what the model did: name → array whose *last* axis counts examples (held-out blocks, test examples),
+            as many in each; what is there for each fine-tuning has these on the axis before. Metrics read it.
+        given: what belongs to the examples, the same for every model: name → array [n]. Metrics read it too.
+        facts: what else a metric needs to know of the task, as JSON, the same for every model.
+        seeds: of the fine-tunings; one where nothing is random.
+        texts: what the model wrote, where it wrote, [n].
+        fingerprint: of the task and its examples; empty where it is not known (files of earlier versions).
+    """
+
+    kind: str
+    task: str
+    row: str
+    outcomes: Mapping[str, NDArray[Any]]
+    given: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0,)
+    texts: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        shapes = {name: array.shape for name, array in {**self.given, **self.outcomes}.items()}
+        if len({shape[-1] for shape in shapes.values()}) != 1:
+            raise ValueError(f"The outcomes of '{self.task}' count different examples: {shapes}.")
+
+    def __len__(self) -> int:
+        """Number of examples."""
+        return int(next(iter(self.outcomes.values())).shape[-1])
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """An outcome, or what is given."""
+        return self.outcomes[name] if name in self.outcomes else self.given[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.outcomes or name in self.given
+
+    def same_examples(self, other: Cell) -> bool:
+        """Whether both were measured on the same examples, so that they can be compared one by one."""
+        known = self.fingerprint and other.fingerprint
+        return (
+            self.kind == other.kind
+            and (self.fingerprint == other.fingerprint or not known)
+            and self.given.keys() == other.given.keys()
+            and all(np.array_equal(array, other.given[name]) for name, array in self.given.items())
+            and dict(self.facts) == dict(other.facts)
+        )
+
+    def save(self, path: Path) -> None:
+        """Replace the file atomically."""
+        tensors = {
+            f"{part}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+            for part in _PARTS
+            for name, array in getattr(self, part).items()
+        }
+        header = {
+            name: getattr(self, name) for name in ("kind", "task", "row", "facts", "seeds", "texts", "fingerprint")
+        }
+        files.save_tensors(path, tensors, {_HEADER: json.dumps(header)})
+
+    @classmethod
+    def load(cls, path: Path, row: str = "") -> Cell:
+        """Read what :meth:`save` wrote, or a cell of an earlier version.
+
+        Args:
+            path: the file.
+            row: label of the row, for a file that does not name it.
+
+        Raises:
+            RunError: the file is missing or damaged; the sentence names it.
+        """
+        if path.suffix == ".json":
+            return _old_predictions(path, row)
+        try:
+            with safe_open(path, "numpy") as file:
+                header = (file.metadata() or {}).get(_HEADER)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            if header is None:
+                return _old_losses(path, row, tensors)
+            parts: Any = {part: {} for part in _PARTS}
+            for name, array in tensors.items():
+                part, _, own = name.partition(".")
+                parts[part][own] = array
+            facts = json.loads(header)
+            seeds, texts = tuple(facts.pop("seeds")), tuple(facts.pop("texts"))
+            return cls(**facts, **parts, seeds=seeds, texts=texts)
+        except FileNotFoundError:
+            raise RunError(f"{path} is missing.") from None
+        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise RunError(f"{path} is damaged: {error}.") from error
+
+
+def text_cell(
+    nats: NDArray[Any], items: NDArray[Any], bytes_per_token: float, *, task: str = "", row: str = "", mark: str = ""
+) -> Cell:
+    """A held-out set's losses.
+
+    Args:
+        nats: sum of the negative log-likelihoods of each block's labels, [n].
+        items: number of labels of each block, [n].
+        bytes_per_token: UTF-8 bytes of the set's text per token.
+        task: the set.
+        row: label of the checkpoint.
+        mark: fingerprint of the set.
+    """
+    outcomes, given = {"nats": np.asarray(nats, np.float64)}, {"items": np.asarray(items, np.int64)}
+    facts = {"bytes_per_token": float(bytes_per_token)}
+    return Cell(TEXT, task, row, outcomes, given, facts, fingerprint=mark)
+
+
+def classification_cell(
+    truth: NDArray[Any],
+    predictions: NDArray[Any],
+    classes: NDArray[Any],
+    seeds: tuple[int, ...],
+    f1: str = "macro",
+    *,
+    task: str = "",
+    row: str = "",
+    mark: str = "",
+) -> Cell:
+    """Predictions of a checkpoint's fine-tunings.
+
+    Args:
+        truth: label numbers of the test set, [n].
+        predictions: predicted label numbers, [seeds, n].
+        classes: label numbers that the training set has, sorted.
+        seeds: seed of each fine-tuning.
+        f1: which F1 the metric ``f1`` takes for this task: macro or micro.
+        task: the end task.
+        row: label of the checkpoint.
+        mark: fingerprint of its labelled sets.
+    """
+    outcomes, given = {"predictions": np.asarray(predictions, np.int64)}, {"truth": np.asarray(truth, np.int64)}
+    facts = {"classes": np.asarray(classes).tolist(), "f1": f1}
+    return Cell(CLASSIFICATION, task, row, outcomes, given, facts, tuple(seeds), fingerprint=mark)
+
+
+def set_path(folder: Path, row: int, name: str) -> Path:
+    """Where a held-out set's cell of a row is kept; `folder` is the run's ``evaluation``."""
+    return folder / f"stage-{row:02d}" / f"{name}.safetensors"
+
+
+def task_path(folder: Path, row: int, name: str) -> Path:
+    """Where an end task's cell of a row is kept, or was by an earlier version; `folder` is the run's ``evaluation``."""
+    old = folder / f"stage-{row:02d}" / f"{name}.json"
+    return old if old.is_file() else folder / f"stage-{row:02d}" / "tasks" / f"{name}.safetensors"
+
+
+def _old_losses(path: Path, row: str, tensors: dict[str, NDArray[Any]]) -> Cell:
+    """Up to 0.1.0: ``nats``, ``items`` and ``bytes_per_token``; the set lies in ``sets/`` and gives the fingerprint."""
+    kept = path.parent.parent / "sets" / path.name
+    mark = files.digest(kept) if kept.is_file() else ""
+    found = text_cell(tensors["nats"], tensors["items"], float(tensors["bytes_per_token"]), mark=mark)
+    return replace(found, task=path.stem, row=row)
+
+
+def _old_predictions(path: Path, row: str) -> Cell:
+    """Up to 0.1.0: JSON."""
+    raw: Any = files.read_json(path)
+    try:
+        seeds = tuple(int(seed) for seed in raw["seeds"])
+        truth = np.asarray(raw["truth"], np.int64)
+        predictions = np.asarray(raw["predictions"], np.int64).reshape(len(seeds), len(truth))
+        f1 = "micro" if raw.get("f1") == "micro" else "macro"
+        return classification_cell(truth, predictions, raw["classes"], seeds, f1, task=path.stem, row=row)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}.") from None

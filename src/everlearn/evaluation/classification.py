@@ -1,0 +1,61 @@
+"""The kind of end task that fine-tunes a classifier (DAS, arXiv 2302.03241)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from everlearn.data.blocks import hash_of
+from everlearn.data.endtask import EndTask, LabelledSet, read_end_task
+from everlearn.evaluation.cell import CLASSIFICATION, Cell
+from everlearn.evaluation.endtasks import evaluate_task, steps_of
+from everlearn.evaluation.predictor import Predictor
+from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+
+
+@register_kind(EndTask)
+class Classification(Task):
+    """Fine-tunes a copy of the model on labelled text, once for each seed, and predicts the test part."""
+
+    kind = CLASSIFICATION
+    fine_tunes = True
+
+    def __init__(self, config: EndTask) -> None:
+        self.name, self.domain, self.config = config.name, config.domain, config
+
+    @cached_property
+    def sets(self) -> tuple[LabelledSet, LabelledSet]:
+        """Training and test part; raises ``DataError``."""
+        return read_end_task(self.config)
+
+    def check(self) -> str:
+        train, test = self.sets
+        return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
+
+    def fingerprint(self) -> str:
+        options = self.config.model_dump_json(exclude={"name", "domain", "train", "test"})
+        parts = [(part.texts, part.pairs, part.labels.tolist(), part.label_names) for part in self.sets]
+        return hash_of(self.kind, options, *parts)
+
+    def texts(self) -> Sequence[str]:
+        return self.sets[0].whole_texts()
+
+    def work(self, seeds: int) -> Work:
+        train, test = self.sets
+        steps = steps_of(self.config, train)
+        trained = seeds * steps * self.config.batch_size
+        return Work(units=seeds * steps, rows=seeds * len(test), trained=trained, tokens=self.config.max_length)
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        found = evaluate_task(
+            predictor,
+            conditions.tokenizer,
+            self.config,
+            *self.sets,
+            conditions.seeds,
+            device=conditions.device,
+            bf16=conditions.bf16,
+            progress=conditions.progress,
+        )
+        return replace(found, row=conditions.row, fingerprint=self.fingerprint())

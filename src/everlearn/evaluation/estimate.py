@@ -1,0 +1,80 @@
+"""A number with its confidence interval, and what can be done with two of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for everything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its 95 % confidence interval; every part may be absent (None)."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def read(cls, raw: Any) -> Estimate:
+        """From ``{"value", "low", "high"}``, a bare number or nothing; what is not finite is absent."""
+        if isinstance(raw, Mapping):
+            return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
+        return cls(number(raw))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends, or None when an end or the value itself is absent."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return self.low, self.high
+
+    @property
+    def sign(self) -> int | None:
+        """+1 or -1 when the whole interval lies on that side of zero, 0 when it does not, None without an interval."""
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    def minus(self, other: Estimate) -> Estimate:
+        """The difference of two independent estimates, with its interval from theirs.
+
+        The method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4): each
+        end of the interval takes the distances of the estimates to their own ends, so that skewed intervals stay
+        skewed. Two runs that are scored on the same text err in the same direction, which makes their true difference
+        *more* certain than this says: the interval is on the careful side.
+        """
+        if self.value is None or other.value is None:
+            return Estimate()
+        value = self.value - other.value
+        if self.interval is None or other.interval is None:
+            return Estimate(value)
+        (low, high), (other_low, other_high) = self.interval, other.interval
+        return Estimate(
+            value,
+            value - math.hypot(self.value - low, other_high - other.value),
+            value + math.hypot(high - self.value, other.value - other_low),
+        )
+
+
+def mean(estimates: Iterable[Estimate]) -> Estimate:
+    """The mean of independent estimates; its interval by the same rule as :meth:`Estimate.minus`."""
+    known = [estimate for estimate in estimates if estimate.value is not None]
+    if not known:
+        return Estimate()
+    value = sum(e.value or 0.0 for e in known) / len(known)
+    intervals = [(e.value or 0.0, *e.interval) for e in known if e.interval is not None]
+    if len(intervals) < len(known):
+        return Estimate(value)
+    below = math.sqrt(sum((middle - low) ** 2 for middle, low, _ in intervals)) / len(known)
+    above = math.sqrt(sum((high - middle) ** 2 for middle, _, high in intervals)) / len(known)
+    return Estimate(value, value - below, value + above)

@@ -1,0 +1,91 @@
+"""Held-out text as a task: fixed blocks of one domain or of the general text, kept for as long as the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from everlearn import files
+from everlearn.data.blocks import Column, PackedBlocks, Ragged
+from everlearn.evaluation.cell import TEXT, Cell, text_cell
+from everlearn.evaluation.perplexity import losses_of
+from everlearn.evaluation.predictor import Predictor
+from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out blocks of one domain or of the general text."""
+
+    blocks: PackedBlocks
+    bytes_per_token: float
+
+    def save(self, path: Path) -> None:
+        """Replace the file atomically."""
+        tensors = {"bytes_per_token": torch.tensor(self.bytes_per_token, dtype=torch.float64)}
+        for key, column in self.blocks.arrays.items():
+            if isinstance(column, Ragged):
+                tensors[f"{key}.values"] = torch.from_numpy(column.values.copy())
+                tensors[f"{key}.offsets"] = torch.from_numpy(column.offsets.copy())
+            else:
+                tensors[key] = torch.from_numpy(column.copy())
+        files.save_tensors(path, tensors)
+
+    @classmethod
+    def load(cls, path: Path) -> HeldOut:
+        """Read what :meth:`save` wrote."""
+        tensors = files.load_tensors(path)
+        width = float(tensors.pop("bytes_per_token"))
+        columns: dict[str, Column] = {}
+        for key in tensors:
+            name, _, part = key.partition(".")
+            if part == "values":
+                columns[name] = Ragged(tensors[key].numpy(), tensors[f"{name}.offsets"].numpy())
+            elif not part:
+                columns[name] = tensors[key].numpy()
+        return cls(PackedBlocks(columns, seed=0, name=path.stem), width)
+
+
+@register_kind()
+class HeldOutText(Task):
+    """Losses of the labels of held-out blocks.
+
+    Args:
+        path: where the blocks are kept (:meth:`HeldOut.save`); the file's content is the fingerprint.
+        domain: whose text it is; None for general text.
+    """
+
+    kind = TEXT
+
+    def __init__(self, path: Path, domain: str | None) -> None:
+        self.name, self.domain, self.path = path.stem, domain, path
+        self.held_out = HeldOut.load(path)
+
+    def check(self) -> str:
+        return f"{len(self.held_out.blocks):,} blocks"
+
+    def fingerprint(self) -> str:
+        return files.digest(self.path)
+
+    def texts(self) -> Sequence[str]:
+        raise NotImplementedError("held-out text is there as blocks already")
+
+    def work(self, seeds: int) -> Work:
+        blocks = self.held_out.blocks
+        return Work(units=len(blocks), rows=len(blocks), tokens=blocks.block_tokens or 0)
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        found = losses_of(
+            predictor,
+            self.held_out.blocks,
+            conditions.objective,
+            batch_size=conditions.batch_size,
+            device=conditions.device,
+            bf16=conditions.bf16,
+            progress=conditions.progress,
+        )
+        width, mark = self.held_out.bytes_per_token, self.fingerprint()
+        return text_cell(found.nats, found.items, width, task=self.name, row=conditions.row, mark=mark)

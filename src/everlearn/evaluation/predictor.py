@@ -1,0 +1,109 @@
+"""What is measured: whatever reads text and answers. One checkpoint is a predictor; so is an ensemble of them, a model
+that is chosen for each text, a checkpoint with a domain's adapter.
+
+A task asks a predictor and never looks inside; a method hands one back at test (:meth:`everlearn.methods.base.Method.
+test_predictor`). Whoever writes one overrides :meth:`Predictor.label_losses`, and of the others those that make sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import ModelError
+from everlearn.model.objectives import Objective
+
+Batch = Mapping[str, Tensor]
+Prepare = Callable[[nn.Module], nn.Module]
+"""Given a classifier before it is fine-tuned, returns the one to train: adapters, gates and prompts are put back."""
+Tune = Callable[[nn.Module, Prepare | None], nn.Module]
+"""Fine-tunes a copy of a checkpoint; returns the classifier, in evaluation mode."""
+
+
+class Predictor:
+    """Base of everything that can be measured. Nothing of it is trained by being asked."""
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        """Nats of each label, [B, K]; 0 where there is no label (:data:`everlearn.model.objectives.IGNORE`).
+
+        An ensemble mixes probabilities: ``-logsumexp(-losses of its members) + log(members)``.
+        """
+        raise self._cannot("gives no losses of labels")
+
+    def row_losses(self, batch: Batch) -> Tensor:
+        """Mean nats per label of each row, [B]."""
+        losses = self.label_losses(batch)
+        return losses.sum(1) / (batch["labels"] != -100).sum(1).clamp(min=1)
+
+    def fine_tuned(self, tune: Tune) -> Predictor:
+        """A predictor with :meth:`class_probabilities`: every model inside it is fine-tuned by `tune`."""
+        raise self._cannot("cannot be fine-tuned (`end_tasks` of kind classification)")
+
+    def class_probabilities(self, inputs: Batch) -> Tensor:
+        """Probabilities of the classes, [B, classes], of a predictor that was :meth:`fine_tuned`."""
+        raise self._cannot("was not fine-tuned to classify")
+
+    def generate(self, inputs: Batch, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
+        """Greedy continuations of the rows, without the prompt and without what follows the first id in `stop`.
+
+        Args:
+            inputs: ``input_ids`` [B, S] padded on the left (on the right for an encoder-decoder), ``attention_mask``.
+            max_new_tokens: at most so many for each row.
+            stop: ids that end an answer.
+        """
+        raise self._cannot("does not generate")
+
+    def _cannot(self, what: str) -> ModelError:
+        return ModelError(f"{type(self).__name__} {what}. Leave the task out, or test another method.")
+
+
+@dataclass(frozen=True)
+class Checkpoint(Predictor):
+    """One model, as it reads a text.
+
+    Attributes:
+        model: with its language-model head and whatever a method put in; or a classifier, when :meth:`fine_tuned`.
+        objective: scores its losses; None where it only classifies.
+        plain: the checkpoint without additions, of which a classifier is made; `model` itself when left out.
+        prepare: puts a method's additions into a classifier; None where there are none.
+    """
+
+    model: nn.Module
+    objective: Objective | None = None
+    plain: nn.Module | None = None
+    prepare: Prepare | None = None
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        return self._objective().forward(self.model, batch).losses
+
+    def row_losses(self, batch: Batch) -> Tensor:
+        return self._objective().per_sample_loss(self.model, batch)
+
+    def fine_tuned(self, tune: Tune) -> Predictor:
+        return replace(self, model=tune(self.model if self.plain is None else self.plain, self.prepare))
+
+    def class_probabilities(self, inputs: Batch) -> Tensor:
+        # In float64, so that no two logits become one probability.
+        return torch.softmax(self.model(**inputs).logits.float(), -1, dtype=torch.float64)
+
+    def _objective(self) -> Objective:
+        if self.objective is None:
+            raise self._cannot("has no objective")
+        return self.objective
+
+
+def models_of(predictor: Predictor) -> list[nn.Module]:
+    """The models inside, for what must be done to each: evaluation mode, the device."""
+    found: list[nn.Module] = []
+    for value in vars(predictor).values():
+        parts: Any = value if isinstance(value, list | tuple) else [value]
+        for part in parts:
+            if isinstance(part, nn.Module):
+                found.append(part)
+            elif isinstance(part, Predictor):
+                found += models_of(part)
+    return list(dict.fromkeys(found))

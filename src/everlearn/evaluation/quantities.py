@@ -1,0 +1,300 @@
+"""Learnt, forgotten, transferred: every number that is derived from scores, in one place.
+
+R[i, c] is the score of column c after i domains; row 0 is the untouched base model. With U = R where higher is better
+and U = −R where lower is better, a column of the domain learnt as number j, and T domains learnt so far:
+
+=================  ============================================  ==========================================
+quantity           column c of domain j                          source
+=================  ============================================  ==========================================
+learnt             U[j,c] − U[0,c]              for 1 ≤ j ≤ T    just learnt against the base model
+forgotten          U[j,c] − U[T,c]              for 1 ≤ j < T    DAS, arXiv 2302.03241, forgetting rate
+forgotten_max      max(U[j..T,c]) − U[T,c]      for 1 ≤ j < T    RWalk, arXiv 1801.10112, eq. 3, with m ≥ j
+backward_transfer  U[T,c] − U[j,c]              for 1 ≤ j < T    GEM, arXiv 1706.08840, eq. 3
+forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq. 4, against the base model
+forgetting_rate    as forgotten, the mean only  for 1 ≤ j < T    DAS
+general_drift      U[0,c] − U[T,c]              no domain        general text and tasks without a domain
+average            R[T,c]                       for 1 ≤ j ≤ T    GEM, eq. 2
+=================  ============================================  ==========================================
+
+One sign: forgotten and drift above 0 are bad, learnt and transfer above 0 are good, for every metric. A mean is the
+mean over all columns that the range of j names, and absent when one of them was not measured. The *max* form is never
+negative, so its interval does not reach below 0 even where nothing is forgotten; it takes the best of the rows that
+were measured, so it says less where few were (`evaluation.columns: own`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.statistics import Floats, percentiles
+
+MEAN = "mean"
+
+
+class Scores:
+    """U of one column: ``u[row]`` is its score there, NaN where it was not measured.
+
+    Args:
+        rows: the rows that were measured.
+        array: [..., len(rows)].
+    """
+
+    def __init__(self, rows: Sequence[int], array: Floats) -> None:
+        self.place = {row: position for position, row in enumerate(rows)}
+        self.array = array
+
+    def __getitem__(self, row: int) -> Floats:
+        if row not in self.place:
+            return np.full(self.array.shape[:-1], np.nan)
+        return np.asarray(self.array[..., self.place[row]])
+
+    def best(self, first: int, last: int) -> Floats:
+        """The largest of these rows, both included; a row in between may not have been measured."""
+        between = self.array[..., [place for row, place in self.place.items() if first <= row <= last]]
+        return np.asarray(np.where(np.isnan(between), -np.inf, between).max(-1, initial=-np.inf))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that is derived from the scores of a column.
+
+    Attributes:
+        key: its name in results.
+        title: as tables write it.
+        higher_is_better: its direction; None for a score, which has the metric's own.
+        better: what a run did that is clearly better at it.
+        worse: and one that is clearly worse.
+        meaning: a sentence or two for a reader.
+        applies: (j, T) → whether a column of stage j has it; j is None for a general column.
+        formula: (U, j, T) → the number.
+        averaged: whether a mean over columns makes sense; if not, each column is a number of its own.
+        columns: whether each column's own number is kept in results.
+        gain: what a negative loss is called: where two runs both gained, neither "forgot more".
+    """
+
+    key: str
+    title: str
+    higher_is_better: bool | None
+    better: str
+    worse: str
+    meaning: str
+    applies: Callable[[int | None, int], bool]
+    formula: Callable[[Scores, int, int], Floats]
+    averaged: bool = True
+    columns: bool = True
+    gain: str = ""
+
+    @property
+    def signed(self) -> bool:
+        """Whether it is a change, computed from U, and not a score as it is."""
+        return self.higher_is_better is not None
+
+    def of(self, scores: Scores, stage: int | None, last: int, higher_is_better: bool) -> Floats:
+        """The number of a column, from its scores R; which must apply to it."""
+        turned = self.signed and not higher_is_better
+        u = Scores(tuple(scores.place), -1.0 * scores.array) if turned else scores
+        return self.formula(u, stage or 0, last)
+
+    def at(self, moments: Mapping[Any, float], higher_is_better: bool) -> float:
+        """The number from ``base``, ``learnt`` (just learnt) and ``final`` scores alone; NaN where one is not known."""
+        known = {row: moments[name] for row, name in enumerate(("base", "learnt", "final")) if name in moments}
+        scores = Scores(tuple(known), np.array(list(known.values()), float))
+        return float(self.of(scores, 1, 2, higher_is_better))
+
+
+def _seen(j: int | None, last: int) -> bool:
+    return j is not None and 1 <= j <= last
+
+
+def _earlier(j: int | None, last: int) -> bool:
+    return j is not None and 1 <= j < last
+
+
+def _coming(j: int | None, last: int) -> bool:
+    return j is not None and 2 <= j <= last + 1
+
+
+def _general(j: int | None, last: int) -> bool:
+    return j is None and last > 0
+
+
+def _forgotten(u: Scores, j: int, last: int) -> Floats:
+    return u[j] - u[last]
+
+
+def _forgotten_max(u: Scores, j: int, last: int) -> Floats:
+    return np.asarray(np.where(np.isnan(u[j]), np.nan, u.best(j, last)) - u[last])
+
+
+QUANTITIES: dict[str, Quantity] = {
+    each.key: each
+    for each in (
+        Quantity(
+            "learnt",
+            "Learnt",
+            True,
+            "learnt more",
+            "learnt less",
+            "How much better the model is at a domain right after its stage than the base model was. More is better.",
+            _seen,
+            lambda u, j, last: u[j] - u[0],
+        ),
+        Quantity(
+            "forgotten",
+            "Forgotten",
+            False,
+            "forgot less",
+            "forgot more",
+            "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
+            "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
+            _earlier,
+            _forgotten,
+            gain="from later domains",
+        ),
+        Quantity(
+            "forgotten_max",
+            "Forgotten, max form",
+            False,
+            "forgot less (max form)",
+            "forgot more (max form)",
+            "The same, counted from the best score that any stage had reached. Never below zero.",
+            _earlier,
+            _forgotten_max,
+        ),
+        Quantity(
+            "general_drift",
+            "General drift",
+            False,
+            "kept more general knowledge",
+            "lost more general knowledge",
+            "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
+            "base model was. Less is better.",
+            _general,
+            lambda u, j, last: u[0] - u[last],
+            averaged=False,
+            gain="on general text",
+        ),
+        Quantity(
+            "average",
+            "Average at the end",
+            None,
+            "scores higher on end tasks",
+            "scores lower on end tasks",
+            "The mean score at the end of the stream.",
+            _seen,
+            lambda r, j, last: r[last],
+            columns=False,
+        ),
+        Quantity(
+            "backward_transfer",
+            "Backward transfer",
+            True,
+            "transferred more to earlier domains",
+            "transferred less to earlier domains",
+            "How much later stages changed earlier domains for the better. Negative is forgetting.",
+            _earlier,
+            lambda u, j, last: -_forgotten(u, j, last),
+        ),
+        Quantity(
+            "forward_transfer",
+            "Forward transfer",
+            True,
+            "transferred more to later domains",
+            "transferred less to later domains",
+            "How much better a domain already was, just before its own stage, than in the base model.",
+            _coming,
+            lambda u, j, last: u[j - 1] - u[0],
+        ),
+        Quantity(
+            "forgetting_rate",
+            "Forgetting rate",
+            False,
+            "has the lower forgetting rate",
+            "has the higher forgetting rate",
+            "As the DAS paper defines it: the mean of what is forgotten over all domains but the last.",
+            _earlier,
+            _forgotten,
+            columns=False,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One task's scores under one metric, at the rows where it was measured.
+
+    Attributes:
+        name: the task's.
+        stage: the row at which its domain has just been learnt; None for a general column.
+        rows: numbers of the rows.
+        values: [rows].
+        samples: of the bootstrap, [resamples, rows]; the rows are resampled together (paired), columns independently.
+    """
+
+    name: str
+    stage: int | None
+    rows: tuple[int, ...]
+    values: Floats
+    samples: Floats
+
+
+class Derivation:
+    """Takes one metric's columns one after another and keeps what follows from them; no bootstrap is held but sums.
+
+    Args:
+        last: T, how many domains have been learnt at the last row.
+        higher_is_better: the metric's direction.
+    """
+
+    def __init__(self, last: int, higher_is_better: bool) -> None:
+        self.last, self.higher_is_better = last, higher_is_better
+        self.found: dict[str, dict[str, Estimate]] = {key: {} for key in QUANTITIES}
+        self.values: dict[str, list[Floats]] = {}
+        self.sums: dict[str, Floats] = {}
+
+    def add(self, column: Column) -> None:
+        """Take in one column."""
+        with np.errstate(invalid="ignore"):  # perplexities too large for a float
+            for key, quantity in QUANTITIES.items():
+                if not quantity.applies(column.stage, self.last):
+                    continue
+                value, samples = (
+                    quantity.of(Scores(column.rows, part), column.stage, self.last, self.higher_is_better)
+                    for part in (column.values, column.samples)
+                )
+                own = estimate(value, samples) if quantity.columns else None
+                if own is not None:
+                    self.found[key][column.name] = own
+                if quantity.averaged:
+                    self.values.setdefault(key, []).append(value)
+                    self.sums[key] = self.sums.get(key, np.zeros(1)) + samples
+
+    def summary(self) -> dict[str, dict[str, Estimate]]:
+        """Quantity → column (and ``mean``) → estimate; absent where not known."""
+        with np.errstate(invalid="ignore"):
+            for key, values in self.values.items():
+                if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))) is not None:
+                    self.found[key][MEAN] = mean
+        return self.found
+
+
+def summarise(columns: Iterable[Column], last: int, higher_is_better: bool) -> dict[str, dict[str, Estimate]]:
+    """Every quantity of one metric, each with its interval."""
+    derivation = Derivation(last, higher_is_better)
+    for column in columns:
+        derivation.add(column)
+    return derivation.summary()
+
+
+def estimate(value: Floats | float, samples: Floats) -> Estimate | None:
+    """A finite number with its percentile interval, or None."""
+    if not np.isfinite(value):
+        return None
+    low, high = (float(end) if np.isfinite(end) else None for end in percentiles(samples))
+    return Estimate(float(value), low, high)

@@ -1,0 +1,171 @@
+"""What is measured: held-out text, and the kinds of end tasks that a recipe may name, each registered by one class.
+
+A kind is one file: options (a :class:`~everlearn.data.endtask.TaskConfig`), how its examples are read, and how a
+:class:`~everlearn.evaluation.predictor.Predictor` is asked. What it leaves are the outcomes of every example, in a
+:class:`~everlearn.evaluation.cell.Cell`; scores are made of these by :mod:`everlearn.evaluation.metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from pydantic import ValidationError
+
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.predictor import Predictor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from everlearn.data.endtask import TaskConfig
+    from everlearn.model.objectives import Objective
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a task is measured: the same for every checkpoint of a run.
+
+    Attributes:
+        row: label of the checkpoint.
+        tokenizer: of the model.
+        objective: of the run, with the seed of its masks.
+        batch_size: rows per forward pass (`evaluation.batch_size`).
+        seeds: of the fine-tunings, where a task fine-tunes.
+        device: to measure on.
+        bf16: compute in bfloat16 (autocast); weights stay float32.
+        progress: told how much of :attr:`Work.units` is done.
+    """
+
+    row: str
+    tokenizer: PreTrainedTokenizerBase
+    objective: Objective
+    batch_size: int
+    seeds: tuple[int, ...] = (0,)
+    device: torch.device | str = "cpu"
+    bf16: bool = False
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What measuring one checkpoint on a task takes, for ``everlearn plan`` and progress bars.
+
+    Attributes:
+        units: how often progress is told.
+        rows: sequences that go through the model forward only; a generated token counts as one.
+        trained: sequences that go forward and backward (fine-tuning).
+        tokens: length of a sequence, about.
+    """
+
+    units: int
+    rows: int = 0
+    trained: int = 0
+    tokens: int = 0
+
+    @property
+    def forward_tokens(self) -> int:
+        """In units of a token's forward pass; a backward pass counts twice."""
+        return (self.rows + 3 * self.trained) * self.tokens
+
+
+class Task:
+    """Base of everything that can be measured on a checkpoint; a subclass is a kind.
+
+    Class attributes:
+        kind: the word in recipes (`end_tasks: - {kind: …}`) and cells.
+        fine_tunes: whether copies of a checkpoint are fine-tuned, one for each seed (`evaluation.end_task_seeds`).
+    """
+
+    kind: ClassVar[str]
+    fine_tunes: ClassVar[bool] = False
+
+    name: str
+    domain: str | None
+    """Whose knowledge it measures; None for general text and general tasks."""
+
+    def check(self) -> str:
+        """What there is, in words; raises ``DataError`` for examples that cannot be read or used."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        """Of everything about the task that a score depends on, but for the model."""
+        raise NotImplementedError
+
+    def texts(self) -> Sequence[str]:
+        """Unlabelled text of the task, from which a method may recognise a domain."""
+        raise NotImplementedError
+
+    def work(self, seeds: int) -> Work:
+        """What measuring one checkpoint takes."""
+        raise NotImplementedError
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        """Outcomes of every example."""
+        raise NotImplementedError
+
+
+T = TypeVar("T", bound=type[Task])
+KINDS: dict[str, type[Task]] = {}
+"""Every kind of cell."""
+CONFIGS: dict[str, type[TaskConfig]] = {}
+"""The kinds that a recipe's `end_tasks` may name, with their options."""
+
+
+def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
+    """Make a kind known to cells; with a `config` (whose ``kind`` has the kind's name as default) also to recipes.
+
+    A kind with a config is made from it: ``cls(config)``.
+    """
+
+    def known(cls: T) -> T:
+        KINDS[cls.kind] = cls
+        if config is not None:
+            CONFIGS[cls.kind] = config
+        return cls
+
+    return known
+
+
+def task_config(raw: Any, key: str) -> TaskConfig:
+    """Checked options of an end task as a recipe has it; `kind` decides which.
+
+    Args:
+        raw: the mapping.
+        key: where it stands, for the error: ``end_tasks.0``.
+
+    Raises:
+        RecipeError: the kind or an option is unknown, or a value is not allowed.
+    """
+    if not isinstance(raw, dict):
+        return raw if raw.__class__ in CONFIGS.values() else _refused(f"`{key}` must be a mapping (got {raw!r}).")
+    kind = raw.get("kind", "classification")
+    if kind not in CONFIGS:
+        _refused(f"`{key}.kind`: there is no kind of end task '{kind}'.{did_you_mean(str(kind), CONFIGS)}")
+    try:
+        return CONFIGS[kind].model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join([key, *(str(part) for part in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            near = did_you_mean(str(first["loc"][-1]), CONFIGS[kind].model_fields)
+            raise RecipeError(f"Unknown key `{at}` (an end task of kind {kind}).{near}") from None
+        if first["type"] == "missing":
+            raise RecipeError(f"The recipe needs `{at}`.") from None
+        message = first["msg"].removeprefix("Value error, ")
+        shown = "" if isinstance(first.get("input"), dict | list) else f" (got {first.get('input')!r})"
+        raise RecipeError(f"`{at}`: {message[0].upper()}{message[1:]}{shown}.") from None
+
+
+def make_task(config: TaskConfig) -> Task:
+    """The task of a recipe's end task."""
+    make: Any = KINDS[config.kind]
+    task: Task = make(config)
+    return task
+
+
+def _refused(sentence: str) -> Any:
+    raise RecipeError(sentence)

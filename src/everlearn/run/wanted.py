@@ -1,0 +1,59 @@
+"""Which cells a run measures: `evaluation.columns` for held-out text, `evaluation.end_tasks` for end tasks.
+
+=========  ====================  ==========================================  ====================================
+columns    base model (row 0)    after domain i (row i < T)                  after the last domain (row T)
+=========  ====================  ==========================================  ====================================
+``own``    everything            domain i, general                           everything: all domains are seen
+``seen``   everything            domains 1 … i, general                      everything
+``all``    everything            everything                                  everything
+=========  ====================  ==========================================  ====================================
+
+Of T domains these are about 3 T, T²/2 and T² cells. What was learnt and forgotten follows from each of them; forward
+transfer needs ``all`` (the score right before a domain's own stage), and the max form of forgetting sees under ``own``
+the own stage and the end only. With ``learn`` there is a new last row; what the row before holds more than it would
+have to is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from everlearn.config.recipe import Recipe
+from everlearn.data.endtask import TaskConfig
+
+
+def held_out_names(recipe: Recipe) -> list[str]:
+    """Domains that hold something out, then the general text if it does."""
+    general = [recipe.general] if recipe.general is not None else []
+    return [domain.name for domain in (*recipe.domains, *general) if domain.validation]
+
+
+def wanted_sets(recipe: Recipe, row: int) -> list[str]:
+    """Held-out sets that are scored after `row` domains; 0 is the base model."""
+    domains = [domain.name for domain in recipe.domains]
+    if row in (0, len(domains)) or recipe.evaluation.columns == "all":
+        return held_out_names(recipe)
+    return _but_for(recipe, [*domains[row:], *(domains[: row - 1] if recipe.evaluation.columns == "own" else [])])
+
+
+def sets_inside(recipe: Recipe, index: int) -> list[str]:
+    """Held-out sets that are scored inside the stage of domain `index` (`evaluation.every`)."""
+    domains = [domain.name for domain in recipe.domains]
+    if recipe.evaluation.columns == "all":
+        return held_out_names(recipe)
+    return _but_for(recipe, [*domains[index:], *(domains[: index - 1] if recipe.evaluation.columns == "own" else [])])
+
+
+def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
+    """End tasks that are measured after `row` domains."""
+    last = len(recipe.domains)
+    if row in (0, last) or recipe.evaluation.end_tasks == "every":
+        return list(recipe.end_tasks)
+    if recipe.evaluation.end_tasks == "final":
+        return []
+    return [task for task in recipe.end_tasks if task.domain == recipe.domains[row - 1].name]
+
+
+def _but_for(recipe: Recipe, left_out: Iterable[str]) -> list[str]:
+    unwanted = set(left_out)
+    return [name for name in held_out_names(recipe) if name not in unwanted]
