@@ -18,10 +18,10 @@ from typing import Any
 from everlearn.benchmarking import CellResult, Entry, Grid, load_results, load_settings
 from everlearn.benchmarking.entries import entry_of
 from everlearn.benchmarking.summary import Line, summarise
+from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
 from everlearn.model.loading import quiet
 from everlearn.report.formatting import fixed
-from everlearn.report.runs import Estimate
 from everlearn.run.progress import Terminal
 from everlearn.suites import find_suite
 
