@@ -99,7 +99,9 @@ def page(comparison: Comparison) -> str:
 
 def _top(comparison: Comparison) -> list[Plate]:
     """The picture that needs no reading: runs against each other, or what one run gained and kept."""
-    learnt, forgotten, gained = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained"))
+    learnt, forgotten, gained = (
+        comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained")
+    )
     if learnt is None:
         return []
     chosen, nothing = recommended(comparison), (Estimate(),) * len(comparison.pools)
@@ -176,9 +178,7 @@ def _task_table(comparison: Comparison, metric: str) -> Table:
     shown = comparison.ranking[:SERIES]
     matrices = comparison.matrices(metric)
     tasks = [column for column in matrices[0].columns if all(column in matrix.columns for matrix in matrices)]
-    bases = {
-        pool: [comparison.over_seeds(metric, pool, lambda m, t=t: m.cell(0, t).value) for t in tasks] for pool in shown
-    }  # type: ignore[misc]
+    bases = {pool: [comparison.over_seeds(metric, pool, lambda m, t=t: m.cell(0, t).value) for t in tasks] for pool in shown}  # type: ignore[misc]
     same = all(base == bases[shown[0]] for base in bases.values())
     columns = (
         [("Base model", bases[shown[0]])] if same else [(f"{comparison.labels[p]}, base", bases[p]) for p in shown]

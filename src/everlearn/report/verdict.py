@@ -118,9 +118,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         sentences.append(f"General text ({column}) {change}: {_value(measure, estimate)}.")
         left = gained.estimates[run].value if gained is not None else None
         if left is not None and left > 0 and estimate.sign == 1 and (estimate.value or 0.0) > left:
-            sentences[-1] = (
-                sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
-            )
+            sentences[-1] = sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
     return sentences
 
 

@@ -37,9 +37,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             continue
         stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}
         marks = sorted(stages_of) if len(stages_of) == 1 else []
-        ends = ", ".join(
-            f"{comparison.labels[comparison.ranking[s.series]]} ends at {fmt.fixed(s.y[-1])}" for s in lines
-        )
+        ends = ", ".join(f"{comparison.labels[comparison.ranking[s.series]]} ends at {fmt.fixed(s.y[-1])}" for s in lines)
         numbers = f"{unit} after each stage: {ends}."
         yield from curves(Curves(unit, lines, domain, numbers, marks=marks, small=True, x_label="stage"))
 

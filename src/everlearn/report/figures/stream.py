@@ -37,7 +37,9 @@ def _forgotten(matrix: Matrix, stage: int) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
-def _along(comparison: Comparison, score: Callable[[Matrix, int], float | None], caption: str) -> Iterator[Plate]:
+def _along(
+    comparison: Comparison, score: Callable[[Matrix, int], float | None], caption: str
+) -> Iterator[Plate]:
     metric = comparison.lead
     if metric is None:
         return
@@ -47,9 +49,7 @@ def _along(comparison: Comparison, score: Callable[[Matrix, int], float | None],
         y = [comparison.over_seeds(metric, pool, lambda matrix, s=s: score(matrix, s)) for s in stages]  # type: ignore[misc]
         if any(value is not None for value in y):
             lines.append(Line(rank, stages, y))
-            said.append(
-                f"{comparison.labels[pool]} {fmt.fixed(next(v for v in reversed(y) if v is not None), 3, True)}"
-            )
+            said.append(f"{comparison.labels[pool]} {fmt.fixed(next(v for v in reversed(y) if v is not None), 3, True)}")
     if not lines:
         return
     # Names on the stage axis only where a stage is the same domain in every run.
