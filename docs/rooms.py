@@ -75,10 +75,12 @@ def room_of(file: str, rooms: Iterable[str]) -> str | None:
 
 
 def folders(graph: Graph) -> Graph:
-    """The same arrows between folders; a file at the top stands for itself."""
+    """The same arrows between folders; a file at the top stands for itself, a folder inside a folder is a part of it."""
     found: Graph = defaultdict(set)
     for file, others in graph.items():
-        found[_folder(file)] |= {_folder(other) for other in others} - {_folder(file)}
+        own = _folder(file)
+        found[own] |= {other for other in map(_folder, others) if not f"{own}/".startswith(f"{other}/")}
+        found[own] -= {other for other in found[own] if other.startswith(f"{own}/")}
     return dict(found)
 
 
