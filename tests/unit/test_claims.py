@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult, Scores
+from everlearn.benchmarking.cells import CellResult, TaskScores
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.benchmarking.crossed import crossed_mean, holm
@@ -47,7 +47,7 @@ def cell(
         learnt = final + (lost if task != domains[-1] else 0.0)
         values = {"base": base, "learnt": learnt, "final": final}
         tasks[task] = {
-            moment: Scores(accuracy=[value / 2, value / 2], macro_f1=[value], f1=[value - 0.01, value + 0.01])
+            moment: TaskScores(accuracy=[value / 2, value / 2], macro_f1=[value], f1=[value - 0.01, value + 0.01])
             for moment, value in values.items()
         }
         bits[task] = {"base": 3.0, "learnt": 2.0 - final, "final": 2.0 - final + lost * (task != domains[-1])}

@@ -4,13 +4,13 @@ from html.parser import HTMLParser
 
 import pytest
 import report_fixture
+from everlearn.report.sections import curve, starts
 from report_fixture import results, write_run
 
 from everlearn.errors import RunError
 from everlearn.report import compare, page, write_report
 from everlearn.report.formatting import flatten
 from everlearn.report.runs import read_run
-from everlearn.report.sections import curve, starts
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 NASTY = '"><script>alert(1)</script>&amp;$x$\u202e'

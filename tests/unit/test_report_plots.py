@@ -1,10 +1,10 @@
 import re
 import xml.etree.ElementTree as ElementTree
 
+from everlearn.report.plots import Series, dot_whisker, labelled, lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everlearn.report.plots import Series, dot_whisker, labelled, lines
 from everlearn.report.runs import Estimate, clean
 
 NAMES = st.text(min_size=1, max_size=20).map(clean).map(lambda name: " ".join(name.split()) or "x")

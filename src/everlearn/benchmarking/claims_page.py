@@ -14,7 +14,7 @@ from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of
 from everlearn.errors import RecipeError
 from everlearn.report import formatting as fmt
-from everlearn.report.tables import Cell, Table, escape_markdown, markdown_table
+from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
 from everlearn.suites import Suite
 from everlearn.suites.claims import Number, Question
 
@@ -80,8 +80,8 @@ def summary(judged: Sequence[Judged]) -> Table:
     rows = []
     for number, each in enumerate(judged, 1):
         counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
-        counted = [Cell(str(counts[verdict])) for verdict in verdicts]
-        rows.append((f"{number}. {each.claim.sentence}", (Cell(f"**{each.verdict}**"), *counted)))
+        counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
+        rows.append((f"{number}. {each.claim.sentence}", (TableCell(f"**{each.verdict}**"), *counted)))
     tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
     asked = sum(len(each.findings) for each in judged)
     caption = (
@@ -117,14 +117,14 @@ def question(asked: Question, titles: Mapping[str, str]) -> str:
     return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
 
 
-def _cells(finding: Finding) -> list[Cell]:
+def _cells(finding: Finding) -> list[TableCell]:
     scale, places = _scale(finding.question)
     shown = [None if x is None else scale * x for x in vars(finding.difference).values()]
     difference = fmt.estimate(type(finding.difference)(*shown), places, signed=True)
     sides = " / ".join(fmt.fixed(scale * side, places) for side in finding.sides) or fmt.MISSING
     size = f"{len(finding.runs)} × {finding.tasks}" if finding.runs else fmt.MISSING
     texts = (sides, difference, _p(finding.p_value), _p(finding.adjusted), size, finding.verdict)
-    return [Cell(text) for text in texts]
+    return [TableCell(text) for text in texts]
 
 
 def _scale(asked: Question) -> tuple[float, int]:

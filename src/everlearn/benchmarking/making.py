@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, Scores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, TaskScores, bits_of, measured_sets, scores_of
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import is_held_out
@@ -166,7 +166,7 @@ def held_out_names(recipe: Recipe) -> list[str]:
     return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
 
 
-def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
+def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, TaskScores]:
     return {moment: scores_of(Cell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
 
 

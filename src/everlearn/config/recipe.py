@@ -77,7 +77,7 @@ class Evaluation(Group):
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
 
 
-class Run(Group):
+class RunSettings(Group):
     """Where the run is kept and what makes it random."""
 
     name: str = "run"
@@ -132,7 +132,7 @@ class Recipe(Group):
     """`transformers.TrainingArguments` by their own names, for each domain."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
-    run: Run = Run()
+    run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
     @field_validator("method")
@@ -324,6 +324,6 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "general": General,
         "data": Data,
         "evaluation": Evaluation,
-        "run": Run,
+        "run": RunSettings,
     }
     return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from everlearn.config.recipe import Data, Evaluation, Recipe, Run
+from everlearn.config.recipe import Data, Evaluation, Recipe, RunSettings
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
@@ -203,7 +203,7 @@ def commented_recipe() -> str:
         _group("data", Data),
         _training(),
         _group("evaluation", Evaluation),
-        _group("run", Run),
+        _group("run", RunSettings),
     ]
     return "\n".join(parts)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
-from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.runs import Matrix
 
@@ -48,7 +48,7 @@ def _along(
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
         y = [comparison.over_seeds(metric, pool, lambda matrix, s=s: score(matrix, s)) for s in stages]  # type: ignore[misc]
         if any(value is not None for value in y):
-            lines.append(Line(rank, stages, y))
+            lines.append(Curve(rank, stages, y))
             said.append(f"{comparison.labels[pool]} {fmt.fixed(next(v for v in reversed(y) if v is not None), 3, True)}")
     if not lines:
         return
