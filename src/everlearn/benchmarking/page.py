@@ -253,10 +253,8 @@ class Sheet:
 
     def _standing(self) -> list[Plate]:
         """Learning against forgetting on held-out text, the best at the end first."""
-        at_end = {line.entry: line.numbers["bits"].value for line in self.lines if "bits" in line.numbers}
-        ranked = sorted(
-            (line for line in self.lines if at_end.get(line.entry) is not None), key=lambda x: at_end[x.entry]
-        )
+        measured = [line for line in self.lines if "bits" in line.numbers]
+        ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
         runs = tuple(
             Standing(
                 line.title,

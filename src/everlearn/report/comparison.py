@@ -83,6 +83,10 @@ class Comparison:
         known = [value for value in found if value is not None]
         return sum(known) / len(known) if found and len(known) == len(found) else None
 
+    def score(self, metric: str, pool: int, row: int, column: str) -> float | None:
+        """The mean score of a pool's runs; None where one of them was not measured."""
+        return self.over_seeds(metric, pool, lambda matrix: matrix.cell(row, column).value)
+
     def measure(self, metric: str | None, key: str) -> Measure | None:
         """A measure by its quantity, or None when no run has it."""
         return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)

@@ -118,7 +118,9 @@ class Drawing:
         end = f"><title>{escape(title)}</title></path>" if title else "/>"
         self.add(f'<path d="{data}" style="{style}"{end}')
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, stroke: str = RULE, width: float = 1, dash: str = "") -> None:
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, stroke: str = RULE, width: float = 1, dash: str = ""
+    ) -> None:
         """A straight line."""
         self.path(f"M{px(x1)},{px(y1)}L{px(x2)},{px(y2)}", stroke, width=width, dash=dash)
 

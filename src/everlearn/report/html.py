@@ -37,7 +37,7 @@ _WORDS = (
     ("Score matrix", "The score on each set (columns) after each stage (rows); row 0 is the untouched base model."),
     ("Interval", "From resampling the held-out text (bootstrap): how far another sample of the same text could move "
      "the number, 95 times of 100. Another seed is another run and is not covered; where one recipe ran with several "
-     "seeds the numbers are means over these, and the intervals (Student's t) say how far another seed could move them. "
+     "seeds the numbers are means over these, and the intervals (Student's t) say how far other seeds could move them. "
      "The difference of two runs takes the same seeds, or the same text, for both where that can be had; otherwise it "
      "takes the two intervals as independent (Zou and Donner, 2008), which is the careful side."),
 )  # fmt: skip
@@ -99,9 +99,7 @@ def page(comparison: Comparison) -> str:
 
 def _top(comparison: Comparison) -> list[Plate]:
     """The picture that needs no reading: runs against each other, or what one run gained and kept."""
-    learnt, forgotten, gained = (
-        comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained")
-    )
+    learnt, forgotten, gained = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained"))
     if learnt is None:
         return []
     chosen, nothing = recommended(comparison), (Estimate(),) * len(comparison.pools)
@@ -121,7 +119,8 @@ def _top(comparison: Comparison) -> list[Plate]:
     first = comparison.ranking[0]
     left = gained.columns if gained else {}
     domains = tuple(
-        DomainBalance(name, found[first].value, left.get(name, nothing)[first].value) for name, found in learnt.columns.items()
+        DomainBalance(name, found[first].value, left.get(name, nothing)[first].value)
+        for name, found in learnt.columns.items()
     )
     return draw("balance", Balance(domains, learnt.unit))
 
@@ -178,7 +177,7 @@ def _task_table(comparison: Comparison, metric: str) -> Table:
     shown = comparison.ranking[:SERIES]
     matrices = comparison.matrices(metric)
     tasks = [column for column in matrices[0].columns if all(column in matrix.columns for matrix in matrices)]
-    bases = {pool: [comparison.over_seeds(metric, pool, lambda m, t=t: m.cell(0, t).value) for t in tasks] for pool in shown}  # type: ignore[misc]
+    bases = {pool: [comparison.score(metric, pool, 0, task) for task in tasks] for pool in shown}
     same = all(base == bases[shown[0]] for base in bases.values())
     columns = (
         [("Base model", bases[shown[0]])] if same else [(f"{comparison.labels[p]}, base", bases[p]) for p in shown]

@@ -114,5 +114,6 @@ class Measure:
     @property
     def ranking(self) -> Sequence[int]:
         """Pools that have a number, the best one first; ties as they were given."""
-        values = [(position, e.value) for position, e in enumerate(self.estimates) if e.value is not None]
-        return [position for position, _ in sorted(values, key=lambda each: -each[1] if self.higher_is_better else each[1])]
+        sign = -1.0 if self.higher_is_better else 1.0
+        values = {position: sign * e.value for position, e in enumerate(self.estimates) if e.value is not None}
+        return sorted(values, key=lambda position: values[position])

@@ -63,7 +63,7 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    # A method's title says most; where several have it they add what they do not share, then their names, then a number.
+    # A method's title says most; where several have it they add what they do not share, their names or a number.
     titles = [runs[0].title for runs in groups]
     names = []
     for title, runs in zip(titles, groups, strict=True):

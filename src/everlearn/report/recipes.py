@@ -47,7 +47,7 @@ def work(run: Run) -> dict[str, float]:
 
 
 def unlike(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
-    """What differs between these runs: key → each run's value; empty where they differ in nothing but method and seed."""
+    """What differs between these runs besides method and seed: key → each run's value."""
     found: dict[str, tuple[str, ...]] = {}
     each = [settings(run) for run in runs]
     known = all(run.recipe for run in runs)

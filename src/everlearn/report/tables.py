@@ -57,9 +57,9 @@ def heading(measure: Measure) -> str:
 
 
 def headline_table(comparison: Comparison) -> Table:
-    """Runs, the best at the end first × at the end against the base model, learnt, forgotten, general drift, end tasks."""
+    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks."""
     measures, several = comparison.headline, any(len(pool.runs) > 1 for pool in comparison.pools)
-    rows = []
+    rows: list[tuple[str, tuple[TableCell, ...]]] = []
     for pool in comparison.ranking:
         cells = [cell(m.estimates[pool], m, m.best == pool) for m in measures]
         seeds = [TableCell(str(len(comparison.pools[pool].runs)))] if several else []

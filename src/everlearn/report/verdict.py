@@ -59,8 +59,8 @@ def _choice(comparison: Comparison) -> list[str]:
     else:
         unsure = "" if estimate.sign else ", without an interval that says how certain that is"
         sentences = [
-            f"Take {label}: at the end of the stream its domains are {_plain(gained, estimate)} better than in the base "
-            f"model, more than in any other run{unsure}."
+            f"Take {label}: at the end of the stream its domains are {_plain(gained, estimate)} better than in the "
+            f"base model, more than in any other run{unsure}."
         ]
     sentences += _tied(comparison, gained, first)
     sentences += _cost_of(comparison, first)
@@ -118,7 +118,9 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         sentences.append(f"General text ({column}) {change}: {_value(measure, estimate)}.")
         left = gained.estimates[run].value if gained is not None else None
         if left is not None and left > 0 and estimate.sign == 1 and (estimate.value or 0.0) > left:
-            sentences[-1] = sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
+            sentences[-1] = (
+                sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
+            )
     return sentences
 
 
@@ -182,8 +184,8 @@ def _alone(comparison: Comparison) -> list[str]:
     value = _value(gained, estimate)
     sign = estimate.sign if estimate.sign is not None else 1 if (estimate.value or 0) > 0 else -1
     first = {
-        1: f"{label} is worth taking: at the end of {count} they are {_plain(gained, estimate)} better than in the base "
-        "model.",
+        1: f"{label} is worth taking: at the end of {count} they are {_plain(gained, estimate)} better than in the "
+        "base model.",
         0: f"{label} is not worth taking: at the end of {count} they are not clearly better than in the base model "
         f"({value}).",
         -1: f"{label} is not worth taking: at the end of {count} they are worse than in the base model ({value}).",

@@ -38,10 +38,11 @@ def balance(found: Balance) -> Iterator[Plate]:
     if not domains:
         return
     low, high = spread(value for domain in domains for value in (domain.learnt, domain.left))
-    drawing = _rows(domains, low, high, found.unit) if len(domains) <= _NAMED else _stream(domains, low, high, found.unit)
+    draw = _rows if len(domains) <= _NAMED else _stream
+    drawing = draw(domains, low, high, found.unit)
     caption = (
-        "Each domain against the base model, in the order in which they were learnt: what it had gained right after its "
-        "own stage (ring), and what is left of it at the end of the stream (dot)."
+        "Each domain against the base model, in the order in which they were learnt: what it had gained right after "
+        "its own stage (ring), and what is left of it at the end of the stream (dot)."
     )
     said = "; ".join(f"{d.name} {fmt.fixed(d.learnt, 3, True)}, then {fmt.fixed(d.left, 3, True)}" for d in domains)
     yield plate(drawing, caption, f"{said}.")

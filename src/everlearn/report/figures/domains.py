@@ -18,7 +18,7 @@ _ROWS = 24
 
 @figure("domains", title="What each domain learnt and lost", data=Comparison, section="domains")
 def domains(comparison: Comparison) -> Iterator[Plate]:
-    """Dots with whiskers, one panel for each measure, all with the same rows; a table of colours when there are many."""
+    """Dots with whiskers, one panel for each measure, all with the same rows; nothing when there are many."""
     measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
     # One list of rows for all panels, so that they can be read across; the last domain has nothing forgotten.
     rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))

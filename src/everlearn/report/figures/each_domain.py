@@ -28,7 +28,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             if not all(domain in matrix.columns for matrix in matrices):
                 continue
             stages = range(min(len(matrix.rows) for matrix in matrices))
-            y = [comparison.over_seeds(metric, pool, lambda m, s=s: m.cell(s, domain).value) for s in stages]  # type: ignore[misc]
+            y = [comparison.score(metric, pool, stage, domain) for stage in stages]
             # Where only some stages were measured the line goes through these.
             points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
             if points:
@@ -37,7 +37,8 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             continue
         stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}
         marks = sorted(stages_of) if len(stages_of) == 1 else []
-        ends = ", ".join(f"{comparison.labels[comparison.ranking[s.series]]} ends at {fmt.fixed(s.y[-1])}" for s in lines)
+        names = [comparison.labels[pool] for pool in comparison.ranking]
+        ends = ", ".join(f"{names[line.series]} ends at {fmt.fixed(line.y[-1])}" for line in lines)
         numbers = f"{unit} after each stage: {ends}."
         yield from curves(Curves(unit, lines, domain, numbers, marks=marks, small=True, x_label="stage"))
 

@@ -71,7 +71,7 @@ def standing(found: Standings) -> Iterator[Plate]:
     if len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
-        f"{run.label}: learnt {fmt.fixed(run.learnt.value, 3, True)}, forgotten {fmt.fixed(run.forgotten.value, 3, True)}"
+        f"{run.label}: learnt {fmt.fixed(run.learnt.value)}, forgotten {fmt.fixed(run.forgotten.value)}"
         for _, run in runs
     )
     yield plate(drawing, caption, f"{numbers}.")

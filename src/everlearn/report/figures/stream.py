@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
@@ -23,7 +24,11 @@ def general(comparison: Comparison) -> Iterator[Plate]:
     """What general text lost against the base model after each stage."""
     for name in comparison.general:
         caption = f"General text ({fmt.shorten(name, 40)}): change since the base model; lower is better."
-        yield from _along(comparison, lambda matrix, stage, name=name: matrix.worsening(name, 0, stage), caption)  # type: ignore[misc]
+        yield from _along(comparison, partial(_drift, name=name), caption)
+
+
+def _drift(matrix: Matrix, stage: int, name: str) -> float | None:
+    return matrix.worsening(name, 0, stage)
 
 
 def _forgotten(matrix: Matrix, stage: int) -> float | None:
@@ -37,19 +42,18 @@ def _forgotten(matrix: Matrix, stage: int) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
-def _along(
-    comparison: Comparison, score: Callable[[Matrix, int], float | None], caption: str
-) -> Iterator[Plate]:
+def _along(comparison: Comparison, score: Callable[..., float | None], caption: str) -> Iterator[Plate]:
     metric = comparison.lead
     if metric is None:
         return
     lines, said = [], []
     for pool, rank in comparison.ranks.items():
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
-        y = [comparison.over_seeds(metric, pool, lambda matrix, s=s: score(matrix, s)) for s in stages]  # type: ignore[misc]
+        y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
         if any(value is not None for value in y):
             lines.append(Curve(rank, stages, y))
-            said.append(f"{comparison.labels[pool]} {fmt.fixed(next(v for v in reversed(y) if v is not None), 3, True)}")
+            end = next(value for value in reversed(y) if value is not None)
+            said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
     if not lines:
         return
     # Names on the stage axis only where a stage is the same domain in every run.
