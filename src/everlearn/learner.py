@@ -27,11 +27,12 @@ from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.results import Results
-from everlearn.methods.base import Method
+from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
 from everlearn.report import model_card, write_report
+from everlearn.run.curves import Curves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
@@ -40,6 +41,7 @@ from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
+from everlearn.run.wanted import sets_inside
 from everlearn.seeding import seed_for, set_all
 
 
@@ -250,6 +252,7 @@ class ContinualLearner(OpenRun):
             self.processes.process_index,
             self.processes.num_processes,
         )
+        curves = self._curves(stage, loader)
         # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
@@ -261,7 +264,7 @@ class ContinualLearner(OpenRun):
                 args=args,
                 progress=done,
                 log=self.folder.log,
-                callbacks=[self.interruption.callback()],
+                callbacks=[*curves, self.interruption.callback()],
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
@@ -298,10 +301,28 @@ class ContinualLearner(OpenRun):
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
 
+    def _curves(self, stage: Stage, loader: BlockLoader) -> list[Curves]:
+        """What scores held-out text inside the stage (`evaluation.every`)."""
+        every = self.recipe.evaluation.every
+        if every is None:
+            return []
+        scorer = self.scorer()
+        # Drawn by one process before training began; every process takes part, as sharded weights need.
+        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        line = {"stage": stage.index, "domain": stage.domain}
+        write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
+        how = scorer.conditions(stage.index)
+        return [Curves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            recipe = self.recipe.changed(domains=[domain.model_dump(mode="json")], method=["sequential"], end_tasks=[])
+            recipe = self.recipe.changed(
+                domains=[domain.model_dump(mode="json")],
+                method=["sequential"],
+                end_tasks=[],
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+            )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
             alone.interruption = self.interruption

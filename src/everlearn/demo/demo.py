@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.learner import ContinualLearner
 from everlearn.report import write_report
-from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.suites import docs
 
@@ -50,20 +47,8 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
         else:
             learner.check()
             learner.folder.create(wanted)
-            if runs:
-                share_base_scores(runs[0], place)
             learner.resume()
         runs.append(place)
     page = write_report(runs, folder / "report.html")
     reporter.say(f"The demo took {time.monotonic() - started:.0f} seconds.")
     return runs, page
-
-
-def share_base_scores(measured: Path, other: Path) -> None:
-    """Both runs start from the same base model on the same held-out text: what was measured once holds for both."""
-    for source, target in (
-        (RunFolder(measured).row(0), RunFolder(other).row(0)),
-        (RunFolder(measured).sets, RunFolder(other).sets),
-    ):
-        with files.new_folder(target) as made:
-            shutil.copytree(source, made, dirs_exist_ok=True)

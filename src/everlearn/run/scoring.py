@@ -200,7 +200,7 @@ class Scorer:
             self.run.reporter.say(f"{who} is not measured on new sets: {error}")
             return
         readers = self._readers(row)
-        shared = SharedCells(self._shared_folder(), model) if row == 0 and not readers else None
+        shared = SharedCells(self.shared_folder(), model) if row == 0 and not readers else None
         if sets:
             with self.run.reporter.activity(f"Held-out text, {where}", len(sets)) as done:
                 for index, name in enumerate(sets, 1):
@@ -285,7 +285,7 @@ class Scorer:
         before = files.read_json(path)["seconds"] if path.is_file() else 0.0
         files.write_json(path, {"seconds": round(before + seconds, 3)})
 
-    def _shared_folder(self) -> Path:
+    def shared_folder(self) -> Path:
         """Where runs leave base scores for each other: beside the tokenised corpora."""
         cache = self.recipe.data.cache
         return (default_cache() if cache is None else Path(cache).expanduser()) / "cells"

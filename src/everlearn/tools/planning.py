@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
+from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method
@@ -27,6 +28,7 @@ from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
+from everlearn.run.wanted import held_out_names, sets_inside, wanted_sets, wanted_tasks
 from everlearn.seeding import set_all
 
 WARM_UP, MEASURED = 1, 3
@@ -96,6 +98,35 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class EvaluationPlan:
+    """What measuring takes, beside training."""
+
+    scores: int
+    """Of held-out text: (checkpoint, set) pairs, those inside stages included."""
+    scored_tokens: int
+    """Tokens of these, each forward only."""
+    tasks: int
+    """(checkpoint, end task) pairs."""
+    task_tokens: int
+    """Tokens of these in units of a forward pass; a backward pass counts twice."""
+    seconds: float | None = None
+    """About, from the time of a training step; None where none was measured."""
+
+    def words(self) -> str:
+        """For a table."""
+        parts = [f"{self.scores:,} scores of held-out text ({self.scored_tokens:,} tokens)"]
+        if self.tasks:
+            parts.append(f"{self.tasks:,} end tasks asked ({self.task_tokens:,} tokens)")
+        about = "" if self.seconds is None else f"; about {duration(self.seconds)}"
+        return ", ".join(parts) + about
+
+    @property
+    def tokens(self) -> int:
+        """Of everything, in units of a forward pass."""
+        return self.scored_tokens + self.task_tokens
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
 
@@ -107,6 +138,7 @@ class Plan:
     memory: dict[str, int]
     methods: dict[str, Cost]
     disk: int
+    evaluation: EvaluationPlan
     plain: Timing | None = None
     protected: Timing | None = None
     notes: list[str] = field(default_factory=list)
@@ -132,6 +164,7 @@ class Plan:
                 f"saves {saved(cost)}",
             ]
             shown.append((f"Of which {name}", ", ".join(extra)))
+        shown.append(("Evaluation", self.evaluation.words()))
         shown.append(("Disk, about", size(self.disk)))
         for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
             if timing is not None:
@@ -175,6 +208,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         memory=_memory(model, sizes, costs, args, block_size),
         methods=costs,
         disk=disk_bytes(learner, model),
+        evaluation=evaluation_plan(learner),
         notes=_notes(learner),
     )
     del model
@@ -184,7 +218,33 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
     rows = [min(cost.passes_per_domain, domain.rows or 10**9) for cost in costs.values() for domain in domains]
     protected = _timing(_step_seconds(learner, methods), plan.steps, sum(rows) * plain.seconds_per_step / rows_per_step)
-    return Plan(**{**vars(plan), "plain": plain, "protected": protected})
+    forward = plain.seconds_per_step / (BACKWARD * rows_per_step * block_size)
+    evaluation = replace(plan.evaluation, seconds=plan.evaluation.tokens * forward)
+    return replace(plan, plain=plain, protected=protected, evaluation=evaluation)
+
+
+def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
+    """How much is measured between, inside and after the stages (`evaluation.columns`, `every`, `end_tasks`)."""
+    recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
+    blocks = {}
+    for name in held_out_names(recipe):
+        held_out = learner.prepared(name).validation
+        blocks[name] = 0 if held_out is None else min(recipe.evaluation.blocks, len(held_out))
+    scored = [name for row in range(last + 1) for name in wanted_sets(recipe, row)]
+    if (every := recipe.evaluation.every) is not None:
+        for index, domain in enumerate(recipe.domains, 1):
+            steps = learner.steps(learner.prepared(domain.name).train)
+            scored += sets_inside(recipe, index) * math.ceil(steps / every)
+    if recipe.evaluation.alone:
+        scored += [domain.name for domain in recipe.domains if domain.name in blocks]
+    work = {task.name: make_task(task).work(recipe.evaluation.end_task_seeds) for task in recipe.end_tasks}
+    asked = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
+    return EvaluationPlan(
+        scores=len(scored),
+        scored_tokens=block_size * sum(blocks[name] for name in scored),
+        tasks=len(asked),
+        task_tokens=sum(work[name].forward_tokens for name in asked),
+    )
 
 
 def _domain_plan(learner: ContinualLearner, name: str, rows_per_step: int) -> DomainPlan:
@@ -232,13 +292,17 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
     if recipe.evaluation.alone:
         trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
     held = largest = 0
-    for count, checkpoint, finished in trainings:
+    keep = recipe.run.keep_stages
+    kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
+    for number, (count, checkpoint, finished) in enumerate(trainings):
         limit = args.save_total_limit or count
         # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
         largest = max(
             largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
         )
         held += finished
+        if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
+            held -= 4 * sizes.stages[number - kept]
     return largest
 
 
