@@ -81,6 +81,11 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
         method.check(setting)
 
 
+def in_order(methods: Sequence[Method]) -> list[Method]:
+    """The order in which methods act: that of their names, so that the order in a list decides nothing."""
+    return sorted(methods, key=lambda method: method.name)
+
+
 class Protection:
     """A list of methods applied to the training of one stage.
 
@@ -90,7 +95,7 @@ class Protection:
     """
 
     def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
-        self.methods = sorted(methods, key=lambda method: method.name)
+        self.methods = in_order(methods)
         self.stage = stage
         self.rows = 0
         """Rows of all processes that the stage has trained on; whoever resumes says how many."""
