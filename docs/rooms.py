@@ -75,7 +75,7 @@ def room_of(file: str, rooms: Iterable[str]) -> str | None:
 
 
 def folders(graph: Graph) -> Graph:
-    """The same arrows between folders; a file at the top stands for itself, a folder inside a folder is a part of it."""
+    """The same arrows between folders. A file at the top stands for itself; a folder in a folder is a part of it."""
     found: Graph = defaultdict(set)
     for file, others in graph.items():
         own = _folder(file)

@@ -32,7 +32,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
 from everlearn.report import model_card, write_report
-from everlearn.run.curves import Curves
+from everlearn.run.curves import StageCurves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
@@ -301,7 +301,7 @@ class ContinualLearner(OpenRun):
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
 
-    def _curves(self, stage: Stage, loader: BlockLoader) -> list[Curves]:
+    def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
         """What scores held-out text inside the stage (`evaluation.every`)."""
         every = self.recipe.evaluation.every
         if every is None:
@@ -312,7 +312,7 @@ class ContinualLearner(OpenRun):
         line = {"stage": stage.index, "domain": stage.domain}
         write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
-        return [Curves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+        return [StageCurves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
