@@ -1,7 +1,7 @@
-"""Built-in streams. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand.
+"""Streams for everybody: text, orders, end tasks, and what others published and claim.
 
-A suite is a folder in here with a ``suite.py``, which registers it: its text, orders and end tasks, and beside them
-what others published and claim. It knows methods by name only, and nothing of runs, reports or grids.
+In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand. A suite is a folder in
+here with a ``suite.py``, which registers it. It knows methods by name only, and nothing of runs, reports or grids.
 """
 
 from __future__ import annotations
