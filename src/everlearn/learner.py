@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from everlearn import files
+from everlearn import files, report
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import General, Recipe
@@ -31,7 +31,6 @@ from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
-from everlearn.report import model_card, write_report
 from everlearn.run.curves import StageCurves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
@@ -168,8 +167,8 @@ class ContinualLearner(OpenRun):
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
             recipe = self.folder.recipe_file.read_text(encoding="utf-8")
-            files.write_text(self.folder.card_file, model_card(results, recipe, folder=self.folder.path))
-            write_report([self.folder.path], self.folder.report_file)
+            files.write_text(self.folder.card_file, report.model_card(results, recipe, folder=self.folder.path))
+            report.write_report([self.folder.path], self.folder.report_file)
             outcome.set_mark()
         self.processes.wait_for_everyone()
         return results

@@ -264,7 +264,7 @@ class Sheet:
             )
             for line in ranked
         )
-        return draw("standing", Standings(runs, "bits per byte"))
+        return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
     def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
         """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""

@@ -57,7 +57,8 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * (1 - 1e-9))
-    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    found = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return found or [low]
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
@@ -69,10 +70,12 @@ def tick_texts(values: Sequence[float]) -> list[str]:
 
 def spread(values: Iterable[float | None], zero: bool = True, margin: float = 0.06) -> tuple[float, float]:
     """A range that holds all values (and zero), with a margin; (0, 1) without any."""
-    known = [value for value in values if value is not None] + ([0.0] if zero else [])
+    known = [value for value in values if value is not None]
     if not known:
         return 0.0, 1.0
     low, high = min(known), max(known)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
     extra = margin * (high - low) or 0.05 * abs(high) or 1.0
     return low - extra * (low < 0 or not zero), high + extra * (high > 0 or not zero)
 

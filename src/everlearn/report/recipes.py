@@ -30,7 +30,7 @@ def settings(run: Run) -> dict[str, str]:
     """Every setting that decides the result, methods and seed apart: dotted key → text."""
     kept = dict(_flat(run.recipe or ""))
     for key in ("model", "objective"):
-        if run.results.get(key) is not None and f"{key}.path" not in kept:
+        if run.results.get(key) is not None and not {key, f"{key}.path"} & kept.keys():
             kept[key] = str(run.results[key])
     return kept
 

@@ -7,6 +7,8 @@ from everlearn.report.comparison import Comparison
 from everlearn.report.formatting import fixed, listing, shorten
 from everlearn.report.measures import Measure
 
+_TRAINING = ("train.", "steps on", "tokens on", "order of domains")
+"""Beginnings of settings that say how a model was trained, and not where it started or what it is scored on."""
 _SAID = 4
 """Runs, or settings, that a sentence names; the rest is counted."""
 
@@ -31,12 +33,17 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def recommended(comparison: Comparison) -> int | None:
-    """The run to take: the one furthest above the base model at the end, if it is above it at all and surely so."""
+    """The run to take: the one furthest above the base model at the end, if it is clearly above it."""
     gained = comparison.measure(comparison.lead, "gained")
-    if gained is None or not gained.ranking:
+    if gained is None or not gained.ranking or not _same_ground(comparison):
         return None
-    first = gained.estimates[gained.ranking[0]]
-    return gained.ranking[0] if first.sign in (None, 1) and (first.value or 0.0) > 0 else None
+    first = gained.ranking[0]
+    return first if gained.estimates[first].sign == 1 else None
+
+
+def _same_ground(comparison: Comparison) -> bool:
+    """Whether all runs start from the same model and are scored on the same text: how they were trained may differ."""
+    return all(key.startswith(_TRAINING) for key in comparison.differing)
 
 
 def _choice(comparison: Comparison) -> list[str]:
@@ -46,21 +53,25 @@ def _choice(comparison: Comparison) -> list[str]:
     first = gained.ranking[0]
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
-    if estimate.sign == -1 or (estimate.value or 0.0) <= 0:
-        sentences = [
-            f"None is worth taking: at the end of the stream every run is worse at its domains than the base model; "
-            f"the least bad is {label} ({value})."
-        ]
-    elif estimate.sign == 0:
-        sentences = [
-            f"None is worth taking: at the end of the stream no run is clearly better at its domains than the base "
-            f"model; the best is {label} ({value})."
-        ]
-    else:
-        unsure = "" if estimate.sign else ", without an interval that says how certain that is"
+    if not _same_ground(comparison):
+        opening = (
+            f"Which run to take cannot be said: they are not of one model and one text. The largest gain has {label}"
+        )
+        return [f"{opening} ({value} at the end of the stream).", *_unequal(comparison)]
+    if estimate.sign is None:
+        opening = f"Which run to take cannot be said: {label} is best at the end of the stream ({value})"
+        sentences = [f"{opening}, and there is no interval that says how certain that is."]
+    elif estimate.sign == 1:
         sentences = [
             f"Take {label}: at the end of the stream its domains are {_plain(gained, estimate)} better than in the "
-            f"base model, more than in any other run{unsure}."
+            "base model, more than in any other run."
+        ]
+    else:
+        how = "every run is worse" if estimate.sign == -1 else "no run is clearly better"
+        best = "the least bad" if estimate.sign == -1 else "the best"
+        sentences = [
+            f"None is worth taking: at the end of the stream {how} at its domains than the base model; {best} is "
+            f"{label} ({value})."
         ]
     sentences += _tied(comparison, gained, first)
     sentences += _cost_of(comparison, first)
@@ -182,14 +193,15 @@ def _alone(comparison: Comparison) -> list[str]:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
     value = _value(gained, estimate)
-    sign = estimate.sign if estimate.sign is not None else 1 if (estimate.value or 0) > 0 else -1
     first = {
         1: f"{label} is worth taking: at the end of {count} they are {_plain(gained, estimate)} better than in the "
         "base model.",
         0: f"{label} is not worth taking: at the end of {count} they are not clearly better than in the base model "
         f"({value}).",
         -1: f"{label} is not worth taking: at the end of {count} they are worse than in the base model ({value}).",
-    }[sign]
+        None: f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
+        f"is {value}, and there is no interval that says how certain that is.",
+    }[estimate.sign]
     average = next((m for m in comparison.headline if m.quantity.key == "average"), None)
     tasks = [f"End tasks score {_value(average, average.estimates[0])} on average at the end."] if average else []
     return [first, *_cost_of(comparison, 0), *tasks]

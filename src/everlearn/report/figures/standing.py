@@ -30,6 +30,8 @@ class Standings:
 
     runs: tuple[Standing, ...]
     unit: str
+    ranked: bool = True
+    """Whether a table on the page has them in this order, so that a rank names a run."""
 
 
 @figure("standing", title="Learning against forgetting", data=Standings, section="top")
@@ -54,21 +56,22 @@ def standing(found: Standings) -> Iterator[Plate]:
     points = [Point(x(0), y(0), "base model")]
     for rank, run in sorted(runs, key=lambda each: not each[1].recommended):
         at = run.forgotten.value or 0.0, run.learnt.value or 0.0
-        name = run.label if len(runs) <= NAMED or run.recommended or at in best else str(rank + 1)
+        named = not found.ranked or len(runs) <= NAMED or run.recommended or at in best
+        name = run.label if named else str(rank + 1)
         drawing.marker(x(at[0]), y(at[1]), rank, f"{rank + 1}. {run.label}")
         low, high = run.forgotten.interval or (at[0], at[0])
         ends = max(x(low), _LEFT), min(x(high), _RIGHT)
         points.append(Point(x(at[0]), y(at[1]), fmt.shorten(name, 30), run.recommended, *ends))
     _names(drawing, points)
-    drawing.line(_LEFT + 74, _TOP + 40, _LEFT + 40, _TOP + 14, INK, 2)
-    drawing.path(f"M{_LEFT + 34},{_TOP + 9}l11,2.5l-6.5,8.5z", fill=INK)
-    drawing.text(_LEFT + 78, _TOP + 52, "better", bold=True)
+    drawing.line(_RIGHT - 218, 22, _RIGHT - 232, 11, INK, 2)
+    drawing.path(f"M{_RIGHT - 238},6l11,2.5l-6.5,8.5z", fill=INK)
+    drawing.text(_RIGHT, 20, "better: more learnt, less forgotten", "end", bold=True)
     caption = (
         "Learning against forgetting: up is more learnt, left is less forgotten. The cross is the base model; the "
         "dashed line joins the runs that no other run beats at both; in the shaded corner more is forgotten than was "
         "learnt. Lines: 95 % intervals."
     )
-    if len(runs) > NAMED:
+    if found.ranked and len(runs) > NAMED:
         caption += " Numbers are ranks in the table below."
     numbers = "; ".join(
         f"{run.label}: learnt {fmt.fixed(run.learnt.value)}, forgotten {fmt.fixed(run.forgotten.value)}"
@@ -133,7 +136,6 @@ def _names(drawing: Drawing, points: Sequence[Point]) -> None:
     A vertical whisker or the frontier may run through a name: it is drawn with a halo.
     """
     taken = [(p.x - 6, p.y - 6, p.x + 6, p.y + 6) for p in points]
-    taken.append((_LEFT + 20, _TOP, _LEFT + 130, _TOP + 60))  # the arrow
     taken += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
     for own, point in enumerate(points):
         long, high = width_of(point.name) + 4, SIZE + 2
