@@ -4,7 +4,6 @@ from html.parser import HTMLParser
 
 import pytest
 import report_fixture
-from everlearn.report.sections import curve, starts
 from report_fixture import results, write_run
 
 from everlearn.errors import RunError

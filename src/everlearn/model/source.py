@@ -15,7 +15,8 @@ class Model(BaseModel):
     path: str | None = None
     """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
     config: dict[str, Any] | None = None
-    """For random weights: `model_type` and any field of that architecture's configuration."""
+    """With `path`: fields of its configuration to change, for example `{hidden_dropout_prob: 0.0}`. Without, for random
+    weights: `model_type` and any field of that architecture's configuration."""
     tokenizer: str | None = None
     """Hub id or folder of the tokenizer; the model's own when left out."""
     revision: str | None = None
@@ -27,10 +28,14 @@ class Model(BaseModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
-        if (self.path is None) == (self.config is None):
-            raise ValueError("give either `path` (a pre-trained model) or `config` (random weights)")
+        if self.path is None and self.config is None:
+            raise ValueError("give `path` (a pre-trained model) or `config` (random weights)")
+        if self.path is not None:
+            if self.config is not None and "model_type" in self.config:
+                raise ValueError("`config.model_type` is for random weights; leave it out, or leave out `path`")
+            return self
         if self.config is not None and "model_type" not in self.config:
             raise ValueError("`config` needs `model_type`, for example roberta")
-        if self.config is not None and self.tokenizer is None:
+        if self.tokenizer is None:
             raise ValueError("`config` needs `tokenizer` beside it")
         return self
