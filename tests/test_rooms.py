@@ -150,3 +150,32 @@ def _known(file: str) -> set[str]:
     """What a file imports, by itself or through the face of a folder, which hands on names."""
     faces = {other for other in GRAPH[file] if other.endswith("/__init__.py")}
     return GRAPH[file].union(*(GRAPH[face] for face in faces))
+
+
+def test_nothing_decides_by_the_name_of_a_method() -> None:
+    """Outside the methods' own files, the suites (whose claims are about methods) and the demo (which shows some)."""
+    own = {name for file, tree in TREES.items() if file.startswith("methods/") for name in _method_names(tree)}
+    assert {"das", "hat_all", "inc_lora", "sequential"} <= own
+    ordinary = {"replay"}  # the name of a block source
+    wired = [
+        f"{file}:{node.lineno}: {node.value}"
+        for file, tree in TREES.items()
+        if not file.startswith(("methods/", "suites/", "demo/"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in own - ordinary
+    ]
+    assert [place for place in wired if not place.startswith("tools/describing.py")] == []
+    assert len(wired) <= 1, "the example recipe of `everlearn init` names one"
+
+
+def _method_names(tree: ast.Module) -> set[str]:
+    """Names that classes and variants give themselves."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "name":
+                    found.add(getattr(line.value, "value", ""))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Variant" and node.args:
+            found.add(getattr(node.args[0], "value", ""))
+    return found

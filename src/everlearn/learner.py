@@ -29,6 +29,7 @@ from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
 from everlearn.run.curves import StageCurves
@@ -80,7 +81,7 @@ class ContinualLearner(OpenRun):
         *,
         model: str | None = None,
         domains: Sequence[Domain] = (),
-        methods: Sequence[Method | str | dict[str, Any]] = ("sequential",),
+        methods: Sequence[Method | str | dict[str, Any]] = (PLAIN,),
         general: General | str | None = None,
         end_tasks: Sequence[TaskConfig] = (),
         train: dict[str, Any] | None = None,
@@ -318,7 +319,7 @@ class ContinualLearner(OpenRun):
         for domain in self.recipe.domains:
             recipe = self.recipe.changed(
                 domains=[domain.model_dump(mode="json")],
-                method=["sequential"],
+                method=[PLAIN],
                 end_tasks=[],
                 evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
             )

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from everlearn.benchmarking import making
 from everlearn.benchmarking.cells import Measured
+from everlearn.benchmarking.summary import BASE
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.methods import base, build, names
+from everlearn.methods.sequential import PLAIN
 from everlearn.suites import Suite
 
 
@@ -34,7 +36,7 @@ class Entry:
     title: str
     paper: str
     make: Callable[[Workbench, Job, Path], Measured]
-    method: str = "sequential"
+    method: str = PLAIN
     ordered: bool = True
     seeded: bool = True
     needs_base: bool = True
@@ -44,7 +46,7 @@ ARRANGEMENTS = {
     entry.name: entry
     for entry in (
         Entry("constant", "Most frequent label", "", making.constant, ordered=False, seeded=False, needs_base=False),
-        Entry("none", "No adaptation", "", making.none, ordered=False, seeded=False),
+        Entry(BASE, "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
     )

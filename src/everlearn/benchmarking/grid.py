@@ -18,6 +18,7 @@ from everlearn.benchmarking.settings import Settings, identity
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import EverlearnError, RecipeError, RunError
 from everlearn.methods import build
+from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
@@ -90,7 +91,7 @@ class Grid(Workbench):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError("A grid runs each cell in one process. Start `everlearn bench` several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
-        self.shared = identity(settings, self.recipe(self.first, {"name": "sequential"}, 0, self.runs))
+        self.shared = identity(settings, self.recipe(self.first, {"name": PLAIN}, 0, self.runs))
         for found in load_results(results):
             found.check(self.shared, results)
 

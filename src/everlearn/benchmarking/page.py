@@ -19,6 +19,7 @@ from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
+from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
@@ -137,7 +138,7 @@ class Sheet:
         )
 
     def _facts_table(self) -> Table:
-        plain = next((line.seconds for line in self.lines if line.entry == "sequential"), 0.0)
+        plain = next((line.seconds for line in self.lines if line.entry == PLAIN), 0.0)
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts

@@ -16,6 +16,7 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
+from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Advance, Reporter
 from everlearn.suites import Settings, Suite
@@ -113,7 +114,7 @@ class Workbench:
         """A run folder with the scores of the base model, measured once for all cells."""
         place, self.reporter.cell = self.runs / "base", "base"
         with self.waiting_for(place, "measures the base model"):
-            learner = self._learner(self.recipe(self.first, {"name": "sequential"}, 0, place / "run"))
+            learner = self._learner(self.recipe(self.first, {"name": PLAIN}, 0, place / "run"))
             learner.scorer().score(0)
             return learner.folder
 

@@ -31,6 +31,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
+from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
 
 
@@ -118,7 +119,7 @@ class Recipe(Group):
     """The language model that is taught."""
     domains: tuple[Domain, ...] = Field(min_length=1)
     """The corpora, in the order in which they are learnt."""
-    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_methods)] = ({"name": "sequential"},)
+    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_methods)] = ({"name": PLAIN},)
     """A method's name, a mapping of `name` and options, or a list of those that work together."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
     """What is learnt from text; the one that belongs to the model when left out."""
@@ -139,7 +140,7 @@ class Recipe(Group):
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         if not value:
-            raise ValueError("a run needs one; for plain training write `sequential` (got [])")
+            raise ValueError(f"a run needs one; for plain training write `{PLAIN}` (got [])")
         methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
         return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 

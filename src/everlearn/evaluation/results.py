@@ -42,6 +42,8 @@ class MethodUsed(Part):
     """URL of the paper; empty for plain training."""
     options: dict[str, Any] = {}
     """Every option, defaults included."""
+    as_saved: bool = True
+    """Whether whoever loads a stage's folder has the model that was scored, without adapters, gates or prompts."""
 
 
 Score = tuple[str, str, Number, Number | None, Number | None]

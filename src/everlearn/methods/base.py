@@ -178,6 +178,7 @@ class Method:
         grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
             decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained.
+        in_das_paper: what the DAS paper calls it, where that is no spelling of its name; without spaces and hyphens.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title and paper, and the name as its ``label``.
     """
@@ -191,6 +192,7 @@ class Method:
     adds_peft: ClassVar[bool] = False
     grows: int = 0
     freezes: ClassVar[bool] = False
+    in_das_paper: ClassVar[tuple[str, ...]] = ()
 
     class Config(MethodConfig):
         """Options of the method."""
@@ -406,8 +408,6 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
 M = TypeVar("M", bound=Method)
 REGISTRY: dict[str, type[Method]] = {}
 VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
-PAPER_NAMES = {"ncl": "sequential", "der++": "derpp"}
-"""What the DAS paper calls methods that have another name here, as :func:`plain_name` writes it."""
 
 
 def register(cls: type[M]) -> type[M]:
@@ -464,7 +464,7 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     if name in REGISTRY:
         return REGISTRY[name](configured(name, REGISTRY[name].Config, options))
     if name not in VARIANTS:
-        ours = PAPER_NAMES.get(plain_name(name))
+        ours = next((cls.name for cls in REGISTRY.values() if plain_name(name) in cls.in_das_paper), None)
         hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), names())
         raise MethodError(f"There is no method '{name}'.{hint}")
     cls, variant = VARIANTS[name]

@@ -60,6 +60,7 @@ class Outcome:
                         title=method.title,
                         paper=method.paper,
                         options=method.config.model_dump(mode="json"),
+                        as_saved=method.tested_as_saved,
                     )
                     for method in self.recipe.methods()
                 ],

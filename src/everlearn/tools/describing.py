@@ -22,6 +22,7 @@ from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
 from everlearn.methods import build, names
 from everlearn.methods.base import VARIANTS
+from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
 
 CAPABILITIES = {
@@ -137,7 +138,7 @@ def schema() -> dict[str, Any]:
     one = {"$ref": "#/$defs/Method"}
     properties["method"] = {
         "anyOf": [one, {"type": "array", "items": one, "minItems": 1}],
-        "default": "sequential",
+        "default": PLAIN,
         "description": "A method's name, a mapping of `name` and options, or a list of those that work together.",
     }
     for key in ("model", "general"):  # a bare path is short for {path: …}

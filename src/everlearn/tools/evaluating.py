@@ -92,7 +92,7 @@ def evaluate(
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):
-        wanted = recipe.changed(model={"path": checkpoint.path}, method=["sequential"])
+        wanted = recipe.changed(model={"path": checkpoint.path}, method=[PLAIN])
         learner = ContinualLearner(wanted, reporter=reporter)
         learner.folder = RunFolder(folder)
         learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks

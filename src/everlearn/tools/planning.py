@@ -24,6 +24,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.run.progress import Reporter
@@ -214,7 +215,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     del model
     if not measure:
         return plan
-    plain = _timing(_step_seconds(learner, [build("sequential")]), plan.steps)
+    plain = _timing(_step_seconds(learner, [build(PLAIN)]), plan.steps)
     # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
     rows = [min(cost.passes_per_domain, domain.rows or 10**9) for cost in costs.values() for domain in domains]
     protected = _timing(_step_seconds(learner, methods), plan.steps, sum(rows) * plain.seconds_per_step / rows_per_step)

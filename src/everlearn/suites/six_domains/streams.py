@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.methods.sequential import PLAIN
 from everlearn.suites.settings import steps_of, with_samples
 from everlearn.suites.six_domains.cache import data_folder
 from everlearn.suites.six_domains.corpora import GENERAL, PARTS, PROXIES, general_file, proxy_file
@@ -54,7 +55,7 @@ def recipe(
     data: Path | str | None = None,
     *,
     model: str | Path | Mapping[str, Any],
-    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = "sequential",
+    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = PLAIN,
     corpora: Mapping[str, Corpus] | None = None,
     steps: int | None = None,
     budget_tokens: int | None = None,
