@@ -23,6 +23,7 @@ from everlearn.evaluation import (
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
+from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.wanted import held_out_names
