@@ -32,6 +32,7 @@ from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
+from everlearn.run import carrying
 from everlearn.run.curves import StageCurves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
@@ -243,7 +244,9 @@ class ContinualLearner(OpenRun):
         protection = Protection(methods, stage)
         source = protection.begin()
 
-        args = training_arguments(self.recipe.train, training, seed_for(stage.seed, index) % 2**31, stage.steps)
+        args = training_arguments(
+            self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, stage.steps
+        )
         loader = BlockLoader(
             source,
             stage.objective,
@@ -265,6 +268,7 @@ class ContinualLearner(OpenRun):
                 progress=done,
                 log=self.folder.log,
                 callbacks=[*curves, self.interruption.callback()],
+                carried=self.carried_to(index),
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
@@ -272,6 +276,7 @@ class ContinualLearner(OpenRun):
         self.interruption.stop_here()
         trainer.check_finite()
         trainer.check_weights()
+        carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
         stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
         # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
         for name in ("forward", "_original_forward"):
@@ -297,6 +302,8 @@ class ContinualLearner(OpenRun):
             with files.new_folder(self.folder.stage(index, domain.name)) as folder:
                 save_model(model, stage.tokenizer, folder)
                 save_memories(folder / MEMORY, methods)
+                if carried is not None:
+                    carrying.save(folder, carried)
                 files.write_json(folder / "stage.json", facts)
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()

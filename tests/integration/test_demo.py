@@ -56,5 +56,5 @@ def test_the_demo_compares_its_runs_and_a_second_call_continues(tmp_path: Path) 
     assert len(before) == len(METHODS) * len(LEARNT)
     run_demo(tmp_path, Reporter(), SMALL)
     assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing is trained twice"
-    with pytest.raises(RunError, match="is of a demo with other settings"):
+    with pytest.raises(RunError, match="holds a demo with other settings"):
         run_demo(tmp_path, Reporter(), [*SMALL, "train.max_steps=4"])

@@ -146,6 +146,18 @@ def test_random_importance_is_seeded_uniform_and_needs_no_pass() -> None:
     assert any(not torch.equal(after[key], value) for key, value in before.items())
 
 
+def test_what_random_maps_leave_free_is_what_the_page_says() -> None:
+    """docs/das.md quotes 0.38, 0.23, 0.17, 0.14; of one map it is 1 − ln cosh(√3) / √3."""
+    model = tiny.model(intermediate_size=100_000, num_hidden_layers=1)
+    method, left = DAS(scores="random", contrast=0), []
+    stages.hook(method, "begin_domain", stages.stage(model, 1))
+    for index in range(1, 5):
+        left.append(float(1 - method.memory().tensors["accumulated/layers.0.ffn.neurons"].mean()))
+        stages.hook(method, "end_domain", stages.stage(model, index))
+    assert left[0] == pytest.approx(1 - math.log(math.cosh(math.sqrt(3))) / math.sqrt(3), abs=2e-3)
+    assert left == pytest.approx([0.38, 0.23, 0.17, 0.14], abs=5e-3)
+
+
 def test_dga_protects_heads_by_a_proxy_of_its_own_for_each_domain() -> None:
     model = tiny.model(dropout=0.1)
     method = build({"name": "dga", "samples": 8})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +12,17 @@ from hard_attention_checks import classifier, hidden, learnt, reading
 
 import stages
 import tiny
+from everlearn.config.arguments import training_arguments
+from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gates.hard_attention import annealed, gate, regulariser, settled
 from everlearn.methods.gates.hat import HAT
 from everlearn.model.anatomy import anatomy
 from everlearn.model.gates import Gates
+from everlearn.run.trainer import StageTrainer
 
 
 def test_gates_and_their_compensated_gradient() -> None:
@@ -49,6 +54,33 @@ def test_compensation_makes_the_gradient_the_same_for_every_s() -> None:
         gradients.append(e.grad)
     torch.testing.assert_close(gradients[0], gradients[1])
     torch.testing.assert_close(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("name", ["hat", "hat_adapter"])
+def test_weight_decay_does_not_reach_the_embedding(name: str, tmp_path: Path) -> None:
+    """It would draw gates towards half open. What else is trained decays as the recipe says."""
+    moved = {}
+    for decay in (0.0, 0.5):
+        method, at = build(name), stages.stage(tiny.model(), steps=1)
+        protection = Protection([method], at)
+        data = protection.begin()
+        args = {"use_cpu": True, "learning_rate": 0.1, "weight_decay": decay, "lr_scheduler_type": "constant",
+                "save_strategy": "no"}  # fmt: skip
+        trainer = StageTrainer(
+            protection=protection,
+            loader=BlockLoader(data, at.objective, 4, 1),
+            args=training_arguments(args, tmp_path, 0, 1),
+        )
+        trainer.train()
+        held = [id(parameter) for group in trainer.optimizer.param_groups for parameter in group["params"]]
+        trained = [id(parameter) for parameter in at.model.parameters() if parameter.requires_grad]
+        assert sorted(held) == sorted(trained), "each exactly once"
+        moved[decay] = stages.weights(at.model)
+    embedding = f"everlearn_{name}.attention.embedding"
+    assert torch.equal(moved[0.0][embedding], moved[0.5][embedding])
+    part = "roberta.encoder.layer.0.output.dense" if name == "hat" else f"everlearn_{name}.adapters"
+    other = next(key for key in moved[0.0] if key.startswith(part) and key.endswith("weight"))
+    assert not torch.equal(moved[0.0][other], moved[0.5][other])
 
 
 def test_annealing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -71,6 +71,9 @@ class Domain(Corpus):
     validation: str | float | None = 0.05
     """What to measure on: a share of the documents, held out by a hash of their text (the same documents in any
     order), a file of its own, for a hub data set the name of another split, or null for nothing."""
+
+    train: dict[str, Any] = {}
+    """Training arguments of this domain alone, over the recipe's `train`: `{learning_rate: 1.0e-5}`."""
 
     @field_validator("name")
     @classmethod

@@ -54,9 +54,7 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
                 )
             learner.resume()
         else:
-            learner.check()
-            learner.folder.create(wanted)
-            learner.resume()
+            learner.run()
         runs.append(place)
         reporter.say(f"Run {number} of {len(METHODS)} took {time.monotonic() - begun:.0f} seconds.")
     page = write_report(runs, folder / "report.html")

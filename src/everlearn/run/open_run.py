@@ -17,19 +17,20 @@ from transformers import TrainingArguments
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
-from everlearn.data.blocks import BlockSource, DeferredBlocks
+from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
 from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.engine.protection import check_methods
+from everlearn.methods.engine.protection import check_carrying, check_methods
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective
 from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
+from everlearn.run import carrying
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import MEMORY, load_memories
@@ -105,9 +106,10 @@ class OpenRun:
                 )
         return self._prepared[name]
 
-    def steps(self, source: BlockSource) -> int:
+    def steps(self, domain: str) -> int:
         """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
-        args = training_arguments(self.recipe.train, self.folder.path, 0)
+        source = self.prepared(domain).train
+        args = training_arguments(self.recipe.train_of(domain), self.folder.path, 0)
         if args.max_steps > 0:
             return args.max_steps
         if source.size is None:
@@ -157,6 +159,12 @@ class OpenRun:
             )
         return self.load(self.folder.stage(index, name))
 
+    def carried_to(self, index: int) -> carrying.Carried | None:
+        """The optimizer's state that a stage goes on from; None for a fresh one."""
+        if self.recipe.optimizer == "reset" or index == 1:
+            return None
+        return carrying.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
+
     def checkpoints(self, count: int) -> Checkpoints:
         """The models before a stage, for its methods: only those that are sealed and whole are read."""
         return Checkpoints(count, self._sealed_model_after)
@@ -203,7 +211,7 @@ class OpenRun:
         if self.recipe.general is not None:
             name = self.recipe.general.name
             general = DeferredBlocks(name, lambda: self.prepared(name).train)
-        args = training_arguments(self.recipe.train, self.folder.path, 0, 1)
+        args = training_arguments(self.recipe.train_of(domain.name), self.folder.path, 0, 1)
         return Stage(
             index=index,
             domain=domain.name,
@@ -216,7 +224,7 @@ class OpenRun:
             batch_size=args.per_device_train_batch_size,
             rows_per_step=self.rows_per_step(args),
             seed=self.recipe.run.seed,
-            steps=self.steps(prepared.train),
+            steps=self.steps(domain.name),
             checkpoints=self.checkpoints(index),
         )
 
@@ -227,16 +235,19 @@ class OpenRun:
             only: check the data of this domain alone (the others are learnt and need not be there any more).
         """
         self.check_methods(self.some_model())
-        training_arguments(self.recipe.train, self.folder.path, self.recipe.run.seed)
+        for domain in self.recipe.domains:
+            training_arguments(self.recipe.train_of(domain.name), self.folder.path, self.recipe.run.seed)
         for domain in self.recipe.domains:
             if only in (None, domain.name):
-                self.steps(self.prepared(domain.name).train)
+                self.steps(domain.name)
         if self.recipe.general is not None and only is None:
             self.prepared(self.recipe.general.name)
 
     def check_methods(self, model: nn.Module) -> None:
         """Refuse methods that do not fit the model, the objective or each other."""
         methods = tuple(self.recipe.methods())
+        if self.recipe.optimizer == "carry":
+            check_carrying(methods)
         format_ = self.setting(model)
         check_methods(
             methods,

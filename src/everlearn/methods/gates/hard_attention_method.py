@@ -109,6 +109,19 @@ class HardAttentionMethod(Method):
             free = attachment.attention.split(1 - self._taken)
             self._mask = Mask(self.factors(stage, attachment, free), self.config.apply_to)
 
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """No weight decay on the embedding: it would draw every number towards 0, where a gate is neither open nor
+        closed. The papers have none (HAT: plain SGD; the DAS authors: AdamW with 0.0 on everything)."""
+        embedding = attached(stage.model, self.name).attention.embedding
+        made = []
+        for group in groups:
+            rest = [parameter for parameter in group["params"] if parameter is not embedding]
+            if len(rest) == len(group["params"]) or not group.get("weight_decay"):
+                made.append(group)
+            else:
+                made += [{**group, "params": rest}, {**group, "params": [embedding], "weight_decay": 0.0}]
+        return [group for group in made if group["params"]]
+
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Say which s the coming pass has."""
         attention = attached(stage.model, self.name).attention
