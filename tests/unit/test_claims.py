@@ -22,7 +22,7 @@ from everlearn.benchmarking.pairing import aligned
 from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
 from everlearn.suites import find_suite
-from everlearn.suites.claims import Claim, Question
+from everlearn.suites.claims import Claim, ClaimQuestion
 from everlearn.suites.six_domains.claims import CLAIMS
 
 SIX = find_suite("six-domains")
@@ -70,7 +70,7 @@ def grid(gains: Mapping[int, list[float]]) -> list[CellResult]:
     return found
 
 
-DAS_ABOVE = Question("das", "ewc", "f1", "above")
+DAS_ABOVE = ClaimQuestion("das", "ewc", "f1", "above")
 
 
 def test_a_difference_as_worked_out_by_hand() -> None:
@@ -99,8 +99,8 @@ def test_a_difference_as_worked_out_by_hand() -> None:
     low, high = found.interval() or (0.0, 0.0)
     assert found.p_value(low) == pytest.approx(0.05) == found.p_value(high)
     assert (answer.difference.low, answer.difference.high) == pytest.approx((low / 100, high / 100))
-    assert ask(cells, Question("ewc", "das", "f1", "above")).verdict == FAILS
-    assert ask(cells, Question("das", "ewc", "f1", "below")).verdict == FAILS
+    assert ask(cells, ClaimQuestion("ewc", "das", "f1", "above")).verdict == FAILS
+    assert ask(cells, ClaimQuestion("das", "ewc", "f1", "below")).verdict == FAILS
 
 
 @pytest.mark.parametrize("number", ["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt",
@@ -116,8 +116,8 @@ def test_parts_average_to_the_numbers_of_the_table(number: str) -> None:
 
 
 def test_the_verdict_rule_at_its_edges() -> None:
-    above, below = Question("das", None, "f1", "above"), Question("das", None, "f1", "below", 0.01)
-    within = Question("das", None, "f1", "within", 0.01)
+    above, below = ClaimQuestion("das", None, "f1", "above"), ClaimQuestion("das", None, "f1", "below", 0.01)
+    within = ClaimQuestion("das", None, "f1", "within", 0.01)
     cases = [
         (above, (0.001, 0.1), HOLDS), (above, (0.0, 0.1), OPEN), (above, (-0.1, 0.0), OPEN),
         (above, (-0.1, -0.001), FAILS), (above, None, OPEN),
@@ -139,7 +139,7 @@ def test_interval_and_p_value_say_the_same() -> None:
     for centre in np.linspace(-0.03, 0.03, 25):
         gains = {seed: list(centre + 0.004 * rng.standard_normal(4)) for seed in range(3)}
         for relation, bar in (("above", 0.0), ("below", 0.01), ("within", 0.01)):
-            found = ask(grid(gains), Question("das", "ewc", "f1", relation, bar))
+            found = ask(grid(gains), ClaimQuestion("das", "ewc", "f1", relation, bar))
             assert found.p_value is not None
             assert (found.verdict != OPEN) == (found.p_value < 0.05)
             seen.add((relation, found.verdict))
@@ -162,10 +162,10 @@ def test_false_findings_are_rare_whatever_is_noisy() -> None:
 def test_numbers_without_spread() -> None:
     """HAT's scores may be bit for bit the same in the end: forgetting is exactly 0, and known to be."""
     cells = [cell("hat", [0.6] * 4, seed=seed) for seed in range(3)]
-    found = ask(cells, Question("hat", None, "f1_forgetting", "below", 0.01))
+    found = ask(cells, ClaimQuestion("hat", None, "f1_forgetting", "below", 0.01))
     assert (found.difference.value, found.difference.low, found.difference.high) == (0, 0, 0)
     assert (found.verdict, found.p_value) == (HOLDS, 0)
-    zero = ask(cells, Question("hat", None, "f1_forgetting", "above"))
+    zero = ask(cells, ClaimQuestion("hat", None, "f1_forgetting", "above"))
     assert (zero.verdict, zero.p_value) == (OPEN, 1)
     shifted = [cell("das", [0.6 + 0.1] * 4, seed=seed) for seed in range(3)] + [
         cell("ewc", [0.6] * 4, seed=seed) for seed in range(3)
@@ -187,7 +187,9 @@ def test_few_runs_and_gaps() -> None:
     assert two.p_value < 0.05
     assert two.verdict == OPEN
     pooled = [cell("pool", [0.6] * 4, order=None), cell("das", [0.7] * 4)]
-    assert ask(pooled, Question("das", "pool", "f1_forgetting", "below")).verdict == MISSING  # Pool has no such rate
+    assert (
+        ask(pooled, ClaimQuestion("das", "pool", "f1_forgetting", "below")).verdict == MISSING
+    )  # Pool has no such rate
 
 
 def test_what_has_no_order_or_no_seed_is_paired_all_the_same() -> None:
@@ -226,7 +228,7 @@ def test_holm() -> None:
 
 def test_a_claim_of_several_comparisons() -> None:
     def against(*names: str) -> Claim:
-        return Claim("Best.", tuple(Question("das", name, "f1", "above") for name in names))
+        return Claim("Best.", tuple(ClaimQuestion("das", name, "f1", "above") for name in names))
 
     rng = np.random.default_rng(0)
     cells = []
@@ -254,7 +256,7 @@ def test_a_claim_of_several_comparisons() -> None:
     assert (found.findings[0].adjusted or 0) > 0.05
     assert found.verdict == OPEN
     # Bits per byte are shown and do not count.
-    both = Claim("Less.", (DAS_ABOVE, Question("das", "ewc", "bits", "above")))
+    both = Claim("Less.", (DAS_ABOVE, ClaimQuestion("das", "ewc", "bits", "above")))
     (bits,) = judge(cells, [both])
     assert [finding.verdict for finding in bits.findings] == [HOLDS, FAILS]
     assert bits.verdict == HOLDS
@@ -328,11 +330,13 @@ def test_an_end_task_that_runs_answer_with_one_label_is_named() -> None:
 
 def test_questions_in_words() -> None:
     titles = {"das": "DAS", "hat": "HAT"}
-    assert question(Question("das", "hat", "f1", "above"), titles) == "DAS > HAT: F1"
-    assert question(Question("hat", "das", "bits_learnt", "below"), titles) == "HAT < DAS: bits per byte learnt"
-    assert question(Question("das", "hat", "accuracy", "within", 0.01), titles) == "DAS = HAT ± 1 point: accuracy"
-    assert question(Question("hat", None, "f1_forgetting", "below", 0.02), titles) == "HAT: F1 forgetting < 2 points"
-    assert question(Question("das", None, "f1_forgetting", "below"), titles) == "DAS: F1 forgetting < 0"
+    assert question(ClaimQuestion("das", "hat", "f1", "above"), titles) == "DAS > HAT: F1"
+    assert question(ClaimQuestion("hat", "das", "bits_learnt", "below"), titles) == "HAT < DAS: bits per byte learnt"
+    assert question(ClaimQuestion("das", "hat", "accuracy", "within", 0.01), titles) == "DAS = HAT ± 1 point: accuracy"
+    assert (
+        question(ClaimQuestion("hat", None, "f1_forgetting", "below", 0.02), titles) == "HAT: F1 forgetting < 2 points"
+    )
+    assert question(ClaimQuestion("das", None, "f1_forgetting", "below"), titles) == "DAS: F1 forgetting < 0"
 
 
 def test_effect_of_the_order() -> None:

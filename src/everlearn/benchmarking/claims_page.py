@@ -16,7 +16,7 @@ from everlearn.errors import RecipeError
 from everlearn.report import formatting as fmt
 from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
 from everlearn.suites import Suite
-from everlearn.suites.claims import Number, Question
+from everlearn.suites.claims import ClaimQuestion, Number
 
 NUMBERS: dict[Number, str] = {
     "f1": "F1",
@@ -103,7 +103,7 @@ def claim_table(number: int, judged: Judged, titles: Mapping[str, str]) -> Table
     return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
 
 
-def question(asked: Question, titles: Mapping[str, str]) -> str:
+def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
     """What is compared, in words: ``DAS > EWC: F1``."""
     entry, name = titles[asked.entry], NUMBERS[asked.number]
     sign = ">" if asked.relation == "above" else "<"
@@ -127,7 +127,7 @@ def _cells(finding: Finding) -> list[TableCell]:
     return [TableCell(text) for text in texts]
 
 
-def _scale(asked: Question) -> tuple[float, int]:
+def _scale(asked: ClaimQuestion) -> tuple[float, int]:
     """Scores are shown in points, bits as they are; and with how many decimals."""
     return (100.0, 2) if asked.published else (1.0, 4)
 

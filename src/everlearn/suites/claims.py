@@ -12,7 +12,7 @@ Relation = Literal["above", "below", "within"]
 
 
 @dataclass(frozen=True)
-class Question:
+class ClaimQuestion:
     """One comparison.
 
     Attributes:
@@ -40,7 +40,7 @@ class Claim:
     """A sentence that holds if all of its comparisons do."""
 
     sentence: str
-    questions: tuple[Question, ...]
+    questions: tuple[ClaimQuestion, ...]
     remark: str = ""
 
 
@@ -65,14 +65,14 @@ def questions(
     others: str | Iterable[str] | None,
     numbers: Iterable[Number],
     bar: float = 0.0,
-) -> tuple[Question, ...]:
+) -> tuple[ClaimQuestion, ...]:
     """Every entry against every other one, in every number."""
 
     def listed(names: str | Iterable[str] | None) -> list[str | None]:
         return [names] if names is None or isinstance(names, str) else list(names)
 
     return tuple(
-        Question(entry, other, number, relation, bar)
+        ClaimQuestion(entry, other, number, relation, bar)
         for entry in listed(entries)
         if entry is not None
         for other in listed(others)
