@@ -23,7 +23,7 @@ from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.engine.protection import check_carrying, check_methods
+from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
@@ -179,8 +179,8 @@ class OpenRun:
         return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
 
     def methods_after(self, index: int) -> list[Method]:
-        """The methods with what they remember after a stage."""
-        methods = self.recipe.methods()
+        """The methods, in the order in which they act, with what they remember after a stage."""
+        methods = in_order(self.recipe.methods())
         if index > 0:
             load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
         return methods

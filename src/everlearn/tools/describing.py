@@ -9,13 +9,14 @@ import dataclasses
 import inspect
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from everlearn.config.arguments import REFUSED, RUN_WIDE
 from everlearn.config.recipe import Data, Evaluation, Recipe, RunSettings
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
@@ -150,6 +151,8 @@ def schema() -> dict[str, Any]:
     tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
     properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
     properties["train"] = _training_schema(properties["train"])
+    own_arguments = definitions["Domain"]["properties"]
+    own_arguments["train"] = _training_schema(own_arguments["train"], RUN_WIDE)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
 
 
@@ -161,14 +164,12 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
     return list(entry["anyOf"]) if "anyOf" in entry else [{"$ref": entry["$ref"]}]
 
 
-def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
     from transformers import TrainingArguments
-
-    from everlearn.config.arguments import REFUSED
 
     properties = {}
     for field in sorted(dataclasses.fields(TrainingArguments), key=lambda field: field.name):
-        if field.init and field.name not in REFUSED:
+        if field.init and field.name not in REFUSED and field.name not in without:
             text = field.metadata.get("help")
             properties[field.name] = {"description": " ".join(str(text).split())} if text else {}
     return {**entry, "type": "object", "properties": properties, "additionalProperties": False}
@@ -203,6 +204,7 @@ def commented_recipe() -> str:
         _group("end_tasks", EndTask, listed=True, active=False),
         _group("data", Data),
         _training(),
+        _choice("optimizer"),
         _group("evaluation", Evaluation),
         _group("run", RunSettings),
     ]
