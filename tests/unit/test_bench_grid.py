@@ -18,8 +18,8 @@ from everlearn.benchmarking import CellResult, Grid, GridCell, load_results, loa
 from everlearn.benchmarking import making as making_module
 from everlearn.benchmarking.cells import Measured, scores_of
 from everlearn.benchmarking.entries import entry_of, in_order, resolve
-from everlearn.benchmarking.grid import Once
 from everlearn.benchmarking.page import status_table
+from everlearn.benchmarking.workbench import Once
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.learner import ContinualLearner
