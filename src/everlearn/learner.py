@@ -20,7 +20,7 @@ from accelerate import PartialState
 from torch import nn
 from transformers import TrainingArguments
 
-from everlearn import files
+from everlearn import files, report
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import General, Model, Recipe
@@ -41,7 +41,6 @@ from everlearn.model.gathering import Blueprint
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective, unwrap
 from everlearn.model.text_format import TextFormat
-from everlearn.report import model_card, write_report
 from everlearn.run import carrying
 from everlearn.run.curves import Curves
 from everlearn.run.folder import RunFolder, step_of
@@ -186,8 +185,8 @@ class ContinualLearner:
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
             recipe = self.folder.recipe_file.read_text(encoding="utf-8")
-            files.write_text(self.folder.card_file, model_card(results, recipe, folder=self.folder.path))
-            write_report([self.folder.path], self.folder.report_file)
+            files.write_text(self.folder.card_file, report.model_card(results, recipe, folder=self.folder.path))
+            report.write_report([self.folder.path], self.folder.report_file)
             outcome.set_mark()
         self.processes.wait_for_everyone()
         return results

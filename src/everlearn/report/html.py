@@ -153,6 +153,8 @@ def _shown(comparison: Comparison, key: str) -> bool:
 def _title(comparison: Comparison) -> str:
     if len(comparison.pools) == 1:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
+    if len(comparison.runs) > len(comparison.pools):
+        return f"{len(comparison.pools)} recipes, {len(comparison.runs)} runs: what each learnt, what each forgot"
     if len(comparison.pools) > 3:
         return f"{len(comparison.runs)} runs: what each learnt, what each forgot"
     return f"{fmt.listing(list(comparison.labels))}: what each learnt, what each forgot"

@@ -330,7 +330,8 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
     held = largest = 0
     keep = recipe.run.keep_stages
     kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
-    for number, ((count, checkpoint, finished), args) in enumerate(zip(trainings, itertools.cycle(arguments))):
+    each = zip(trainings, itertools.cycle(arguments), strict=False)
+    for number, ((count, checkpoint, finished), args) in enumerate(each):
         limit = args.save_total_limit or count
         # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
         largest = max(
@@ -338,7 +339,7 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
         )
         held += finished
         if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
-            held -= 4 * sizes.stages[number - kept]
+            held -= (12 if recipe.optimizer == "carry" else 4) * sizes.stages[number - kept]
     return largest
 
 
