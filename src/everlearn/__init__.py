@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
-    from everlearn.methods.engine.protection import Protection, ProtectionCallback
     from everlearn.methods.masks.das import DAS
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
+    from everlearn.protecting import protect
 
 __version__ = "0.1.0"
 
@@ -37,10 +37,10 @@ _WHERE = {
     "everlearn.methods.penalties.ewc": ("EWC",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
-    "everlearn.methods.engine.protection": ("Protection", "ProtectionCallback"),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
+    "everlearn.protecting": ("protect",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -59,14 +59,13 @@ __all__ = [
     "Method",
     "MethodConfig",
     "Needs",
-    "Protection",
-    "ProtectionCallback",
     "Recipe",
     "Replay",
     "Results",
     "Sequential",
     "Stage",
     "__version__",
+    "protect",
     "register",
 ]
 
