@@ -159,7 +159,7 @@ class TheirMasked(Theirs):
     def _read(self, batch: Batch, labels: Tensor) -> Batch:
         wanted = labels != IGNORE
         count = max(1, int(wanted.sum(1).max()))
-        positions = wanted.int().argsort(1, descending=True, stable=True)[:, :count]
+        positions = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :count]
         plain = torch.where(wanted, labels, batch["input_ids"])
         return {**batch, "plain_ids": plain, "positions": positions, "labels": labels.gather(1, positions)}
 
