@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 .PHONY: help install demo test check unit base base-english clean
 
 help:
-	@echo "make demo   learn six domains with and without DAS, and open one page on it (about 6 minutes on 2 cores)"
+	@echo "make demo   learn four domains plainly, with DAS and with EWC, and make one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
 	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (37 minutes on one core here)"
 	@echo "make base-english DATA=folder   rebuild benchmarks/bases/english (folder: wikipedia and books; 50 minutes on one core)"

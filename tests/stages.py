@@ -84,7 +84,8 @@ def stage(
 def checkpoints(model: PreTrainedModel, index: int) -> Checkpoints:
     """Earlier models: the last one is a copy of `model` as it is now, those before it are fresh ones."""
     last = copy.deepcopy(model)
-    fresh = type(model)(copy.deepcopy(model.config))
+    with seeded("fresh"):
+        fresh = type(model)(copy.deepcopy(model.config))
     return Checkpoints(index, lambda number: copy.deepcopy(last if number == index - 1 else fresh).cpu().float())
 
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from everlearn.benchmarking import CellResult, Entry, Grid, find_suite, load_results, load_settings, resolve
 from everlearn.benchmarking.summary import Line, summarise
+from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
 from everlearn.model.loading import quiet
 from everlearn.report.formatting import fixed
-from everlearn.report.runs import Estimate
 from everlearn.run.progress import Terminal
 
 HERE = Path(__file__).resolve().parent

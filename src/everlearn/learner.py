@@ -34,7 +34,7 @@ from everlearn.data.prepare import Prepared
 from everlearn.errors import ModelError, RecipeError, RunError, did_you_mean
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
-from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.engine.protection import Protection, check_carrying, check_methods
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.gathering import Blueprint
@@ -42,6 +42,8 @@ from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective, unwrap
 from everlearn.model.text_format import TextFormat
 from everlearn.report import model_card, write_report
+from everlearn.run import carrying
+from everlearn.run.curves import Curves
 from everlearn.run.folder import RunFolder, step_of
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
@@ -49,6 +51,7 @@ from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
+from everlearn.run.wanted import sets_inside
 from everlearn.seeding import seed_for, seeded, set_all
 
 
@@ -269,7 +272,9 @@ class ContinualLearner:
         protection = Protection(methods, stage)
         source = protection.begin()
 
-        args = training_arguments(self.recipe.train, training, seed_for(stage.seed, index) % 2**31, stage.steps)
+        args = training_arguments(
+            self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, stage.steps
+        )
         loader = BlockLoader(
             source,
             stage.objective,
@@ -278,6 +283,7 @@ class ContinualLearner:
             self.processes.process_index,
             self.processes.num_processes,
         )
+        curves = self._curves(stage, loader)
         # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
@@ -289,7 +295,8 @@ class ContinualLearner:
                 args=args,
                 progress=done,
                 log=self.folder.log,
-                callbacks=[self.interruption.callback()],
+                callbacks=[*curves, self.interruption.callback()],
+                carried=self.carried_to(index),
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
@@ -297,6 +304,7 @@ class ContinualLearner:
         self.interruption.stop_here()
         trainer.check_finite()
         trainer.check_weights()
+        carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
         stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
         # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
         for name in ("forward", "_original_forward"):
@@ -322,9 +330,24 @@ class ContinualLearner:
             with files.new_folder(self.folder.stage(index, domain.name)) as folder:
                 save_model(model, stage.tokenizer, folder)
                 save_memories(folder / MEMORY, methods)
+                if carried is not None:
+                    carrying.save(folder, carried)
                 files.write_json(folder / "stage.json", facts)
             shutil.rmtree(training, ignore_errors=True)
         self.processes.wait_for_everyone()
+
+    def _curves(self, stage: Stage, loader: BlockLoader) -> list[Curves]:
+        """What scores held-out text inside the stage (`evaluation.every`)."""
+        every = self.recipe.evaluation.every
+        if every is None:
+            return []
+        scorer = self.scorer()
+        # Drawn by one process before training began; every process takes part, as sharded weights need.
+        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        line = {"stage": stage.index, "domain": stage.domain}
+        write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
+        how = scorer.conditions(stage.index)
+        return [Curves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
@@ -338,7 +361,7 @@ class ContinualLearner:
         if self.recipe.general is not None:
             name = self.recipe.general.name
             general = DeferredBlocks(name, lambda: self.prepared(name).train)
-        args = training_arguments(self.recipe.train, self.folder.path, 0, 1)
+        args = training_arguments(self.recipe.train_of(domain.name), self.folder.path, 0, 1)
         return Stage(
             index=index,
             domain=domain.name,
@@ -351,14 +374,19 @@ class ContinualLearner:
             batch_size=args.per_device_train_batch_size,
             rows_per_step=self.rows_per_step(args),
             seed=self.recipe.run.seed,
-            steps=self.steps(prepared.train),
+            steps=self.steps(domain.name),
             checkpoints=self.checkpoints(index),
         )
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
         for domain in self.recipe.domains:
-            recipe = self.recipe.changed(domains=[domain.model_dump(mode="json")], method=["sequential"], end_tasks=[])
+            recipe = self.recipe.changed(
+                domains=[domain.model_dump(mode="json")],
+                method=["sequential"],
+                end_tasks=[],
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+            )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
             alone.interruption = self.interruption
@@ -375,10 +403,11 @@ class ContinualLearner:
             only: check the data of this domain alone (the others are learnt and need not be there any more).
         """
         self.check_methods(self.some_model())
-        training_arguments(self.recipe.train, self.folder.path, self.recipe.run.seed)
+        for domain in self.recipe.domains:
+            training_arguments(self.recipe.train_of(domain.name), self.folder.path, self.recipe.run.seed)
         for domain in self.recipe.domains:
             if only in (None, domain.name):
-                self.steps(self.prepared(domain.name).train)
+                self.steps(domain.name)
         if self.recipe.general is not None and only is None:
             self.prepared(self.recipe.general.name)
         self.scorer().check_end_tasks()
@@ -386,6 +415,8 @@ class ContinualLearner:
     def check_methods(self, model: nn.Module) -> None:
         """Refuse methods that do not fit the model, the objective or each other."""
         methods = tuple(self.recipe.methods())
+        if self.recipe.optimizer == "carry":
+            check_carrying(methods)
         format_ = self.setting(model)
         check_methods(
             methods,
@@ -447,9 +478,10 @@ class ContinualLearner:
                 )
         return self._prepared[name]
 
-    def steps(self, source: BlockSource) -> int:
+    def steps(self, domain: str) -> int:
         """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
-        args = training_arguments(self.recipe.train, self.folder.path, 0)
+        source = self.prepared(domain).train
+        args = training_arguments(self.recipe.train_of(domain), self.folder.path, 0)
         if args.max_steps > 0:
             return args.max_steps
         if source.size is None:
@@ -496,6 +528,12 @@ class ContinualLearner:
                 f"{self.recipe.run.keep_stages}. Set it to `all`, in a new run, to keep them."
             )
         return self.load(self.folder.stage(index, name))
+
+    def carried_to(self, index: int) -> carrying.Carried | None:
+        """The optimizer's state that a stage goes on from; None for a fresh one."""
+        if self.recipe.optimizer == "reset" or index == 1:
+            return None
+        return carrying.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
     def checkpoints(self, count: int) -> Checkpoints:
         """The models before a stage, for its methods: only those that are sealed and whole are read."""

@@ -18,6 +18,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
 from everlearn.run import trainer
 from everlearn.run.interruption import Interrupted
+from methods_of_other_kinds import registered
 
 STOP_AT = (2, 3)
 """Stage and step; the last checkpoint is at step 2."""
@@ -85,4 +86,5 @@ def allow_fsdp_on_cpu() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with registered():
+        main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The demo end to end on a model of almost no size: two runs of six domains and the page that compares them."""
+"""The demo end to end on a model of almost no size: three runs of four domains and the page that compares them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from everlearn.config import recipe as recipes
-from everlearn.demo.demo import RECIPE, run_demo
+from everlearn.demo.demo import METHODS, RECIPE, run_demo
+from everlearn.errors import RunError
+from everlearn.model.loading import load_model
 from everlearn.report import compare
 from everlearn.run.progress import Reporter
 from everlearn.suites.docs import DOMAINS
+
+LEARNT = [domain.name for domain in recipes.load(RECIPE).domains]
 
 SMALL = [
     "model={config: {model_type: roberta, vocab_size: 8192, hidden_size: 32, num_hidden_layers: 1, "
@@ -18,33 +22,39 @@ SMALL = [
     'pad_token_id: 1, eos_token_id: 2}, tokenizer: "suite:docs/base"}',
     "train.max_steps=3",
     "evaluation.blocks=4",
-    *(f"domains.{domain}.max_documents=120" for domain in DOMAINS),
-    *(f"end_tasks.{domain}-part.max_train=16" for domain in DOMAINS),
+    *(f"domains.{domain}.max_documents=120" for domain in LEARNT),
+    "general.max_documents=120",
 ]
 
 
-def test_the_recipe_is_the_same_for_both_methods_and_names_every_domain() -> None:
+def test_the_recipe_trains_the_base_as_it_was_pre_trained_and_tests_on_text_that_is_held_out() -> None:
     recipe = recipes.load(RECIPE)
-    assert [domain.name for domain in recipe.domains] == list(DOMAINS)
-    assert [task.domain for task in recipe.end_tasks] == list(DOMAINS)
+    assert sorted(LEARNT) == LEARNT
+    assert set(LEARNT) <= set(DOMAINS)
+    assert recipe.general is not None
+    for corpus in (*recipe.domains, recipe.general):
+        assert corpus.path.endswith("train.jsonl")
+        assert str(corpus.validation).endswith("validation.jsonl")
+    assert load_model(recipe.model).config.hidden_dropout_prob == 0.0
 
 
 @pytest.mark.slow
-def test_the_demo_compares_two_runs_and_a_second_call_continues(tmp_path: Path) -> None:
+def test_the_demo_compares_its_runs_and_a_second_call_continues(tmp_path: Path) -> None:
     runs, page = run_demo(tmp_path, Reporter(), SMALL)
     text = page.read_text(encoding="utf-8")
-    assert "DAS" in text
-    assert "Sequential" in text
-    assert "<svg" in text
+    for name in ("Sequential", "DAS", "EWC", "<svg"):
+        assert name in text
     comparison = compare(runs)
     assert {measure.metric for measure in comparison.headline} >= {"bits_per_byte"}
     for run in runs:
         assert sorted(p.name for p in run.glob("stage-*")) == [
-            f"stage-{index:02d}-{name}" for index, name in enumerate(DOMAINS, 1)
+            f"stage-{index:02d}-{name}" for index, name in enumerate(LEARNT, 1)
         ]
         assert (run / "results.json").is_file()
         assert (run / "README.md").is_file()
     before = {path: path.stat().st_mtime_ns for run in runs for path in run.glob("stage-*/seal.json")}
-    assert len(before) == 2 * len(DOMAINS)
+    assert len(before) == len(METHODS) * len(LEARNT)
     run_demo(tmp_path, Reporter(), SMALL)
     assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing is trained twice"
+    with pytest.raises(RunError, match="holds a demo with other settings"):
+        run_demo(tmp_path, Reporter(), [*SMALL, "train.max_steps=4"])

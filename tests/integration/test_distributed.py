@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.methods.base import REGISTRY
 from everlearn.model.gathering import shared_parameters
 from everlearn.run import trainer
+from methods_of_other_kinds import OTHERS, registered
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
@@ -35,15 +37,22 @@ SHARDED = {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_
 TOLERANCE = 1e-5
 
 
+@pytest.fixture(scope="module", autouse=True)
+def known() -> Iterator[None]:
+    """The methods that only the tests have are known by name."""
+    with registered():
+        yield
+
+
 def quick(name: str) -> dict[str, Any]:
-    known = REGISTRY[name].Config.model_fields
+    known = (REGISTRY | OTHERS)[name].Config.model_fields
     return {"name": name} | {key: value for key, value in QUICK.items() if key in known}
 
 
 def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     """Name to architecture, methods and training arguments of the distributed run; on one process these are ONE."""
     found: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {}
-    for name in REGISTRY:
+    for name in REGISTRY | OTHERS:
         found[f"ddp {name}"] = ("llama", [quick(name)], TWO)
         found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
     both = [quick("das"), quick("replay")]
@@ -52,6 +61,11 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["created ddp masked"] = ("roberta", both, TWO)
     sharded_files = {"fsdp_config": {**SHARDED["fsdp_config"], "state_dict_type": "SHARDED_STATE_DICT"}}
     found["resumed fsdp das"] = ("llama", [quick("das")], TWO | SHARDED)
+    found["ddp carried"] = ("llama", [quick("sequential")], TWO)
+    found["fsdp carried"] = ("llama", [quick("sequential")], TWO | SHARDED)
+    found["resumed ddp agem"] = ("llama", [quick("agem")], TWO)
+    found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
+    found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
     return found
 
@@ -62,7 +76,13 @@ CASES = cases()
 def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     architecture, method, _ = CASES[case]
     where = {"name": case, "folder": str(folder / run / case)}
-    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where)
+    optimizer = "carry" if "carried" in case else "reset"
+    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where, optimizer=optimizer)
+
+
+def paths_to(here: Path) -> list[str]:
+    """Where another process finds the tests, and what this one was told."""
+    return [str(here.parent), str(here), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
@@ -73,7 +93,7 @@ def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
         paths[-1].write_text(one.to_yaml(), encoding="utf-8")
     here = Path(__file__).parent
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths_to(here))}
     done = subprocess.run(
         [*command, str(here / "run_recipes.py"), *map(str, paths)],
         env=environment,
@@ -111,8 +131,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reference(folder: Path, case: str) -> Path:
     """The same run on one process; cases that differ in distribution only share it."""
-    architecture, method, _ = CASES[case]
-    first = next(name for name, (a, m, _) in CASES.items() if (a, m) == (architecture, method))
+
+    def same(name: str) -> bool:
+        return CASES[name][:2] == CASES[case][:2] and ("carried" in name) == ("carried" in case)
+
+    first = next(name for name in CASES if same(name))
     of = made(folder, first, ONE, "one")
     if not of.folder().exists():
         ContinualLearner(of).run()

@@ -11,18 +11,17 @@ import numpy as np
 DOMAINS = ["sympy", "networkx", "pandas", "matplotlib", "scipy", "torch"]
 TASKS = [f"{domain}-subpackage" for domain in DOMAINS]
 RECIPE = """\
-run: {name}
-seed: 7
 model: {{path: base-docs}}
-objective: masked
-methods:
+domains:
+{domains}
+method:
 - name: {method}
-stream:
-{stream}
+objective: masked
 train:
   learning_rate: 0.0003
   max_steps: 60
   per_device_train_batch_size: 32
+run: {{name: {name}, seed: {seed}}}
 """
 
 
@@ -68,6 +67,7 @@ def results(
         accuracy[stage, stage - 1] = accuracy[0, stage - 1] + random.uniform(0.03, 0.1)
     own = [score[i + 1, i] for i in range(count)]
     learnt = {d: estimate(score[0, i] - own[i], 0.02) for i, d in enumerate(domains)}
+    gained = {d: estimate(score[0, i] - score[-1, i], 0.02) for i, d in enumerate(domains)}
     lost = {d: estimate(score[-1, i] - own[i], 0.018) for i, d in enumerate(domains[:-1])}
     forward = {d: estimate(score[0, i] - score[i, i], 0.01) for i, d in enumerate(domains) if i}
 
@@ -81,6 +81,7 @@ def results(
     seconds = 130.0 if name == "plain" else 171.0
     text = {
         "learnt": learnt | mean(learnt),
+        "gained": gained | mean(gained),
         "forgotten": lost | mean(lost),
         "forgotten_max": lost | mean(lost),
         "backward_transfer": {d: estimate(-entry["value"], 0.018) for d, entry in lost.items()},
@@ -163,8 +164,9 @@ def write_run(folder: Path, found: dict[str, Any], steps: int = 60) -> Path:
     folder.mkdir(parents=True)
     (folder / "results.json").write_text(json.dumps(found), encoding="utf-8")
     method = found["methods"][0]["name"]
-    stream = "\n".join(f"- {{name: {domain}}}" for domain in found["domains"])
-    (folder / "recipe.yaml").write_text(RECIPE.format(name=found["run"], method=method, stream=stream))
+    stream = "\n".join(f"- {json.dumps({'name': domain, 'path': 'text.jsonl'})}" for domain in found["domains"])
+    recipe = RECIPE.format(name=json.dumps(found["run"]), method=method, domains=stream, seed=found["seed"])
+    (folder / "recipe.yaml").write_text(recipe)
     (folder / "environment.json").write_text(
         json.dumps({"versions": {"python": "3.11.2", "torch": "2.13.0+cpu"}, "hardware": {"cpu": "x86_64", "cores": 2}})
     )

@@ -44,6 +44,7 @@ def test_by_hand():
     expected = {
         "learnt": {"a": 0.3, "b": 0.3, "c": 0.6, "mean": 0.4},
         "forgotten": {"a": 0.2, "b": 0.05, "mean": 0.125},
+        "gained": {"a": 0.1, "b": 0.25, "c": 0.6, "mean": 0.95 / 3},
         "forgotten_max": {"a": 0.25, "b": 0.05, "mean": 0.15},
         "backward_transfer": {"a": -0.2, "b": -0.05, "mean": -0.125},
         "forward_transfer": {"b": 0.05, "c": 0.05, "mean": 0.05},
@@ -82,7 +83,8 @@ def test_a_single_domain():
     found = point(summarise(scores([[0.5], [0.75]], [1])))
     assert found["learnt"] == {"a": 0.25, "mean": 0.25}
     assert found["average"] == {"mean": 0.75}
-    assert not any(found[name] for name in found if name not in ("learnt", "average"))
+    assert found["gained"] == found["learnt"]
+    assert not any(found[name] for name in found if name not in ("learnt", "gained", "average"))
 
 
 def test_missing_cells_take_their_numbers_and_means_with_them():
@@ -162,7 +164,7 @@ def test_results_have_a_place_for_every_quantity():
 
 
 @pytest.mark.parametrize("higher", [True, False])
-@pytest.mark.parametrize("key", ["learnt", "forgotten", "backward_transfer", "forgetting_rate"])
+@pytest.mark.parametrize("key", ["learnt", "forgotten", "gained", "backward_transfer", "forgetting_rate"])
 def test_three_moments_say_what_the_rows_say(key, higher):
     """The bench keeps base, learnt and final alone; its numbers are the same quantities."""
     quantity, scores = QUANTITIES[key], Scores((0, 3, 7), np.array([0.5, 0.75, 0.625]))

@@ -156,7 +156,7 @@ def test_json_round_trip_and_names(tmp_path):
         "matrices", "summary", "study", "cost", "mixture", "notes",
     ]  # fmt: skip
     assert set(raw["summary"]["loss"]) == {
-        "learnt", "forgotten", "forgotten_max", "backward_transfer", "forward_transfer", "forgetting_rate",
+        "learnt", "forgotten", "gained", "forgotten_max", "backward_transfer", "forward_transfer", "forgetting_rate",
         "general_drift", "average",
     }  # fmt: skip
     assert set(raw["summary"]["loss"]["learnt"]["a"]) == {"value", "low", "high"}

@@ -46,7 +46,7 @@ def test_the_body(results):
     assert "folder = 'stage-06-torch'" in card
     assert "everlearn run runs/das/recipe.yaml run.name=das-again run.folder=runs/das-again" in card
     assert f"```yaml\n{RECIPE.strip()}\n```" in card
-    assert "| DAS | +0.546 [+0.538, +0.555] |" in card
+    assert "| DAS | +0.488 [+0.480, +0.497] | +0.546 [+0.538, +0.555] |" in card
     assert "attention leaks" in card
 
 

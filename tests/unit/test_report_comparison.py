@@ -1,4 +1,5 @@
 import copy
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,12 @@ from report_fixture import DOMAINS, results
 from everlearn.errors import RunError
 from everlearn.evaluation import Cell, RunFacts, build_results, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.results import MethodUsed
-from everlearn.report import compare, verdict
+from everlearn.report import compare, page, verdict
 from everlearn.report.comparison import compare_runs
 from everlearn.report.runs import from_results
-from everlearn.report.tables import headline_table
+from everlearn.report.tables import difference_table, headline_table
+from everlearn.report.tables import json as as_json
+from everlearn.report.verdict import recommended
 
 
 def of(*found, **changes):
@@ -25,9 +28,11 @@ def both(tmp_path_factory):
 
 
 def test_the_headline(both):
-    assert [m.title for m in both.headline] == ["Learnt", "Forgotten", "General drift", "End-task accuracy"]
-    assert [m.judge(1) for m in both.headline] == [-1, 1, 1, 0]
-    assert [m.best for m in both.headline] == [0, 1, 1, None]
+    titles = ["At the end", "Learnt", "Forgotten", "General drift", "End-task accuracy"]
+    assert [m.title for m in both.headline] == titles
+    assert [m.judge(1) for m in both.headline] == [1, -1, 1, 1, 0]
+    assert [m.best for m in both.headline] == [1, 0, 1, 1, None]
+    assert both.ranking == (1, 0)
     assert both.labels == ("Sequential", "DAS")
     assert both.metrics[0] == "bits_per_byte"
 
@@ -35,26 +40,181 @@ def test_the_headline(both):
 def test_the_verdict_names_what_was_won_and_what_it_cost(both):
     sentences = verdict(both)
     assert sentences[0] == (
-        "DAS trades: compared with Sequential it clearly forgot less and kept more general knowledge, but learnt less."
+        "Take DAS: at the end of the stream its domains are 0.488 bits/byte (0.480 to 0.497) better than in the base "
+        "model, more than in any other run."
     )
+    assert (
+        "DAS trades: compared with Sequential it clearly ended better, forgot less and kept more general knowledge, "
+        "but learnt less."
+    ) in sentences
     assert "No clear difference in end-task accuracy." in sentences
-    assert "It took 1.32 times as long (2 min 51 s)." in sentences
+
+
+def test_a_verdict_says_nothing_of_wall_time(both):
+    assert not [sentence for sentence in verdict(both) if "as long" in sentence or "min" in sentence.split()]
+
+
+def test_what_was_forgotten_is_divided_by_what_the_same_domains_had_learnt():
+    """The last domain learns a lot and cannot have been forgotten yet: it has no place under the fraction."""
+    found = results("das", "DAS", 0.0, domains=["finance", "legal", "code"])
+    score = {
+        "base": [2.0, 2.0, 2.0],
+        "finance": [1.959, 2.0, 2.0],
+        "legal": [2.05, 1.959, 2.0],
+        "code": [2.077, 2.076, 0.7],
+    }
+    raw = report_fixture.matrix(np.array([*score.values()]), 0.001, "bits/byte", False, [*score], [*score][1:])
+    found["matrices"], found["summary"] = {"bits_per_byte": raw}, {}
+    sentences = " ".join(verdict(of(found)))
+    # Finance and legal: learnt 0.041 each; lost 0.118 and 0.117. All three learnt 0.455 on average.
+    assert "287 % of the 0.041 that these domains had learnt" in sentences
+    assert "26 %" not in sentences
+
+
+def test_domains_that_learnt_nothing_have_no_share():
+    sentences = " ".join(verdict(of(results("das", "DAS", 0.1, learning=-0.2))))
+    assert "though these domains had learnt nothing" in sentences
+    assert "%" not in sentences
+
+
+def test_none_is_worth_taking_where_the_base_model_is_better():
+    comparison = of(results("plain", "Sequential", 0.3, learning=-0.1), results("das", "DAS", 0.2, learning=-0.1))
+    assert verdict(comparison)[0].startswith("None is worth taking: at the end of the stream every run is worse")
+    assert recommended(comparison) is None
+
+
+def test_a_drift_larger_than_the_gain_is_said_beside_it():
+    sentences = " ".join(verdict(of(results("das", "DAS", 0.5, learning=0.6))))
+    assert "more than the domains gained: take it only if general text does not matter." in sentences
+
+
+# Runs that differ in more than their methods.
+
+
+def folders(tmp_path, *changes, **others):
+    made = []
+    for number, change in enumerate(changes):
+        found = results(f"m{number}", f"Method {number}", 0.12 / (number + 1))
+        folder = report_fixture.write_run(tmp_path / f"run{number}", found | others, steps=1)
+        recipe = (folder / "recipe.yaml").read_text()
+        for old, new in change.items():
+            assert old in recipe
+            recipe = recipe.replace(old, new)
+        (folder / "recipe.yaml").write_text(recipe)
+        made.append(folder)
+    return made
+
+
+def test_runs_that_differ_in_steps_are_not_compared_as_equals(tmp_path):
+    comparison = compare(folders(tmp_path, {}, {"max_steps: 60": "max_steps: 600", "0.0003": "0.001"}))
+    assert comparison.differing == {"train.learning_rate": ("0.0003", "0.001"), "train.max_steps": ("60", "600")}
+    assert [m.judge(1) for m in comparison.headline] == [None] * 5
+    assert [m.best for m in comparison.headline] == [None] * 5
+    said = " ".join(verdict(comparison))
+    assert "clearly" not in said
+    assert "train.max_steps (60 or 600)" in said
+    assert said.startswith("Take Method 1")  # the same base model and the same text: one of the two can be chosen
+    assert "What differs besides the methods" in page(comparison)
+    assert {entry["judgement"] for entry in json.loads(as_json(comparison))["differences"]} == {"withheld"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"path: base-docs": "path: other"}, {"objective: masked": "objective: causal"}, {"text.jsonl": "b.jsonl"}],
+)
+def test_no_run_is_recommended_over_one_of_another_model_or_text(tmp_path, change):
+    comparison = compare(folders(tmp_path, {}, change))
+    assert comparison.differing
+    assert verdict(comparison)[0].startswith(
+        "Which run to take cannot be said: they are not of one model and one text."
+    )
+    assert recommended(comparison) is None
+
+
+def test_names_places_and_methods_are_no_difference(tmp_path):
+    change = {'name: "m1"': "name: other, folder: elsewhere", "- name: m1": "- {name: m1, strength: 3}"}
+    assert compare(folders(tmp_path, {}, change)).differing == {}
+
+
+def test_without_recipes_the_tokens_tell(tmp_path):
+    plain, das = results("plain", "Sequential", 0.12), results("das", "DAS", 0.06)
+    assert of(plain, das).differing == {}
+    for stage in das["cost"]["stages"]:
+        stage["tokens"] *= 2
+    assert of(plain, das).differing == {"tokens on each of 6 domains": ("245,760", "491,520")}
+
+
+# Several seeds of one recipe.
+
+
+def seeds(tmp_path, name, title, forgetting, numbers, learning=0.55):
+    made = []
+    for seed in numbers:
+        found = results(name, title, forgetting, seed=seed, learning=learning) | {"seed": seed}
+        made.append(report_fixture.write_run(tmp_path / f"{name}-{seed}", found, steps=2))
+    return made
+
+
+def test_seeds_of_one_recipe_are_one_line(tmp_path):
+    runs = [*seeds(tmp_path, "plain", "Sequential", 0.12, (1, 2, 3)), *seeds(tmp_path, "das", "DAS", 0.06, (1, 2, 3))]
+    comparison = compare(runs)
+    assert comparison.labels == ("Sequential", "DAS")
+    assert [pool.seeds for pool in comparison.pools] == [["1", "2", "3"]] * 2
+    forgotten = comparison.measure("bits_per_byte", "forgotten")
+    values = [run.summary("bits_per_byte", "forgotten")["mean"].value for run in comparison.pools[1].runs]
+    estimate = forgotten.estimates[1]
+    assert estimate.value == pytest.approx(np.mean(values))
+    half = 4.302652729749464 * np.std(values, ddof=1) / np.sqrt(3)  # Student's t, 2 degrees of freedom
+    assert estimate.interval == pytest.approx((np.mean(values) - half, np.mean(values) + half))
+    others = [run.summary("bits_per_byte", "forgotten")["mean"].value for run in comparison.pools[0].runs]
+    apart = np.subtract(values, others)
+    half = 4.302652729749464 * np.std(apart, ddof=1) / np.sqrt(3)
+    assert forgotten.difference(1).interval == pytest.approx((apart.mean() - half, apart.mean() + half))
+    table = headline_table(comparison)
+    assert table.header[:2] == ("Run", "Seeds")
+    assert [(label, cells[0].text) for label, cells in table.rows] == [("DAS", "3"), ("Sequential", "3")]
+    assert "Sequential" in page(comparison)
+
+
+def test_other_options_or_settings_are_no_seed(tmp_path):
+    runs = seeds(tmp_path, "das", "DAS", 0.06, (1, 2))
+    other = results("das", "DAS", 0.08, seed=1) | {"seed": 1}
+    other["methods"][0]["options"] = {"x": 2}
+    comparison = compare([*runs, report_fixture.write_run(tmp_path / "other", other, steps=1)])
+    assert comparison.labels == ("DAS · x 1", "DAS · x 2")
+    assert [len(pool.runs) for pool in comparison.pools] == [2, 1]
+
+
+def test_the_same_seed_twice_is_not_a_second_seed(tmp_path):
+    found = results("das", "DAS", 0.06)
+    runs = [report_fixture.write_run(tmp_path / name, found | {"run": name}, steps=1) for name in ("a", "b")]
+    assert compare(runs).labels == ("DAS · a", "DAS · b")
+
+
+def test_a_quantity_that_an_older_file_lacks_comes_from_its_scores():
+    found = results("das", "DAS", 0.1)
+    kept = found["summary"]["bits_per_byte"].pop("gained")
+    gained = of(found).measure("bits_per_byte", "gained").estimates[0]
+    assert gained.value == pytest.approx(kept["mean"]["value"])
+    assert gained.interval is None
 
 
 def test_a_method_that_wins_nothing_is_told_so():
     plain = results("plain", "Sequential", 0.1)
     same = of(plain, results("das", "DAS", 0.1))
-    assert verdict(same)[0] == "DAS did not win: no difference to Sequential is larger than its uncertainty."
-    worse = of(plain, results("das", "DAS", 0.2))
-    assert verdict(worse)[0].startswith(
-        "DAS did not win: it is clearly better than Sequential at nothing, and it forgot"
-    )
+    assert "DAS did not win: no difference to Sequential is larger than its uncertainty." in verdict(same)
+    assert "At the end it cannot be told apart from DAS: the difference is within its uncertainty." in verdict(same)
+    worse = " ".join(verdict(of(plain, results("das", "DAS", 0.2))))
+    assert "DAS did not win: it is clearly better than Sequential at nothing, and it ended worse, forgot" in worse
+    assert worse.startswith("Take Sequential")
 
 
 def test_runs_that_gained_are_not_said_to_have_forgotten():
     comparison = of(results("plain", "Sequential", -0.12), results("das", "DAS", -0.06))
-    assert verdict(comparison)[0].endswith("gained less from later domains and gained less on general text.")
-    assert "forgot" not in verdict(comparison)[0]
+    against = next(sentence for sentence in verdict(comparison) if sentence.startswith("DAS did not win"))
+    assert against.endswith("gained less from later domains and gained less on general text.")
+    assert "forgot" not in against
+    assert "Nothing was forgotten: later domains made the earlier ones better" in " ".join(verdict(comparison))
 
 
 def test_without_intervals_nothing_is_claimed():
@@ -66,13 +226,14 @@ def test_without_intervals_nothing_is_claimed():
                     estimate["low"] = None
     comparison = of(plain, das)
     assert all(measure.best is None for measure in comparison.headline)
-    assert "cannot be said" in verdict(comparison)[0]
+    assert verdict(comparison)[0].startswith("Which run to take cannot be said: DAS is best at the end")
+    assert recommended(comparison) is None
 
 
 def test_one_run_is_told_alone():
     sentences = " ".join(verdict(of(results("das", "DAS", 0.1))))
-    assert "DAS learnt 6 domains one after another" in sentences
-    assert "It forgot" in sentences
+    assert sentences.startswith("DAS is worth taking: at the end of 6 domains they are 0.479 bits/byte (")
+    assert "By the end an earlier domain had lost" in sentences
 
 
 def test_runs_with_other_domains_and_metrics_compare_on_what_they_share():
@@ -81,7 +242,7 @@ def test_runs_with_other_domains_and_metrics_compare_on_what_they_share():
     comparison = of(results("plain", "Sequential", 0.12), small)
     assert comparison.domains == ("sympy", "networkx")
     assert "macro_f1" not in comparison.metrics
-    learnt, forgotten = comparison.headline[:2]
+    learnt, forgotten = comparison.headline[1:3]
     assert set(learnt.columns) == {"sympy", "networkx"}
     own = results("plain", "Sequential", 0.12)["summary"]["bits_per_byte"]["learnt"]
     assert learnt.estimates[0].value == pytest.approx((own["sympy"]["value"] + own["networkx"]["value"]) / 2)
@@ -99,13 +260,13 @@ def test_means_that_the_file_has_no_columns_for_are_taken_again():
     forgotten = comparison.measure("bits_per_byte", "forgotten")
     assert rate.estimates == forgotten.estimates
     average = comparison.measure("accuracy", "average")
-    assert average.estimates[0].value == comparison.matrix(0, "accuracy").cell(-1, "sympy-subpackage").value
+    assert average.estimates[0].value == comparison.matrices("accuracy", 0)[0].cell(-1, "sympy-subpackage").value
 
 
 def test_runs_that_share_nothing_still_compare():
     comparison = of(results("plain", "A", 0.1, domains=["x"]), results("das", "B", 0.1, domains=["y"]))
     assert comparison.domains == ()
-    assert [measure.kind.key for measure in comparison.headline] == ["general_drift"]
+    assert [measure.quantity.key for measure in comparison.headline] == ["general_drift"]
     verdict(comparison)
 
 
@@ -184,7 +345,7 @@ def test_differences_are_paired_where_the_cells_are_kept(tmp_path):
     assert forgotten.column("a").difference(1).interval == pytest.approx((expected, expected), rel=1e-9)
     average = comparison.measure("accuracy", "average")
     assert average.paired
-    assert "resampled in pairs" in headline_table(comparison).caption
+    assert "resampled in pairs" in difference_table(comparison).caption
     assert average.difference(1).interval == (0.0, 0.0)
 
 

@@ -8,9 +8,12 @@ from report_fixture import results, write_run
 
 from everlearn.errors import RunError
 from everlearn.report import compare, page, write_report
+from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import Drawing
+from everlearn.report.figures import figure, plate, registry
 from everlearn.report.formatting import flatten
 from everlearn.report.runs import read_run
-from everlearn.report.sections import curve, starts
+from everlearn.report.training_log import curve, starts
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 NASTY = '"><script>alert(1)</script>&amp;$x$\u202e'
@@ -102,12 +105,71 @@ def test_the_page_has_everything(text):
 
 
 def test_the_diagonal_is_outlined_and_the_base_row_is_plain(text):
-    first = re.search(r'<table class="heat">.*?</table>', text, re.DOTALL).group()
+    first = next(t for t in re.findall(r'<table class="heat">.*?</table>', text, re.DOTALL) if "base model" in t)
     rows = re.findall(r"<tr>.*?</tr>", first, re.DOTALL)[1:]
     for stage, row in enumerate(rows):
-        cells = re.findall(r'<td class="([^"]*)" style="--strength: ([\d.]+)"', row)
-        assert [i for i, (names, _) in enumerate(cells) if "own" in names] == ([stage - 1] if stage else [])
-        assert stage or all(float(strength) == 0 for _, strength in cells)
+        cells = re.findall(r'<td(?: class="([^"]*)")?', row)
+        assert [i for i, names in enumerate(cells) if "own" in names] == ([stage - 1] if stage else [])
+        assert stage or not any(cells)
+
+
+def test_the_page_opens_with_one_picture_then_the_choice_then_the_table(text):
+    places = [text.index(mark) for mark in ("<figure>", '<p class="verdict">', "<caption>Result", "<dl class=")]
+    assert places == sorted(places)
+    assert text.index("<figure>") == text.index('<figure><svg role="img" aria-label="Learning against forgetting')
+    assert '<p class="verdict"><strong>Take DAS: at the end of the stream its domains are 0.488 bits/byte' in text
+
+
+def test_the_picture_of_one_run_is_what_each_domain_gained_and_kept(tmp_path):
+    text = page(compare([write_run(tmp_path / "run", results("das", "DAS", 0.1), steps=1)]))
+    first = re.search(r'<figure><svg role="img" aria-label="([^"]*)"', text).group(1)
+    assert "what it had gained right after its own stage (ring), and what is left of it at the end" in first
+    assert text.count('class="dot"') == 1 + len(report_fixture.DOMAINS)
+
+
+@pytest.mark.parametrize(("domains", "limit"), [(15, 300_000), (60, 300_000), (100, 400_000)])
+def test_a_page_of_many_domains_stays_light(tmp_path, domains, limit):
+    names = [f"domain-{number:03d}" for number in range(domains)]
+    found = results("das", "DAS", 0.1, domains=names)
+    text = page(compare([write_run(tmp_path / "run", found, steps=3)]))
+    assert len(text.encode()) < limit
+    assert f"{domains + 1} × {domains + 1}" in text or domains == 15
+    assert "The numbers are in runs/run/results.json." in text or domains == 15
+
+
+def test_ten_runs_are_one_picture_and_one_ranked_table(tmp_path):
+    runs = [
+        write_run(
+            tmp_path / f"run{i}", results(f"m{i}", f"Method {i}", 0.2 / (i + 1), learning=0.4 - 0.02 * i), steps=2
+        )
+        for i in range(10)
+    ]
+    comparison = compare(runs)
+    text = page(comparison)
+    assert len(text.encode()) < 300_000
+    verdicts = re.findall(r'<p class="verdict">.*?</p>', text, re.DOTALL)
+    assert len(verdicts) == 1
+    table = re.search(r"<caption>Result</caption>.*?</table>", text, re.DOTALL).group()
+    order = re.findall(r'<th scope="row">(Method \d)</th>', table)
+    gained = comparison.measure("bits_per_byte", "gained")
+    assert order == sorted(comparison.labels, key=lambda label: -gained.estimates[comparison.labels.index(label)].value)
+    assert "<details><summary>Difference to Method 0</summary>" in text
+
+
+def test_a_new_plot_is_one_function(runs, monkeypatch):
+    monkeypatch.setattr(registry, "FIGURES", dict(registry.FIGURES))
+
+    @figure("three lines", title="A line", data=Comparison, section="stream")
+    def three_lines(comparison):
+        drawing = Drawing(100, 20)
+        drawing.text(0, 15, f"{len(comparison.pools)} runs")
+        yield plate(drawing, "My own plot.")
+
+    text = page(compare(runs))
+    assert "2 runs</text>" in text
+    assert "<figcaption>My own plot.</figcaption>" in text
+    with pytest.raises(ValueError, match="There is a figure 'three lines' already"):
+        figure("three lines", title="", data=Comparison)(three_lines)
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.evaluation.results import Results
-from everlearn.report.runs import Estimate, Matrix, clean, from_results, mean, number, read_run
+from everlearn.report.runs import Matrix, clean, from_results, read_run
 
 finite = st.floats(-1e3, 1e3)
 width = st.floats(0, 1e3)

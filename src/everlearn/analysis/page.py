@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -15,9 +14,12 @@ from everlearn import __version__
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
 from everlearn.files import write_text
+from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.figures import draw
+from everlearn.report.figures.curves import Curves, Line
+from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.formatting import fixed
-from everlearn.report.html import HeatCell, HeatMap, render
-from everlearn.report.plots import GLYPHS, SERIES, Series, labelled, lines
+from everlearn.report.html import render
 from everlearn.report.tables import Cell, Table, terminal_table
 
 _DECILES = 10
@@ -29,28 +31,27 @@ def write_analysis(
     """Write the page; replaced as a whole."""
     names = [*filled.kinds, "independent maps"]
     curves = [*filled.free, filled.chance]
-    figure = lines(
-        "free",
+    saturation = Curves(
         "free to change: mean of 1 − I",
-        [Series(i, list(range(len(filled.stages))), values) for i, values in enumerate(curves)],
+        [Line(i, range(len(filled.stages)), values) for i, values in enumerate(curves)],
+        _FREE if filled.grows else _FREE_ANEW,
         ticks=filled.stages,
         limits=(0, 1),
     )
+    heats = [heat_map(stage, kind, maps[stage], filled) for kind in filled.kinds for stage in filled.stages]
     write_text(
         output,
         render(
             "analysis.html.jinja",
             title=f"{run}: what importance protects",
             version=__version__,
-            legend=[(name, GLYPHS[i % SERIES], i % SERIES) for i, name in enumerate(names)],
-            saturation=[
-                {
-                    "svg": Markup(labelled(figure, "Share of an update left free")),
-                    "caption": _FREE if filled.grows else _FREE_ANEW,
-                }
-            ],
+            legend=[(name, GLYPHS[i], i) for i, name in enumerate(names[:SERIES])],
+            saturation=draw("curves", saturation),
             tables=tables(filled, alike),
-            maps=[heat_map(stage, kind, maps[stage], filled) for kind in filled.kinds for stage in filled.stages],
+            maps=[plate for each in heats[:: len(filled.stages)] for plate in draw("heat", each)],
+            others=[
+                plate for place, each in enumerate(heats) if place % len(filled.stages) for plate in draw("heat", each)
+            ],
             aside=_MAPS if filled.grows else _MAPS_ANEW,
         ),
     )
@@ -76,7 +77,7 @@ _MAPS_ANEW = (
 )
 
 
-def heat_map(stage: str, kind: str, found: Map, filled: Saturation) -> HeatMap:
+def heat_map(stage: str, kind: str, found: Map, filled: Saturation) -> Heat:
     """One kind of unit after one stage: layers by heads, or layers by the deciles of their units' importance."""
     sites = {site: value.float() for site, value in found.items() if kind_of_site(site) == kind}
     heads = max(len(value) for value in sites.values()) <= 2 * _DECILES
@@ -84,14 +85,13 @@ def heat_map(stage: str, kind: str, found: Map, filled: Saturation) -> HeatMap:
     for site, value in sites.items():
         share = torch.linspace(0, 1, _DECILES + 1)
         shown = (value if heads else value.quantile(share)).tolist()
-        cells = [HeatCell(fixed(x, 2), "loss", x, False, f"{site}: importance {x:.3f}") for x in shown]
+        cells = [Shade(x, fixed(x, 2), f"{site}: importance {x:.3f}") for x in shown]
         rows.append((site.rsplit(".", 1)[0], cells))
     width = len(rows[0][1])
     columns = [str(i + 1) for i in range(width)] if heads else [f"{10 * i} %" for i in range(width)]
     what = "each head" if heads else "quantiles over the units of a layer"
     when = "after" if filled.grows else "while learning"
-    first = stage == filled.stages[0]
-    return HeatMap(f"{kind}, {when} {stage}: {what}", columns, rows, open=first, corner="layer")
+    return Heat(f"{kind}, {when} {stage}: {what}", "layer", columns, rows, scale=1.0)
 
 
 def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:

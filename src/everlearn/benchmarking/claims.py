@@ -11,7 +11,7 @@ import numpy as np
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import crossed_mean, holm
 from everlearn.benchmarking.pairing import Rows, Unit, aligned
-from everlearn.report.runs import Estimate
+from everlearn.evaluation.estimate import Estimate
 from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
 
 SIGNIFICANT = 0.05

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -21,10 +20,12 @@ from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
+from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
+from everlearn.report.figures import Plate, draw
+from everlearn.report.figures.dots import Dots
+from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.html import render
-from everlearn.report.plots import dot_whisker, labelled
-from everlearn.report.runs import Estimate
 from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
@@ -226,11 +227,12 @@ class Sheet:
     def page(self) -> str:
         """One self-contained HTML page."""
         plates = [
-            self._figure(f"{metric}-difference", f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric)
+            plate
             for metric in METRICS
+            for plate in self._dots(f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric, True)
         ]
-        plates.append(self._figure("f1_forgetting", "F1 forgetting rate (points)", 100))
-        plates.append(self._figure("bits_forgotten", "forgotten (bits per byte)", 1))
+        plates += self._dots("F1 forgetting rate (points)", 100, "f1_forgetting")
+        plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = sorted({cell.order for cell in self.cells if cell.order is not None})
         return render(
@@ -243,23 +245,37 @@ class Sheet:
                 ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
             ],
             tables=self.tables(),
-            figures=[plate for plate in plates if plate],
+            top=self._standing(),
+            figures=plates,
             notes=self.notes,
             papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
         )
 
-    def _figure(self, name: str, unit: str, scale: float, difference: str | None = None) -> dict[str, Any] | None:
+    def _standing(self) -> list[Plate]:
+        """Learning against forgetting on held-out text, the best at the end first."""
+        measured = [line for line in self.lines if "bits" in line.numbers]
+        ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
+        runs = tuple(
+            Standing(
+                line.title,
+                line.numbers.get("bits_learnt", Estimate()),
+                line.numbers.get("bits_forgotten", Estimate()),
+                line is ranked[0],
+            )
+            for line in ranked
+        )
+        return draw("standing", Standings(runs, "bits per byte", ranked=False))
+
+    def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
         """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""
         rows: dict[str, Estimate] = {}
         for line in self.lines:
-            if difference is not None and difference in line.differences:
-                rows[line.title] = _scaled(line.differences[difference].estimate, scale)
-            elif difference is None and name in line.numbers:
+            if difference and name in line.differences:
+                rows[line.title] = _scaled(line.differences[name].estimate, scale)
+            elif not difference and name in line.numbers:
                 rows[line.title] = _scaled(line.numbers[name], scale)
-        if not rows:
-            return None
-        figure = dot_whisker(name, unit, list(rows), [list(rows.values())])
-        return {"svg": Markup(labelled(figure, unit)), "caption": f"{unit}. Lines: 95 % intervals over runs."}
+        caption = f"{unit[:1].upper()}{unit[1:]}. Lines: 95 % intervals over runs."
+        return draw("dots", Dots(unit, list(rows), [list(rows.values())], caption))
 
 
 def status_table(states: Sequence[State]) -> Table:

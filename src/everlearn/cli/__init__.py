@@ -29,6 +29,7 @@ VERBS = {
     "learn": "Run",
     "bench": "Run",
     "report": "Look",
+    "evaluate": "Look",
     "analyse": "Look",
     "methods": "Look",
     "inspect": "Look",

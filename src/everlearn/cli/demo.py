@@ -1,4 +1,4 @@
-"""``everlearn demo``: six domains of real text, offline, in a few minutes."""
+"""``everlearn demo``: real text, offline, in a few minutes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(
         "runs/demo"
     ),
 ) -> None:
-    """Learn the documentation of six installed libraries, plainly and with DAS, and compare. Needs no network."""
+    """Learn four libraries' documentation, plainly, with DAS and with EWC, and compare. Needs no network."""
     from everlearn.demo.demo import run_demo
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal

@@ -92,6 +92,11 @@ REFUSED = {
     "parallelism_config": "a row of a batch stays on one device; use `fsdp`",
     **dict.fromkeys(FORCED, "everlearn sets it"),
 }
+RUN_WIDE = {
+    *("bf16", "fp16", "tf32", "use_cpu", "fsdp", "fsdp_config", "accelerator_config", "full_determinism"),
+    *("ddp_backend", "ddp_timeout", "report_to", "run_name", "trackio_space_id"),
+}
+"""What sets up the processes, and so cannot change from one domain to the next."""
 POSITIVE = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "learning_rate"}
 _NOTHING = (None, False, "no")
 
@@ -103,8 +108,13 @@ def _fields() -> dict[str, tuple[Any, Any]]:
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(TrainingArguments) if f.init}
 
 
-def check_argument(name: str, value: Any) -> None:
+def check_argument(name: str, value: Any, group: str = "train") -> None:
     """Refuse a name that is unknown or without effect here, and a value of the wrong type or range.
+
+    Args:
+        name: the argument's.
+        value: what it should be.
+        group: key of the recipe under which it stands.
 
     Raises:
         RecipeError: the sentence names the key and the value.
@@ -115,11 +125,11 @@ def check_argument(name: str, value: Any) -> None:
         wanted = FORCED.get(name, default)
         harmless = value == wanted or (value in _NOTHING and str(getattr(wanted, "value", wanted)) in ("None", "no"))
         if not harmless:
-            raise RecipeError(f"`train.{name}` cannot be set: {REFUSED[name]}.")
+            raise RecipeError(f"`{group}.{name}` cannot be set: {REFUSED[name]}.")
         return
     if name not in fields:
         raise RecipeError(
-            f"`train.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
+            f"`{group}.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
         )
     kind: Any = fields[name][0]
     if name == "fsdp":
@@ -128,11 +138,11 @@ def check_argument(name: str, value: Any) -> None:
         try:
             TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
-            raise RecipeError(f"`train.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
+            raise RecipeError(f"`{group}.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
     if name in POSITIVE and not value > 0:
-        raise RecipeError(f"`train.{name}` must be above 0 (got {value!r}).")
+        raise RecipeError(f"`{group}.{name}` must be above 0 (got {value!r}).")
     if name == "save_strategy" and str(value) == "best":
-        raise RecipeError(f"`train.save_strategy: best` cannot be used: {_EVALUATION}.")
+        raise RecipeError(f"`{group}.save_strategy: best` cannot be used: {_EVALUATION}.")
 
 
 def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from everlearn import files
-from everlearn.config.arguments import DEFAULTS
+from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
 from everlearn.data.corpus import Domain
 from everlearn.data.endtask import TaskConfig
 from everlearn.errors import RecipeError, did_you_mean
@@ -45,7 +45,8 @@ class Model(Group):
     path: str | None = None
     """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
     config: dict[str, Any] | None = None
-    """For random weights: `model_type` and any field of that architecture's configuration."""
+    """With `path`: fields of its configuration to change, for example `{hidden_dropout_prob: 0.0}`. Without, for random
+    weights: `model_type` and any field of that architecture's configuration."""
     tokenizer: str | None = None
     """Hub id or folder of the tokenizer; the model's own when left out."""
     revision: str | None = None
@@ -57,11 +58,15 @@ class Model(Group):
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:
-        if (self.path is None) == (self.config is None):
-            raise ValueError("give either `path` (a pre-trained model) or `config` (random weights)")
+        if self.path is None and self.config is None:
+            raise ValueError("give `path` (a pre-trained model) or `config` (random weights)")
+        if self.path is not None:
+            if self.config is not None and "model_type" in self.config:
+                raise ValueError("`config.model_type` is for random weights; leave it out, or leave out `path`")
+            return self
         if self.config is not None and "model_type" not in self.config:
             raise ValueError("`config` needs `model_type`, for example roberta")
-        if self.config is not None and self.tokenizer is None:
+        if self.tokenizer is None:
             raise ValueError("`config` needs `tokenizer` beside it")
         return self
 
@@ -156,6 +161,9 @@ class Recipe(Group):
     """How text becomes training rows."""
     train: dict[str, Any] = Field(default={}, validate_default=True)
     """`transformers.TrainingArguments` by their own names, for each domain."""
+    optimizer: Literal["reset", "carry"] = "reset"
+    """What a domain's optimizer begins with: nothing, or the state that the domain before ended with (moments and their
+    step counts, saved with each stage; learning rates follow `train`)."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
     run: Run = Run()
@@ -175,6 +183,20 @@ class Recipe(Group):
         return DEFAULTS | value
 
     @model_validator(mode="after")
+    def _arguments_of_domains(self) -> Recipe:
+        if self.general is not None and self.general.train:
+            raise ValueError("general text is not learnt as a domain is: remove `general.train`")
+        for domain in self.domains:
+            for name, value in domain.train.items():
+                key = f"domains.{domain.name}.train.{name}"
+                if name in RUN_WIDE:
+                    raise ValueError(f"`{key}`: it is the same for a whole run; set `train.{name}`")
+                if name in ("optim", "optim_args") and self.optimizer == "carry":
+                    raise ValueError(f"`{key}`: `optimizer: carry` hands on the state of one and the same optimizer")
+                check_argument(name, value, f"domains.{domain.name}.train")
+        return self
+
+    @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         names = [domain.name for domain in self.domains]
         for reserved in sorted({"base", "mean"} & {*names, *(task.name for task in self.end_tasks)}):
@@ -191,6 +213,10 @@ class Recipe(Group):
                     f"{did_you_mean(task.domain, names)}"
                 )
         return self
+
+    def train_of(self, domain: str) -> dict[str, Any]:
+        """The training arguments of a domain: `train`, and over it the domain's own."""
+        return self.train | next(known.train for known in self.domains if known.name == domain)
 
     def methods(self) -> list[Method]:
         """Fresh method objects, in the recipe's order."""
@@ -284,9 +310,7 @@ def _index(items: list[Any], part: str, key: str) -> int:
 
 def _local(raw: dict[str, Any]) -> dict[str, Any]:
     """Local paths made absolute, so that a run can be resumed from anywhere; suite paths replaced by their files."""
-    numbers = raw.get("train")
-    if isinstance(numbers, dict):
-        raw["train"] = {name: _number(value) for name, value in numbers.items()}
+    raw = _numbers(raw)
 
     def place(item: Any, keys: tuple[str, ...]) -> Any:
         if not isinstance(item, dict):
@@ -299,7 +323,9 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
         raw["model"] = {"path": raw["model"]}
     raw["model"] = place(raw.get("model"), ("path", "tokenizer"))
     if isinstance(raw.get("domains"), list):
-        raw["domains"] = [place(item, ("path", "validation")) for item in raw["domains"]]
+        raw["domains"] = [
+            place(_numbers(item) if isinstance(item, dict) else item, ("path", "validation")) for item in raw["domains"]
+        ]
     if "general" in raw:
         if isinstance(raw["general"], str):
             raw["general"] = {"path": raw["general"]}
@@ -308,6 +334,13 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
         files_ = tuple({key for config in CONFIGS.values() for key in config.paths})
         raw["end_tasks"] = [place(item, files_) for item in raw["end_tasks"]]
     return raw
+
+
+def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
+    """The mapping with the numbers of its `train` read as such."""
+    if not isinstance(raw.get("train"), dict):
+        return raw
+    return raw | {"train": {name: _number(value) for name, value in raw["train"].items()}}
 
 
 def _number(value: Any) -> Any:

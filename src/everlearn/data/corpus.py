@@ -79,6 +79,9 @@ class Domain(Corpus):
     """What to measure on: a share of the documents, held out by a hash of their text (the same documents in any
     order), a file of its own, for a hub data set the name of another split, or null for nothing."""
 
+    train: dict[str, Any] = {}
+    """Training arguments of this domain alone, over the recipe's `train`: `{learning_rate: 1.0e-5}`."""
+
     @field_validator("name")
     @classmethod
     def _slug(cls, value: str) -> str:

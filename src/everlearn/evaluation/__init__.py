@@ -7,10 +7,14 @@ these and nothing else.
 """
 
 from everlearn.evaluation.build import build_results
+from everlearn.evaluation.by_text import ByText
 from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
+from everlearn.evaluation.choice import Choice
 from everlearn.evaluation.classification import Classification
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
+from everlearn.evaluation.ensemble import Ensemble
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.generation import Generation
 from everlearn.evaluation.held_out import HeldOut, HeldOutText
 from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, register_mean, register_metric
 from everlearn.evaluation.perplexity import BlockLosses, block_losses
@@ -27,12 +31,16 @@ __all__ = [
     "METRICS",
     "QUANTITIES",
     "BlockLosses",
+    "ByText",
     "Cell",
     "Checkpoint",
+    "Choice",
     "Classification",
     "Column",
     "Conditions",
+    "Ensemble",
     "Estimate",
+    "Generation",
     "HeldOut",
     "HeldOutText",
     "MethodUsed",

@@ -17,6 +17,7 @@ from everlearn.evaluation.quantities import MEAN, Column, Derivation
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import Estimates, Results, RunFacts, Score, ScoreTable, Share, Spent, Study, Summary
 from everlearn.evaluation.statistics import RESAMPLES, percentiles
+from everlearn.evaluation.task import KINDS
 
 BASE = "base"
 Cells = Mapping[tuple[int, str], Cell]
@@ -83,7 +84,8 @@ def build_results(
         for name, (table, derived) in _tables(cells, stages, rows, of, facts.seed, resamples, labels is None).items():
             matrices[name], summary[name] = table, derived
     sentences = list(notes)
-    if tasks and max(len(cell.seeds) for cell in tasks.values()) == 1:
+    tuned = [len(cell.seeds) for cell in tasks.values() if KINDS[cell.kind].fine_tunes]
+    if tuned and max(tuned) == 1:
         sentences.append(ONE_FINE_TUNING)
     sentences += _task_notes(task_domains, tasks)
     return Results(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import ModelError
+from everlearn.evaluation.decoding import Continuation, continuation, greedy
 from everlearn.model.objectives import Objective
 
 Batch = Mapping[str, Tensor]
@@ -55,6 +56,10 @@ class Predictor:
             max_new_tokens: at most so many for each row.
             stop: ids that end an answer.
         """
+        return greedy(self.continuation(inputs), max_new_tokens=max_new_tokens, stop=stop)
+
+    def continuation(self, inputs: Batch) -> Continuation:
+        """What is likely next, for :meth:`generate`, step by step; the inputs are the same."""
         raise self._cannot("does not generate")
 
     def _cannot(self, what: str) -> ModelError:
@@ -82,6 +87,9 @@ class Checkpoint(Predictor):
 
     def row_losses(self, batch: Batch) -> Tensor:
         return self._objective().per_sample_loss(self.model, batch)
+
+    def continuation(self, inputs: Batch) -> Continuation:
+        return continuation(self.model, inputs)
 
     def fine_tuned(self, tune: Tune) -> Predictor:
         return replace(self, model=tune(self.model if self.plain is None else self.plain, self.prepare))

@@ -8,6 +8,7 @@ quantity           column c of domain j                          source
 =================  ============================================  ==========================================
 learnt             U[j,c] − U[0,c]              for 1 ≤ j ≤ T    just learnt against the base model
 forgotten          U[j,c] − U[T,c]              for 1 ≤ j < T    DAS, arXiv 2302.03241, forgetting rate
+gained             U[T,c] − U[0,c]              for 1 ≤ j ≤ T    learnt − forgotten: what is left at the end
 forgotten_max      max(U[j..T,c]) − U[T,c]      for 1 ≤ j < T    RWalk, arXiv 1801.10112, eq. 3, with m ≥ j
 backward_transfer  U[T,c] − U[j,c]              for 1 ≤ j < T    GEM, arXiv 1706.08840, eq. 3
 forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq. 4, against the base model
@@ -155,6 +156,17 @@ QUANTITIES: dict[str, Quantity] = {
             _earlier,
             _forgotten,
             gain="from later domains",
+        ),
+        Quantity(
+            "gained",
+            "At the end",
+            True,
+            "ended better",
+            "ended worse",
+            "How much better the model is at the domains at the end of the stream than the base model was: what was "
+            "learnt, less what was forgotten again. Below zero the stream has made it worse. More is better.",
+            _seen,
+            lambda u, j, last: u[last] - u[0],
         ),
         Quantity(
             "forgotten_max",

@@ -35,7 +35,7 @@ def resample(
     those too.
 
     Args:
-        cells: at least one; of one kind.
+        cells: at least one; all of the same task and examples (:meth:`Cell.same_examples`).
         metrics: that apply to all of them.
         seed: what the draws depend on.
         resamples: number of resamples.
@@ -48,32 +48,29 @@ def resample(
     # Fine-tunings are drawn as uniform numbers, so that cells with the same seeds draw the same ones.
     lots = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
     samples = {metric.name: np.full((resamples, len(cells)), np.nan) for metric in metrics}
-    terms: dict[Terms, list[Floats]] = {each: [each(cell) for cell in cells] for each in {m.terms for m in metrics}}
+    # All cells at once: what a metric knows of the task is the same for each, only the outcomes differ.
+    terms: dict[Terms, Floats] = {each: np.concatenate([each(c) for c in cells]) for each in {m.terms for m in metrics}}
+    ends = np.cumsum([len(cell.seeds) for cell in cells])
     start = 0
     for often in draws(examples, resamples, rng) if examples > 1 else ():
         chunk = slice(start, start + len(often))
         start = chunk.stop
-        sums = {each: _sums(often, parts) for each, parts in terms.items()}
+        sums = {each: _sums(often, part) for each, part in terms.items()}
         for metric in metrics:
-            for place, (cell, total) in enumerate(zip(cells, sums[metric.terms], strict=True)):
-                with np.errstate(over="ignore"):
-                    scores = metric.value(total, cell)
-                if lots is not None:
-                    drawn = (lots[chunk, : len(cell.seeds)] * len(cell.seeds)).astype(np.intp)
-                    samples[metric.name][chunk, place] = np.take_along_axis(scores, drawn, axis=1).mean(1)
-                else:
-                    samples[metric.name][chunk, place] = scores.mean(1)
+            with np.errstate(over="ignore"):
+                scores = metric.value(sums[metric.terms], cells[0])
+            if lots is None:
+                samples[metric.name][chunk] = scores
+                continue
+            for place, own in enumerate(np.split(scores, ends[:-1], axis=1)):
+                drawn = (lots[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
+                samples[metric.name][chunk, place] = np.take_along_axis(own, drawn, axis=1).mean(1)
     return {m.name: Resampled(np.array([m.score(cell) for cell in cells]), samples[m.name]) for m in metrics}
 
 
-def _sums(often: Floats, parts: Sequence[Floats]) -> list[Floats]:
-    """Terms [repeats, k, n] of each cell, weighted by how often each example is drawn: [draws, repeats, k]."""
-    rows = [part.reshape(-1, part.shape[-1]) for part in parts]
-    stacked = np.concatenate(rows)
+def _sums(often: Floats, terms: Floats) -> Floats:
+    """Terms [repeats, k, n], weighted by how often each example is drawn: [draws, repeats, k]."""
+    rows = terms.reshape(-1, terms.shape[-1])
     # Counts in float32 are whole numbers far below 2^24: the products are exact, and twice as fast.
-    sums = (often.astype(stacked.dtype, copy=False) @ stacked.T).astype(np.float64)
-    ends = np.cumsum([len(part) for part in rows])[:-1]
-    return [
-        np.asarray(found).reshape(len(often), *part.shape[:2])
-        for found, part in zip(np.split(sums, ends, axis=1), parts, strict=True)
-    ]
+    found = (often.astype(rows.dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
+    return found.reshape(len(often), *terms.shape[:2])

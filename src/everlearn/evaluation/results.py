@@ -135,6 +135,8 @@ class Summary(Part):
     """Just learnt against the base model; ≥ 0 is good."""
     forgotten: Estimates = {}
     """Just learnt against the last checkpoint, earlier domains; ≥ 0 is bad."""
+    gained: Estimates = {}
+    """The last checkpoint against the base model, domains seen so far; ≥ 0 is good."""
     forgotten_max: Estimates = {}
     """Best so far against the last checkpoint."""
     backward_transfer: Estimates = {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -51,16 +52,27 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
 
 
 def load_config(recipe: Model) -> Any:
-    """The model's configuration; nothing else is read."""
-    if recipe.config is not None:
-        options = dict(recipe.config)
+    """The model's configuration, with what the recipe changes in it; nothing else is read."""
+    if recipe.path is None:
+        options = dict(recipe.config or {})
         model_type = options.pop("model_type")
         with _explained("configuration", model_type, "model.config.model_type"):
             return AutoConfig.for_model(model_type, **options)
     with _explained("model", str(recipe.path), "model.path"):
-        return AutoConfig.from_pretrained(
-            str(recipe.path), revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+        config = AutoConfig.from_pretrained(
+            recipe.path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
+    for name, value in (recipe.config or {}).items():
+        if not hasattr(config, name):
+            raise ModelError(
+                f"The configuration of '{recipe.path}' has no '{name}' (`model.config`)."
+                f"{did_you_mean(name, config.to_dict())}"
+            )
+        try:
+            setattr(config, name, value)
+        except StrictDataclassError as error:
+            raise ModelError(f"`model.config.{name}` cannot be {value!r}: {error.__cause__ or error}.") from error
+    return config
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
@@ -79,18 +91,26 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     """The base model of a recipe in float32 and training-ready, from its checkpoint or from random weights."""
     config = load_config(recipe)
     kind = architecture_of(config.model_type).kind
-    if recipe.config is not None:
+    if recipe.path is None:
         with seeded(seed, "weights"):
             return CLASSES[kind].from_config(
                 config, dtype=torch.float32, attn_implementation=recipe.attn_implementation
             )
-    return load_weights(str(recipe.path), kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code)
+    changed = config if recipe.config else None
+    return load_weights(
+        recipe.path, kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code, changed
+    )
 
 
 def load_weights(
-    path: str, kind: str, attention: str = "sdpa", revision: str | None = None, trust_remote_code: bool = False
+    path: str,
+    kind: str,
+    attention: str = "sdpa",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    config: Any = None,
 ) -> PreTrainedModel:
-    """A checkpoint with a language-model head in float32, whatever it was saved in.
+    """A checkpoint with a language-model head in float32, whatever it was saved in; its own configuration unless given.
 
     Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
     to the computation (`train.bf16`), not to the master weights.
@@ -98,6 +118,7 @@ def load_weights(
     with _explained("model", path, "model.path"):
         model, info = CLASSES[kind].from_pretrained(
             path,
+            config=config,
             dtype=torch.float32,
             attn_implementation=attention,
             revision=revision,

@@ -1,27 +1,34 @@
-"""What several runs have in common, side by side: pure data, from which every table, figure and sentence is made."""
+"""Several runs side by side: what they share, which of them repeat each other, and in what they differ."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 
 from everlearn.errors import RunError
-from everlearn.report.formatting import listing, shorten
-from everlearn.report.measures import KINDS, Measure
+from everlearn.evaluation.estimate import Estimate, mean
+from everlearn.evaluation.quantities import MEAN, QUANTITIES
+from everlearn.report.formatting import listing
+from everlearn.report.measures import Measure
 from everlearn.report.paired import paired_samples
-from everlearn.report.runs import Estimate, Matrix, Run, mean, read_run
+from everlearn.report.pooling import Pool, pooled, pools
+from everlearn.report.recipes import unlike
+from everlearn.report.runs import Matrix, Run, read_run
 
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
 """Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
+HEADLINE = ("gained", "learnt", "forgotten", "general_drift")
+"""What the first table has of the leading metric, in this order."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side on what they share."""
+    """Runs side by side on what they share. Runs that differ in their seed only are one pool and one line."""
 
-    runs: tuple[Run, ...]
-    labels: tuple[str, ...]
+    pools: tuple[Pool, ...]
     domains: tuple[str, ...]
     """Domains that all runs have, in the first run's order."""
     general: tuple[str, ...]
@@ -30,8 +37,20 @@ class Comparison:
     measures: dict[str, tuple[Measure, ...]]
     """Metric → its measures."""
     headline: tuple[Measure, ...]
-    """Learnt, forgotten, general drift and the average end-task score."""
+    """At the end, learnt, forgotten, general drift, and the average end-task score."""
+    differing: dict[str, tuple[str, ...]]
+    """What the pools do not share besides methods: setting → value of each pool."""
     notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, pool by pool."""
+        return tuple(run for pool in self.pools for run in pool.runs)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each pool is called."""
+        return tuple(pool.label for pool in self.pools)
 
     @property
     def same_stream(self) -> bool:
@@ -41,20 +60,48 @@ class Comparison:
     @property
     def text_metric(self) -> str | None:
         """The metric of text that leads the page."""
-        return next((metric for metric in self.metrics if not self.matrix(0, metric).task_domains), None)
+        return next((metric for metric in self.metrics if not self.matrices(metric)[0].task_domains), None)
 
     @property
     def task_metrics(self) -> list[str]:
         """Metrics of end tasks."""
-        return [metric for metric in self.metrics if self.matrix(0, metric).task_domains]
+        return [metric for metric in self.metrics if self.matrices(metric)[0].task_domains]
 
-    def matrix(self, run: int, metric: str) -> Matrix:
-        """A run's score matrix."""
-        return self.runs[run].matrices[metric]
+    @property
+    def lead(self) -> str | None:
+        """The metric that the page leads with."""
+        return self.text_metric or next(iter(self.task_metrics), None)
+
+    def matrices(self, metric: str, pool: int | None = None) -> list[Matrix]:
+        """The scores of a pool's runs, or of all."""
+        runs = self.runs if pool is None else self.pools[pool].runs
+        return [run.matrices[metric] for run in runs]
+
+    def over_seeds(self, metric: str, pool: int, score: Callable[[Matrix], float | None]) -> float | None:
+        """The mean of something over a pool's runs; None where one of them lacks it."""
+        found = [score(matrix) for matrix in self.matrices(metric, pool)]
+        known = [value for value in found if value is not None]
+        return sum(known) / len(known) if found and len(known) == len(found) else None
+
+    def score(self, metric: str, pool: int, row: int, column: str) -> float | None:
+        """The mean score of a pool's runs; None where one of them was not measured."""
+        return self.over_seeds(metric, pool, lambda matrix: matrix.cell(row, column).value)
 
     def measure(self, metric: str | None, key: str) -> Measure | None:
-        """A measure by its key, or None when no run has it."""
-        return next((m for m in self.measures.get(metric or "", ()) if m.kind.key == key), None)
+        """A measure by its quantity, or None when no run has it."""
+        return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)
+
+    @cached_property
+    def ranking(self) -> tuple[int, ...]:
+        """Pools, the best at the end first; those without a number after the others."""
+        lead = self.measure(self.lead, "gained") or next(iter(self.headline), None)
+        ranked = list(lead.ranking) if lead else []
+        return (*ranked, *(position for position in range(len(self.pools)) if position not in ranked))
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Pool → its place in the ranking, from 0: its colour and marker in every figure."""
+        return {pool: rank for rank, pool in enumerate(self.ranking)}
 
 
 def compare(runs: Sequence[Path]) -> Comparison:
@@ -77,64 +124,74 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     """
     if not runs:
         raise RunError("A report needs at least one run folder, for example runs/<name>.")
-    first = runs[0]
-    domains = tuple(d for d in first.domains if all(d in run.domains for run in runs))
-    general = tuple(g for g in first.general if all(g in run.general for run in runs))
-    shared = [m for m in first.matrices if all(m in run.matrices for run in runs)]
+    found = pools(runs)
+    ordered = [run for pool in found for run in pool.runs]
+    first = ordered[0]
+    domains = tuple(d for d in first.domains if all(d in run.domains for run in ordered))
+    general = tuple(g for g in first.general if all(g in run.general for run in ordered))
+    shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
-    measures = {metric: tuple(_measures(runs, metric)) for metric in metrics}
+    leads = [pool.runs[0] for pool in found]
+    differing = unlike(leads)
+    unequal = frozenset(
+        (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in differing.values())
+    )
+    measures = {metric: tuple(_measures(found, metric, unequal)) for metric in metrics}
     return Comparison(
-        tuple(runs),
-        _labels(runs),
+        found,
         domains,
         general,
         metrics,
         measures,
-        tuple(_headline(runs, metrics, measures)),
-        tuple(_notes(runs, domains, metrics)),
+        tuple(_headline(first, metrics, measures)),
+        differing,
+        tuple(_notes(found, domains, metrics)),
     )
 
 
-def _labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    # A method's title says most; runs of the same methods add their name, and a number where that is the same too.
-    titles = [run.title for run in runs]
-    names = [t if titles.count(t) == 1 else f"{t} · {run.name}" for t, run in zip(titles, runs, strict=True)]
-    labels = []
-    for position, name in enumerate(names):
-        unique = name if names.count(name) == 1 else f"{name} ({names[: position + 1].count(name)})"
-        labels.append(shorten(unique, 60) or f"run {position + 1}")
-    return tuple(labels)
-
-
-def _measures(runs: Sequence[Run], metric: str) -> list[Measure]:
+def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
+    runs = [run for pool in found for run in pool.runs]
     matrix = runs[0].matrices[metric]
-    samples = paired_samples(runs, metric)
-    found = []
-    for kind in KINDS:
-        summaries = [_with_columns(run, metric, kind.key) for run in runs]
-        columns = {
-            column: tuple(summary[column] for summary in summaries)
-            for column in summaries[0]
-            if column != "mean" and all(c.get(column, Estimate()).value is not None for c in summaries)
-        }
-        better = matrix.higher_is_better if kind.higher_is_better is None else kind.higher_is_better
-        title, drawn = kind.title, samples.get(kind.key, {})
+    single = len(runs) == len(found)
+    samples = paired_samples(runs, metric) if single else {}
+    made = []
+    for key, quantity in QUANTITIES.items():
+        each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in found]
+        everyone = [summary for own in each for summary in own]
+        shared = [
+            column
+            for column in everyone[0]
+            if column != MEAN and all(one.get(column, Estimate()).value is not None for one in everyone)
+        ]
+        columns = {column: tuple(pooled([one[column] for one in own]) for own in each) for column in shared}
+        better = matrix.higher_is_better if quantity.higher_is_better is None else quantity.higher_is_better
+        title, drawn = quantity.title, samples.get(key, {})
         if matrix.task_domains:
-            score = kind.higher_is_better is None
-            title = f"End-task {metric.replace('_', ' ')}" + ("" if score else f": {kind.title.lower()}")
-        if kind.averaged:
-            estimates = tuple(_shared_mean(summary, columns) for summary in summaries)
-            found.append(Measure(kind, metric, title, matrix.unit, better, estimates, columns, drawn))
+            title = f"End-task {matrix.title[:1].lower()}{matrix.title[1:]}"
+            title += f": {quantity.title.lower()}" if quantity.signed else ""
+        if quantity.averaged:
+            means = [[_shared_mean(summary, shared) for summary in own] for own in each]
+            estimates = tuple(map(pooled, means))
+            seeds = tuple(_by_seed(pool, own) for pool, own in zip(found, means, strict=True))
+            made.append(
+                Measure(quantity, metric, title, matrix.unit, better, estimates, columns, seeds, drawn, unequal)
+            )
             continue
         for column, values in columns.items():
             name = title if len(columns) == 1 else f"{title}, {column}"
-            whole = Measure(kind, metric, name, matrix.unit, better, values, {column: values}, drawn)
-            found.append(whole.column(column))
-    return [measure for measure in found if measure.known]
+            seeds = tuple(_by_seed(pool, [one[column] for one in own]) for pool, own in zip(found, each, strict=True))
+            own = {column: drawn[column]} if column in drawn else {}
+            alone = {column: values}
+            made.append(Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, own, unequal))
+    return [measure for measure in made if measure.known]
+
+
+def _by_seed(pool: Pool, estimates: Iterable[Estimate]) -> dict[str, float]:
+    return {seed: e.value for seed, e in zip(pool.seeds, estimates, strict=True) if e.value is not None}
 
 
 def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
-    # Two measures are written as a mean only; their columns are elsewhere in the file, and are needed where the runs
+    # Two quantities are written as a mean only; their columns are elsewhere in the file, and are needed where the runs
     # do not have the same domains.
     summary = run.summary(metric, key)
     if key == "forgetting_rate":
@@ -145,49 +202,55 @@ def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
     return summary
 
 
-def _shared_mean(summary: dict[str, Estimate], shared: dict[str, tuple[Estimate, ...]]) -> Estimate:
-    own = {column for column, estimate in summary.items() if column != "mean" and estimate.value is not None}
+def _shared_mean(summary: dict[str, Estimate], shared: Sequence[str]) -> Estimate:
+    own = {column for column, estimate in summary.items() if column != MEAN and estimate.value is not None}
     if own == set(shared):
-        return summary.get("mean", Estimate())
+        return summary.get(MEAN, Estimate())
     # The run has columns that another one lacks: its own mean would compare different things.
     return mean(summary[column] for column in shared)
 
 
-def _headline(runs: Sequence[Run], metrics: Sequence[str], measures: dict[str, tuple[Measure, ...]]) -> list[Measure]:
-    texts = [metric for metric in metrics if not runs[0].matrices[metric].task_domains]
-    tasks = [metric for metric in metrics if runs[0].matrices[metric].task_domains]
-    wanted = [(metric, key) for metric in (texts or tasks)[:1] for key in ("learnt", "forgotten", "general_drift")]
+def _headline(first: Run, metrics: Sequence[str], measures: dict[str, tuple[Measure, ...]]) -> list[Measure]:
+    texts = [metric for metric in metrics if not first.matrices[metric].task_domains]
+    tasks = [metric for metric in metrics if first.matrices[metric].task_domains]
+    wanted = [(metric, key) for metric in (texts or tasks)[:1] for key in HEADLINE]
     wanted += [(metric, "average") for metric in tasks[:1]]
-    return [m for metric, key in wanted for m in measures[metric] if m.kind.key == key]
+    return [m for metric, key in wanted for m in measures[metric] if m.quantity.key == key]
 
 
-def _notes(runs: Sequence[Run], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    labels, notes = _labels(runs), []
-    for label, run in zip(labels, runs, strict=True):
-        status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
-        if status != "finished" or done < total:
-            notes.append(
-                f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so "
-                "its forgetting is counted from there and not from the end of the stream."
-            )
-        if run.broken_lines:
-            notes.append(f"{run.broken_lines} line(s) of {label}'s metrics.jsonl could not be read and are left out.")
-        extra = [domain for domain in run.domains if domain not in domains]
-        if extra:
-            notes.append(f"Left out of the comparison, because not every run has them: {listing(extra)} ({label}).")
-        only = [metric for metric in run.matrices if metric not in metrics]
-        if only:
-            notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")
+def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    notes = []
+    for pool in found:
+        for run in pool.runs:
+            label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {run.results.get('seed')}"
+            notes += _own_notes(label, run, domains, metrics)
+    runs = [run for pool in found for run in pool.runs]
     if len({tuple(d for d in run.domains if d in domains) for run in runs}) > 1:
-        notes.append("The runs learn the shared domains in different orders: only domains that are early in all of")
-        notes[-1] += " them enter the mean of what was forgotten."
-    for key, what in (("model", "base models"), ("objective", "objectives")):
-        values = [str(run.results.get(key)) for run in runs]
-        if len(set(values)) > 1:
-            pairs = listing([f"{label}: {value}" for label, value in zip(labels, values, strict=True)])
-            notes.append(f"The runs have different {what} ({pairs}); compare changes, and bits per byte, with care.")
+        notes.append(
+            "The runs learn the shared domains in different orders: only domains that are early in all of them enter "
+            "the mean of what was forgotten."
+        )
     said: dict[str, list[str]] = {}
-    for label, run in zip(labels, runs, strict=True):
-        for note in dict.fromkeys(map(str, run.results.get("notes") or [])):
-            said.setdefault(note, []).append(label)
-    return notes + [note if len(by) == len(runs) else f"{listing(by)}: {note}" for note, by in said.items()]
+    for pool in found:
+        for note in dict.fromkeys(str(note) for run in pool.runs for note in run.results.get("notes") or []):
+            said.setdefault(note, []).append(pool.label)
+    return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in said.items()]
+
+
+def _own_notes(label: str, run: Run, domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    notes = []
+    status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
+    if status != "finished" or done < total:
+        notes.append(
+            f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so "
+            "its forgetting is counted from there and not from the end of the stream."
+        )
+    if run.broken_lines:
+        notes.append(f"{run.broken_lines} line(s) of {label}'s metrics.jsonl could not be read and are left out.")
+    extra = [domain for domain in run.domains if domain not in domains]
+    if extra:
+        notes.append(f"Left out of the comparison, because not every run has them: {listing(extra)} ({label}).")
+    only = [metric for metric in run.matrices if metric not in metrics]
+    if only:
+        notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")
+    return notes

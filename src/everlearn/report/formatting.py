@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from everlearn.report.runs import Estimate
+from everlearn.evaluation.estimate import Estimate
 
 MISSING = "–"
 _MINUS = "\u2212"

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from difflib import unified_diff
 from importlib import resources
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_text
 from everlearn.report import formatting as fmt
-from everlearn.report import sections
 from everlearn.report.comparison import Comparison, compare
-from everlearn.report.measures import KINDS
-from everlearn.report.plots import GLYPHS, SERIES
-from everlearn.report.runs import Run, number
-from everlearn.report.tables import Cell, Table, column_table, headline_table
-from everlearn.report.verdict import paragraphs
+from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.figures import Plate, draw, in_section
+from everlearn.report.figures.balance import Balance, Domain
+from everlearn.report.figures.each_domain import SHOWN
+from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.pooling import pooled
+from everlearn.report.runs import Run
+from everlearn.report.tables import Cell, Table, column_table, difference_table, differing_table, headline_table
+from everlearn.report.verdict import paragraphs, recommended
 
+_STREAM = 24
+"""Domains that the stream's line names."""
 _WORDS = (
     ("Domain, stage, stream", "A domain is a named corpus, learnt in one go: its stage. The stream is their order."),
     ("Bits per byte", "The loss on held-out text in bits, per byte of that text. It does not depend on the tokenizer. "
@@ -29,9 +36,10 @@ _WORDS = (
     ("End task", "Labelled data that the model is fine-tuned on after a stage, to measure what it knows."),
     ("Score matrix", "The score on each set (columns) after each stage (rows); row 0 is the untouched base model."),
     ("Interval", "From resampling the held-out text (bootstrap): how far another sample of the same text could move "
-     "the number, 95 times of 100. Another seed is another run and is not covered. The difference of two runs draws "
-     "the same text for both where the runs kept their evaluation; otherwise it takes the two intervals as independent "
-     "(Zou and Donner, 2008), which is the careful side."),
+     "the number, 95 times of 100. Another seed is another run and is not covered; where one recipe ran with several "
+     "seeds the numbers are means over these, and the intervals (Student's t) say how far other seeds could move them. "
+     "The difference of two runs takes the same seeds, or the same text, for both where that can be had; otherwise it "
+     "takes the two intervals as independent (Zou and Donner, 2008), which is the careful side."),
 )  # fmt: skip
 
 
@@ -54,36 +62,72 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 
 
 def page(comparison: Comparison) -> str:
-    """The page as text."""
-    figures = sections.Figures(comparison)
+    """The page as text. Its size grows with the number of runs and of domains, not with their product."""
+    several = len(comparison.pools) > 1
+    shown = [(comparison.labels[pool], comparison.pools[pool].runs[0]) for pool in comparison.ranking[:SERIES]]
     return render(
         "page.html.jinja",
         title=_title(comparison),
-        facts=_facts(comparison),
-        legend=[(label, GLYPHS[i % SERIES], i % SERIES) for i, label in enumerate(comparison.labels)],
+        top=_top(comparison),
         verdict=paragraphs(comparison),
         headline=headline_table(comparison),
-        domains=figures.domains(),
+        differences=difference_table(comparison) if several else None,
+        differing=differing_table(comparison),
+        facts=_facts(comparison),
+        legend=_legend(comparison),
+        section=lambda name: in_section(name, comparison),
+        many=len(comparison.domains) > SHOWN,
         domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
-        stream=figures.stream(),
-        each_domain=figures.each_domain(),
-        general=figures.general(),
-        heat_maps=_heat_maps(comparison),
         tasks=[_task_table(comparison, metric) for metric in comparison.task_metrics],
-        losses=figures.losses(),
-        method_losses=figures.method_losses(),
         cost=_cost_table(comparison),
-        stages=[table for run in _each(comparison) if (table := _stage_table(*run))],
-        studies=[table for run in _each(comparison) if (table := _study_table(*run))],
-        mixtures=[table for run in _each(comparison) if (table := _mixture_table(*run))],
+        stages=[table for run in shown if (table := _stage_table(*run))],
+        studies=[table for run in shown if (table := _study_table(*run))],
+        mixtures=[table for run in shown if (table := _mixture_table(*run))],
         notes=comparison.notes,
         methods=_methods(comparison),
-        recipes=[(label, run.recipe) for label, run in _each(comparison) if run.recipe],
-        environments=[(label, fmt.flatten(run.environment)) for label, run in _each(comparison) if run.environment],
-        words=[*_WORDS[:1], *((k.title, k.meaning) for k in KINDS if _shown(comparison, k.key)), *_WORDS[1:]],
+        recipes=_recipes(comparison),
+        environments=_environments(comparison),
+        words=[
+            *_WORDS[:1],
+            *((q.title, q.meaning) for q in QUANTITIES.values() if _shown(comparison, q.key)),
+            *_WORDS[1:],
+        ],
         commands=_commands(comparison),
         version=comparison.runs[0].results.get("everlearn") or "",
     )
+
+
+def _top(comparison: Comparison) -> list[Plate]:
+    """The picture that needs no reading: runs against each other, or what one run gained and kept."""
+    learnt, forgotten, gained = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained"))
+    if learnt is None:
+        return []
+    chosen, nothing = recommended(comparison), (Estimate(),) * len(comparison.pools)
+    lost = forgotten.estimates if forgotten else nothing
+    several = draw(
+        "standing",
+        Standings(
+            tuple(
+                Standing(comparison.labels[pool], learnt.estimates[pool], lost[pool], pool == chosen)
+                for pool in comparison.ranking
+            ),
+            learnt.unit,
+        ),
+    )
+    if several:
+        return several
+    first = comparison.ranking[0]
+    left = gained.columns if gained else {}
+    domains = tuple(
+        Domain(name, found[first].value, left.get(name, nothing)[first].value) for name, found in learnt.columns.items()
+    )
+    return draw("balance", Balance(domains, learnt.unit))
+
+
+def _legend(comparison: Comparison) -> list[tuple[str, str, int]]:
+    named = [(comparison.labels[pool], GLYPHS[rank], rank) for rank, pool in enumerate(comparison.ranking[:SERIES])]
+    others = [("others", "●", SERIES)] if len(comparison.pools) > SERIES else []
+    return [*named, *others] if len(comparison.pools) > 1 else []
 
 
 def render(template: str, **values: object) -> str:
@@ -102,18 +146,14 @@ def render(template: str, **values: object) -> str:
     return environment.get_template(template).render(style=Markup(style), **values)
 
 
-def _each(comparison: Comparison) -> list[tuple[str, Run]]:
-    return list(zip(comparison.labels, comparison.runs, strict=True))
-
-
 def _shown(comparison: Comparison, key: str) -> bool:
-    return any(measure.kind.key == key for measures in comparison.measures.values() for measure in measures)
+    return any(measure.quantity.key == key for measures in comparison.measures.values() for measure in measures)
 
 
 def _title(comparison: Comparison) -> str:
-    if len(comparison.runs) == 1:
+    if len(comparison.pools) == 1:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
-    if len(comparison.runs) > 3:
+    if len(comparison.pools) > 3:
         return f"{len(comparison.runs)} runs: what each learnt, what each forgot"
     return f"{fmt.listing(list(comparison.labels))}: what each learnt, what each forgot"
 
@@ -123,108 +163,67 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
         values = dict.fromkeys(str(run.results[key]) for run in comparison.runs if run.results.get(key) is not None)
         return fmt.listing(list(values)) or fmt.MISSING
 
-    stream = " → ".join(comparison.runs[0].domains if comparison.same_stream else comparison.domains)
+    names = list(comparison.runs[0].domains if comparison.same_stream else comparison.domains)
+    if len(names) > _STREAM:
+        names = [*names[: _STREAM - 4], f"… ({len(names)} domains)", *names[-3:]]
+    stream = " → ".join(names)
     return [("Stream", stream), ("Base model", say("model")), ("Objective", say("objective")), ("Seed", say("seed"))]
 
 
-@dataclass(frozen=True)
-class HeatCell:
-    """One score: as written, how far from the base model it is (0 to 1 of the scale) and on which side."""
-
-    text: str
-    side: str
-    strength: float
-    own: bool
-    explanation: str
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A score matrix as a coloured table."""
-
-    title: str
-    columns: list[str]
-    rows: list[tuple[str, list[HeatCell]]]
-    open: bool
-    corner: str = "after"
-
-
-def _heat_maps(comparison: Comparison) -> list[HeatMap]:
-    lead = {comparison.text_metric, *comparison.task_metrics[:1]}
-    maps = [
-        _heat_map(f"{label}: {metric.replace('_', ' ')}", run, metric, metric in lead)
-        for label, run in _each(comparison)
-        for metric in run.matrices
-    ]
-    return sorted(maps, key=lambda found: not found.open)
-
-
-def _heat_map(title: str, run: Run, metric: str, shown: bool) -> HeatMap:
-    matrix = run.matrices[metric]
-    steps = range(len(matrix.rows))
-    changes = {(i, c): matrix.worsening(c, 0, i) for i in steps for c in matrix.columns}
-    scale = max((abs(change) for change in changes.values() if change is not None), default=0.0) or 1.0
-    places = fmt.decimals(matrix.cell(i, c).value for i in steps for c in matrix.columns)
-    rows = []
-    for i in steps:
-        cells = []
-        for column in matrix.columns:
-            change, estimate = changes[i, column], matrix.cell(i, column)
-            side = "gain" if change is not None and change < 0 else "loss"
-            own = matrix.own_stage(column) == i
-            words = f"{fmt.estimate(estimate, places)}, {'better' if side == 'gain' else 'worse'} than base by "
-            words += fmt.fixed(None if change is None else abs(change), places)
-            words = "not measured" if estimate.value is None else words if i else fmt.estimate(estimate, places)
-            cells.append(HeatCell(fmt.fixed(estimate.value, places), side, abs(change or 0) / scale, own, words))
-        rows.append((matrix.rows[i] if i else "base model", cells))
-    unit = f" ({matrix.unit})" if matrix.unit else ""
-    return HeatMap(f"{title}{unit}", matrix.columns, rows, shown)
-
-
 def _task_table(comparison: Comparison, metric: str) -> Table:
-    """Tasks × (base model, each run at the end of the stream), and the mean."""
+    """Tasks × (base model, the first runs of the ranking at the end of the stream), and the mean."""
     average = comparison.measure(metric, "average")
-    matrices = [comparison.matrix(run, metric) for run in range(len(comparison.runs))]
+    shown = comparison.ranking[:SERIES]
+    matrices = comparison.matrices(metric)
     tasks = [column for column in matrices[0].columns if all(column in matrix.columns for matrix in matrices)]
-    bases = [[matrix.cell(0, task).value for task in tasks] for matrix in matrices]
-    same = all(base == bases[0] for base in bases)
-    shown = (
-        [("Base model", bases[0])] if same else list(zip((f"{x}, base" for x in comparison.labels), bases, strict=True))
+    bases = {pool: [comparison.score(metric, pool, 0, task) for task in tasks] for pool in shown}
+    same = all(base == bases[shown[0]] for base in bases.values())
+    columns = (
+        [("Base model", bases[shown[0]])] if same else [(f"{comparison.labels[p]}, base", bases[p]) for p in shown]
     )
-    places = fmt.decimals(value for base in bases for value in base)
+    places = fmt.decimals(value for base in bases.values() for value in base)
+    brief = len(tasks) * len(shown) > 240
     rows = []
     for position, task in enumerate(tasks):
-        found = [matrix.cell(-1, task) for matrix in matrices]
-        cells = [Cell(fmt.fixed(base[position], places)) for _, base in shown]
-        cells += [Cell(fmt.fixed(e.value, places), fmt.interval(e, places)) for e in found]
+        found = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
+        cells = [Cell(fmt.fixed(base[position], places)) for _, base in columns]
+        cells += [Cell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
         # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
         own = [task in average.columns for task in tasks]
         cells = []
-        for _, base in shown:
+        for _, base in columns:
             known = [value for value, counts in zip(base, own, strict=True) if counts]
             whole = known and None not in known
             cells.append(Cell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
-        for run, e in enumerate(average.estimates):
-            cells.append(Cell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == run))
+        for pool in shown:
+            e = average.estimates[pool]
+            cells.append(Cell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
         rows.append(("mean", tuple(cells)))
-    names = (*(name for name, _ in shown), *comparison.labels)
+    names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
     arrow = "↑" if matrices[0].higher_is_better else "↓"
-    return Table(
-        f"{metric.replace('_', ' ').capitalize()} {arrow} at the end of the stream", ("Task", *names), tuple(rows)
-    )
+    return Table(f"{matrices[0].title} {arrow} at the end of the stream", ("Task", *names), tuple(rows))
 
 
 def _cost_table(comparison: Comparison) -> Table:
     header = ("Run", "Total time", "Training", "Evaluation", "Tokens", "Tokens per second", "Peak memory")
     rows = []
-    for label, run in _each(comparison):
-        cost = {key: number(value) for key, value in run.cost.items()}
+    for pool in comparison.ranking:
+        label, runs = comparison.labels[pool], comparison.pools[pool].runs
+        cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
         cells = [fmt.duration(cost.get(key)) for key in ("seconds", "training_seconds", "evaluation_seconds")]
         cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
         rows.append((label, tuple(map(Cell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
-    return Table("Time, tokens and memory", header, tuple(rows))
+    caption = "As measured: only as good as the machine was quiet." + (
+        " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
+    )
+    return Table("Time, tokens and memory", header, tuple(rows), caption)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _stage_table(label: str, run: Run) -> Table | None:
@@ -286,6 +285,35 @@ def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
             # Only web addresses become links: a results file may come from anywhere.
             found[title, options] = paper if paper.startswith(("https://", "http://")) else ""
     return [(title, paper, options) for (title, options), paper in found.items()]
+
+
+def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
+    """The best run's recipe as a whole; of every other one the lines that differ."""
+    found: list[tuple[str, str]] = []
+    whole: str | None = None
+    for pool in comparison.ranking:
+        label, text = comparison.labels[pool], comparison.pools[pool].runs[0].recipe
+        if not text:
+            continue
+        if whole is None:
+            whole = text
+            found.append((label, text))
+            continue
+        lines = list(unified_diff(whole.splitlines(), text.splitlines(), found[0][0], label, lineterm="", n=0))
+        found.append((f"{label} (what differs)", "\n".join(lines) or "nothing"))
+    return found
+
+
+def _environments(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Every environment once, with the runs that had it."""
+    found: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
+    for pool in comparison.pools:
+        for run in pool.runs:
+            if run.environment:
+                entries = fmt.flatten(run.environment)
+                labels = found.setdefault(repr(entries), ([], entries))[0]
+                labels += [pool.label] if pool.label not in labels else []
+    return [(fmt.listing(labels), entries) for labels, entries in found.values()]
 
 
 def _commands(comparison: Comparison) -> str:

@@ -1,38 +1,51 @@
-"""One quantity's estimates for several runs, and which run is clearly better at it."""
+"""One quantity of one metric for several runs: estimates, differences, and which of them are clear."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from everlearn.evaluation.quantities import QUANTITIES, Quantity
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import Quantity
 from everlearn.evaluation.statistics import Floats, percentiles
 from everlearn.report.formatting import decimals
-from everlearn.report.runs import Estimate, number
-
-KINDS: tuple[Quantity, ...] = tuple(QUANTITIES.values())
-"""What is measured in a run, in the order of tables."""
+from everlearn.report.pooling import pooled
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of one metric: an estimate for each run, and for each column that all runs share."""
+    """A quantity of a metric: an estimate for each pool of runs, and for each column that all of them share.
 
-    kind: Quantity
+    Attributes:
+        quantity: what is measured.
+        metric: of what.
+        title: as tables write it.
+        unit: of the numbers.
+        higher_is_better: the direction.
+        estimates: for each pool.
+        columns: column → an estimate for each pool.
+        seeds: for each pool, seed → the number of that run.
+        samples: column → paired samples [resamples, pools], where the runs kept what they were scored on.
+        unequal: pairs of pools that differ in more than their methods: of these nothing is said to be clear.
+    """
+
+    quantity: Quantity
     metric: str
     title: str
     unit: str
     higher_is_better: bool
     estimates: tuple[Estimate, ...]
-    columns: dict[str, tuple[Estimate, ...]]
-    samples: dict[str, Floats] = field(default_factory=dict)
-    """Column → paired samples [resamples, runs], where the runs kept what they were scored on."""
+    columns: Mapping[str, tuple[Estimate, ...]]
+    seeds: tuple[Mapping[str, float], ...] = ()
+    samples: Mapping[str, Floats] = field(default_factory=dict)
+    unequal: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def signed(self) -> bool:
         """Whether this is a change, which is written with its sign, and not a score."""
-        return self.kind.signed
+        return self.quantity.signed
 
     @property
     def places(self) -> int:
@@ -50,9 +63,17 @@ class Measure:
         return bool(self.columns) and all(column in self.samples for column in self.columns)
 
     def difference(self, run: int, reference: int = 0) -> Estimate:
-        """This run minus the reference: a paired bootstrap, or from separate intervals (:meth:`Estimate.minus`)."""
+        """This pool minus the reference.
+
+        With several seeds of both: the differences between runs of the same seed, and Student's t over them. With one
+        run each: a paired bootstrap over the text. Otherwise from separate intervals (:meth:`Estimate.minus`).
+        """
         apart = self.estimates[run].minus(self.estimates[reference])
-        if not self.paired or apart.value is None:
+        if apart.value is None:
+            return apart
+        if self.seeds and len(self.seeds[run]) > 1 and self.seeds[run].keys() == self.seeds[reference].keys():
+            return pooled([Estimate(self.seeds[run][seed] - value) for seed, value in self.seeds[reference].items()])
+        if not self.paired or (self.seeds and max(len(self.seeds[run]), len(self.seeds[reference])) > 1):
             return apart
         # The columns are resampled independently of each other, so the mean over them is the samples' mean.
         samples = np.mean([self.samples[column] for column in self.columns], axis=0)
@@ -63,10 +84,13 @@ class Measure:
         """The same measure of one column alone."""
         estimates = self.columns[name]
         own = {name: self.samples[name]} if name in self.samples else {}
-        return replace(self, estimates=estimates, columns={name: estimates}, samples=own)
+        # Of one column the seeds of a pool are in its interval.
+        return replace(self, estimates=estimates, columns={name: estimates}, samples=own, seeds=())
 
     def judge(self, run: int, reference: int = 0) -> int | None:
         """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said."""
+        if (run, reference) in self.unequal or (reference, run) in self.unequal:
+            return None
         sign = self.difference(run, reference).sign
         return None if sign is None else sign if self.higher_is_better else -sign
 
@@ -74,15 +98,22 @@ class Measure:
         """What the run did against the reference: "forgot less"; for a judgement that is clear."""
         good = self.judge(run, reference) == 1
         pair = [self.estimates[position].value for position in (run, reference)]
-        if self.kind.gain and all(value is not None and value < 0 for value in pair):
-            return f"gained {'more' if good else 'less'} {self.kind.gain}"
-        return self.kind.better if good else self.kind.worse
+        if self.quantity.gain and all(value is not None and value < 0 for value in pair):
+            return f"gained {'more' if good else 'less'} {self.quantity.gain}"
+        return self.quantity.better if good else self.quantity.worse
 
     @property
     def best(self) -> int | None:
         """The run that is clearly better than every other one, if there is such a run."""
-        for run in range(len(self.estimates)):
-            others = [other for other in range(len(self.estimates)) if other != run]
-            if others and all(self.judge(run, other) == 1 for other in others):
-                return run
-        return None
+        ranked = self.ranking
+        if len(ranked) < 2 or len(ranked) < len(self.estimates):
+            return None
+        first = ranked[0]
+        return first if all(self.judge(first, other) == 1 for other in ranked[1:]) else None
+
+    @property
+    def ranking(self) -> Sequence[int]:
+        """Pools that have a number, the best one first; ties as they were given."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        values = {position: sign * e.value for position, e in enumerate(self.estimates) if e.value is not None}
+        return sorted(values, key=lambda position: values[position])

@@ -22,11 +22,13 @@ from everlearn.report.runs import Matrix, Run
 
 Samples = dict[str, dict[str, Floats]]
 """Quantity → column → samples [resamples, runs]."""
+PAIRED = ("gained", "learnt", "forgotten", "general_drift", "average")
+"""Quantities of the first table: base model, own stage and the end of the stream are all that they read."""
 
 
 def paired_samples(runs: Sequence[Run], metric: str) -> Samples:
-    """Samples of every quantity of a metric for the columns on which these runs can be paired; empty when none can."""
-    if len(runs) < 2 or any(run.folder is None for run in runs) or metric not in METRICS:
+    """Samples of the paired quantities of a metric for the columns on which these runs can be paired."""
+    if len(runs) < 2 or metric not in METRICS or any(run.folder is None for run in runs):
         return {}
     matrices = [run.matrices[metric] for run in runs]
     found: Samples = {}
@@ -38,33 +40,36 @@ def paired_samples(runs: Sequence[Run], metric: str) -> Samples:
         except RunError:
             # A damaged or missing cell costs precision, not the report.
             continue
-        if scores is None:
-            continue
-        for key, quantity in QUANTITIES.items():
+        for key in PAIRED if scores else ():
             parts = []
             for matrix, sample in zip(matrices, scores, strict=True):
                 stage, last = matrix.own_stage(column), len(matrix.rows) - 1
-                if not quantity.applies(stage, last):
+                if not QUANTITIES[key].applies(stage, last):
                     break
-                parts.append(quantity.of(sample, stage, last, matrix.higher_is_better))
+                parts.append(QUANTITIES[key].of(sample, stage, last, matrix.higher_is_better))
             if len(parts) == len(runs):
                 found.setdefault(key, {})[column] = np.stack(parts, axis=-1)
     return found
 
 
-def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> list[Scores] | None:
-    """Samples of each run's rows, every run and row under the same draws; None when the data differ."""
+def _scores(runs: Sequence[Run], matrices: Sequence[Matrix], column: str) -> list[Scores]:
+    """For each run its scores [resamples, rows], every run and row under the same draws; none when the data differ."""
+    kept: list[Cell] = []
+    rows: list[list[int]] = []
+    for run, matrix in zip(runs, matrices, strict=True):
+        wanted = sorted({0, matrix.own_stage(column) or 0, len(matrix.rows) - 1})
+        rows.append([row for row in wanted if matrix.cell(row, column).value is not None])
+        kept += [_load(run, matrix, row, column) for row in rows[-1]]
     metric = METRICS[matrices[0].metric]
-    place = task_path if matrices[0].task_domains else set_path
-    rows = [[row for row, name in matrix.scores if name == column] for matrix in matrices]
-    cells = [
-        Cell.load(place(run.folder / "evaluation", row, column))
-        for run, own in zip(runs, rows, strict=True)
-        if run.folder is not None
-        for row in own
-    ]
-    if not cells or not all(metric.applies(cell) and cell.same_examples(cells[0]) for cell in cells):
-        return None
-    samples = resample(cells, [metric], seed=("report", column))[metric.name].samples
-    parts = np.split(samples, np.cumsum([len(own) for own in rows])[:-1], axis=1)
+    if not kept or not all(metric.applies(cell) and kept[0].same_examples(cell) for cell in kept):
+        return []
+    found = resample(kept, [metric], seed=("report", column))[metric.name].samples
+    parts = np.split(found, np.cumsum([len(own) for own in rows])[:-1], axis=1)
     return [Scores(own, part) for own, part in zip(rows, parts, strict=True)]
+
+
+def _load(run: Run, matrix: Matrix, row: int, column: str) -> Cell:
+    if run.folder is None:
+        raise RunError(f"Of run '{run.name}' only the results are known.")
+    place = task_path if matrix.task_domains else set_path
+    return Cell.load(place(run.folder / "evaluation", row, column), matrix.rows[row])

@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from everlearn.errors import RunError
-from everlearn.evaluation.estimate import Estimate, mean, number
-from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import Column, summarise
 from everlearn.files import read_json
 
-__all__ = ["Estimate", "Matrix", "Run", "clean", "from_results", "mean", "number", "read_run"]
+_UNKNOWN = Estimate()
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
@@ -73,21 +75,35 @@ class Matrix:
 
     def cell(self, row: int, column: str) -> Estimate:
         """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
-        if not self.rows:
-            return Estimate()
-        return self.scores.get((row % len(self.rows), column), Estimate())
+        return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
 
     def own_stage(self, column: str) -> int | None:
         """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
-        domain = self.task_domains.get(column, column)
-        return self.rows.index(domain, 1) if domain in self.rows[1:] else None
+        return self._stages.get(self.task_domains.get(column, column))
+
+    @cached_property
+    def _stages(self) -> dict[str | None, int]:
+        return {domain: stage for stage, domain in enumerate(self.rows) if stage}
 
     def worsening(self, column: str, since: int, row: int) -> float | None:
         """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
         before, after = self.cell(since, column).value, self.cell(row, column).value
         if before is None or after is None:
             return None
-        return QUANTITIES["forgotten"].at({"learnt": before, "final": after}, self.higher_is_better)
+        return before - after if self.higher_is_better else after - before
+
+    @cached_property
+    def derived(self) -> dict[str, dict[str, Estimate]]:
+        """Every quantity from the scores alone, without intervals: for files that lack one."""
+        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
+        for (row, name), found in self.scores.items():
+            if found.value is not None:
+                measured[name][row] = found.value
+        columns = [
+            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
+            for name, own in measured.items()
+        ]
+        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
 
 
 def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
@@ -165,9 +181,11 @@ class Run:
         return self.results.get("cost") or {}
 
     def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
-        """One measure's estimates: column → estimate, and "mean"."""
-        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure) or {}
-        return {str(column): Estimate.read(entry) for column, entry in raw.items()}
+        """One quantity's estimates: column → estimate, and "mean"; those that the file lacks come from its scores."""
+        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure)
+        if raw is None and metric in self.matrices:
+            return self.matrices[metric].derived.get(measure, {})
+        return {str(column): Estimate.read(entry) for column, entry in (raw or {}).items()}
 
 
 def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run:

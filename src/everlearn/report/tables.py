@@ -6,18 +6,22 @@ import csv as csv_module
 import io
 import json as json_module
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from everlearn.evaluation.estimate import Estimate, number
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import NAMED, SERIES
 from everlearn.report.measures import Measure
-from everlearn.report.runs import Estimate, number
 from everlearn.report.verdict import verdict
+
+_BRIEF = 240
+"""Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
 
 
 @dataclass(frozen=True)
@@ -53,44 +57,79 @@ def heading(measure: Measure) -> str:
 
 
 def headline_table(comparison: Comparison) -> Table:
-    """Runs × learnt, forgotten, general drift, average end-task score and time; then the differences."""
-    measures = comparison.headline
-    header = tuple(map(heading, measures))
-    rows = []
-    for position, (label, run) in enumerate(zip(comparison.labels, comparison.runs, strict=True)):
-        cells = [cell(m.estimates[position], m, m.best == position) for m in measures]
-        rows.append((label, (*cells, Cell(fmt.duration(number(run.cost.get("seconds")))))))
-    for position in range(1, len(comparison.runs)):
-        cells = [cell(m.difference(position), m, signed=True) for m in measures]
-        rows.append((f"{comparison.labels[position]} − {comparison.labels[0]}", (*cells, Cell(""))))
-    caption = "In brackets: 95 % intervals. Arrows point to the better side."
-    if len(comparison.runs) > 1:
-        caption += " Bold: the interval of the difference to every other run excludes zero. "
-        paired = all(measure.paired for measure in measures)
-        caption += (
-            "Differences are resampled in pairs, on the same text for all runs."
-            if paired
-            else "Differences take the runs' intervals as independent."
-        )
-    return Table("Result", ("Run", *header, "Time"), tuple(rows), caption)
+    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks."""
+    measures, several = comparison.headline, any(len(pool.runs) > 1 for pool in comparison.pools)
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    for pool in comparison.ranking:
+        cells = [cell(m.estimates[pool], m, m.best == pool) for m in measures]
+        seeds = [Cell(str(len(comparison.pools[pool].runs)))] if several else []
+        rank = f"{len(rows) + 1}. " if len(comparison.pools) > NAMED else ""
+        rows.append((f"{rank}{comparison.labels[pool]}", (*seeds, *cells)))
+    caption = "At the end: against the base model. In brackets: 95 % intervals"
+    caption += ", over seeds where there are several. " if several else ". "
+    caption += "Arrows point to the better side."
+    if len(comparison.pools) > 1:
+        caption += " Bold: the interval of the difference to every other run excludes zero."
+    if comparison.differing:
+        caption += " Nothing is bold between runs that differ in more than their methods."
+    header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
+    return Table("Result", header, tuple(rows), caption)
+
+
+def difference_table(comparison: Comparison) -> Table:
+    """The first run that was named is the reference; every other one against it."""
+    measures, reference = comparison.headline, comparison.labels[0]
+    rows = tuple(
+        (comparison.labels[pool], tuple(cell(m.difference(pool), m, signed=True) for m in measures))
+        for pool in comparison.ranking
+        if pool
+    )
+    paired = all(measure.paired for measure in measures)
+    caption = (
+        "Differences are resampled in pairs, on the same text for all runs."
+        if paired
+        else "Differences take the runs' intervals as independent, where they cannot be paired by seed or by text."
+    )
+    if comparison.differing:
+        caption += " The runs differ in more than their methods: see what differs."
+    return Table(f"Difference to {reference}", ("Run", *map(heading, measures)), rows, caption)
+
+
+def differing_table(comparison: Comparison) -> Table | None:
+    """The settings that the runs do not share, methods and seeds apart."""
+    if not comparison.differing:
+        return None
+    rows = tuple(
+        (key, tuple(Cell(fmt.shorten(values[pool], 60)) for pool in comparison.ranking))
+        for key, values in comparison.differing.items()
+    )
+    header = ("Setting", *(comparison.labels[pool] for pool in comparison.ranking))
+    return Table("What differs besides the methods", header, rows)
 
 
 def column_table(measure: Measure, comparison: Comparison) -> Table:
-    """One measure: domains (or tasks) × runs, and their mean."""
-    rows = [
-        (column, tuple(cell(e, measure, measure.column(column).best == i) for i, e in enumerate(estimates)))
-        for column, estimates in measure.columns.items()
-    ]
-    mean = tuple(cell(e, measure, measure.best == i) for i, e in enumerate(measure.estimates))
+    """One measure: domains (or tasks) × the first runs of the ranking, and their mean."""
+    shown = comparison.ranking[:SERIES]
+    brief = len(measure.columns) * len(shown) > _BRIEF
+
+    def cells(found: Measure) -> tuple[Cell, ...]:
+        made = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]
+        return tuple(Cell(each.text) for each in made) if brief else tuple(made)
+
+    rows = [(column, cells(measure.column(column))) for column in measure.columns]
     if len(rows) > 1:
-        rows.append(("mean", mean))
-    return Table(heading(measure), ("Domain", *comparison.labels), tuple(rows))
+        rows.append(("mean", cells(replace(measure, samples={}) if brief else measure)))
+    return Table(heading(measure), ("Domain", *(comparison.labels[pool] for pool in shown)), tuple(rows))
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
-    """The headline, then learnt and forgotten per domain, then the end tasks' averages per task."""
-    measures = [m for m in comparison.headline if len(m.columns) > 1]
-    return [headline_table(comparison), *(column_table(m, comparison) for m in measures)]
+    """The headline, the differences, then each measure per domain, and the end tasks' averages per task."""
+    found = [headline_table(comparison)]
+    if len(comparison.pools) > 1:
+        found.append(difference_table(comparison))
+    differing = differing_table(comparison)
+    found += [differing] if differing else []
+    return [*found, *(column_table(m, comparison) for m in comparison.headline if len(m.columns) > 1)]
 
 
 def terminal(comparison: Comparison) -> RenderableType:
@@ -221,13 +260,15 @@ def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
             for run, label in enumerate(comparison.labels):
                 columns = {column: estimates[run] for column, estimates in measure.columns.items()}
                 for column, e in (
-                    {**columns, "mean": measure.estimates[run]} if measure.kind.averaged else columns
+                    {**columns, "mean": measure.estimates[run]} if measure.quantity.averaged else columns
                 ).items():
-                    rows.append((label, metric, measure.kind.key, column, e.value, e.low, e.high))
-    for label, found in zip(comparison.labels, comparison.runs, strict=True):
-        for key, value in found.cost.items():
-            if number(value) is not None:
-                rows.append((label, "cost", key, "run", value, None, None))
+                    rows.append((label, metric, measure.quantity.key, column, e.value, e.low, e.high))
+    for pool in comparison.pools:
+        for found in pool.runs:
+            label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {found.results.get('seed')}"
+            for key, value in found.cost.items():
+                if number(value) is not None:
+                    rows.append((label, "cost", key, "run", value, None, None))
     return rows
 
 
@@ -240,27 +281,33 @@ def json(comparison: Comparison) -> str:
             "run": comparison.labels[run],
             "reference": comparison.labels[0],
             "metric": measure.metric,
-            "measure": measure.kind.key,
+            "measure": measure.quantity.key,
             "title": measure.title,
             "unit": measure.unit,
             "higher_is_better": measure.higher_is_better,
             **vars(measure.difference(run)),
             "paired": measure.paired,
-            "judgement": {1: "better", -1: "worse", 0: "unclear", None: "unknown"}[measure.judge(run)],
+            "judgement": "withheld"
+            if (0, run) in measure.unequal
+            else {1: "better", -1: "worse", 0: "unclear", None: "unknown"}[measure.judge(run)],
         }
         for measure in comparison.headline
-        for run in range(1, len(comparison.runs))
+        for run in range(1, len(comparison.pools))
     ]
     value = {
         "runs": [
             {
-                "label": label,
-                "name": run.name,
-                "methods": run.results.get("methods") or [],
-                "seed": run.results.get("seed"),
+                "label": pool.label,
+                "name": pool.runs[0].name,
+                "methods": pool.runs[0].results.get("methods") or [],
+                "seed": pool.runs[0].results.get("seed"),
+                "seeds": [run.results.get("seed") for run in pool.runs],
+                "names": [run.name for run in pool.runs],
             }
-            for label, run in zip(comparison.labels, comparison.runs, strict=True)
+            for pool in comparison.pools
         ],
+        "ranking": [comparison.labels[pool] for pool in comparison.ranking],
+        "differing": {key: dict(zip(comparison.labels, v, strict=True)) for key, v in comparison.differing.items()},
         "domains": comparison.domains,
         "general": comparison.general,
         "metrics": comparison.metrics,

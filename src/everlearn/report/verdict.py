@@ -1,11 +1,16 @@
-"""The page's first paragraph: what the numbers say, in words, and nothing that they do not say."""
+"""The page's first paragraph: which run to take and why, in words, and nothing that the numbers do not say."""
 
 from __future__ import annotations
 
+from everlearn.evaluation.estimate import Estimate
 from everlearn.report.comparison import Comparison
-from everlearn.report.formatting import duration, fixed, listing
+from everlearn.report.formatting import fixed, listing, shorten
 from everlearn.report.measures import Measure
-from everlearn.report.runs import Estimate, number
+
+_TRAINING = ("train.", "steps on", "tokens on", "order of domains")
+"""Beginnings of settings that say how a model was trained, and not where it started or what it is scored on."""
+_SAID = 4
+"""Runs, or settings, that a sentence names; the rest is counted."""
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -14,94 +19,202 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def paragraphs(comparison: Comparison) -> list[list[str]]:
-    """For each run but the first its sentences against the first, the conclusion in front; or one run alone.
+    """Which run to take, and what it learnt and forgot; of two runs also in what they clearly differ.
 
-    A difference counts as clear when its confidence interval excludes zero. Where that cannot be said the sentence
-    says so; a method that wins nothing is told so.
+    A difference counts as clear when its confidence interval excludes zero, and only between runs that differ in
+    nothing but their methods.
     """
-    if len(comparison.runs) == 1:
+    if len(comparison.pools) == 1:
         return [_alone(comparison)]
-    return [_against(comparison, run) for run in range(1, len(comparison.runs))]
+    found = [_choice(comparison)]
+    if len(comparison.pools) == 2:
+        found.append(_against(comparison, 1, 0))
+    return [sentences for sentences in found if sentences]
 
 
-def _against(comparison: Comparison, run: int) -> list[str]:
-    label, reference = comparison.labels[run], comparison.labels[0]
-    judged = [(measure, measure.judge(run)) for measure in comparison.headline]
-    better = [measure.words(run) for measure, judgement in judged if judgement == 1]
-    worse = [measure.words(run) for measure, judgement in judged if judgement == -1]
+def recommended(comparison: Comparison) -> int | None:
+    """The run to take: the one furthest above the base model at the end, if it is clearly above it."""
+    gained = comparison.measure(comparison.lead, "gained")
+    if gained is None or not gained.ranking or not _same_ground(comparison):
+        return None
+    first = gained.ranking[0]
+    return first if gained.estimates[first].sign == 1 else None
+
+
+def _same_ground(comparison: Comparison) -> bool:
+    """Whether all runs start from the same model and are scored on the same text: how they were trained may differ."""
+    return all(key.startswith(_TRAINING) for key in comparison.differing)
+
+
+def _choice(comparison: Comparison) -> list[str]:
+    gained = comparison.measure(comparison.lead, "gained")
+    if gained is None or not gained.ranking:
+        return ["Which run to take cannot be said: no run has been measured at the end against the base model."]
+    first = gained.ranking[0]
+    label, estimate = comparison.labels[first], gained.estimates[first]
+    value = _value(gained, estimate)
+    if not _same_ground(comparison):
+        opening = (
+            f"Which run to take cannot be said: they are not of one model and one text. The largest gain has {label}"
+        )
+        return [f"{opening} ({value} at the end of the stream).", *_unequal(comparison)]
+    if estimate.sign is None:
+        opening = f"Which run to take cannot be said: {label} is best at the end of the stream ({value})"
+        sentences = [f"{opening}, and there is no interval that says how certain that is."]
+    elif estimate.sign == 1:
+        sentences = [
+            f"Take {label}: at the end of the stream its domains are {_plain(gained, estimate)} better than in the "
+            "base model, more than in any other run."
+        ]
+    else:
+        how = "every run is worse" if estimate.sign == -1 else "no run is clearly better"
+        best = "the least bad" if estimate.sign == -1 else "the best"
+        sentences = [
+            f"None is worth taking: at the end of the stream {how} at its domains than the base model; {best} is "
+            f"{label} ({value})."
+        ]
+    sentences += _tied(comparison, gained, first)
+    sentences += _cost_of(comparison, first)
+    return sentences + _unequal(comparison)
+
+
+def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
+    others = [run for run in gained.ranking if run != first]
+    alike = [comparison.labels[run] for run in others if gained.judge(first, run) == 0]
+    if not alike:
+        return []
+    return [f"At the end it cannot be told apart from {_few(alike)}: the difference is within its uncertainty."]
+
+
+def _unequal(comparison: Comparison) -> list[str]:
+    if not comparison.differing:
+        return []
+    said = [
+        f"{key} ({listing(list(dict.fromkeys(shorten(value, 40) for value in values)), 'or')})"
+        for key, values in comparison.differing.items()
+    ]
+    return [
+        f"The runs differ in more than their methods: {_few(said)}. They are not compared as equals; what of a "
+        "difference is due to a method is not known."
+    ]
+
+
+def _few(words: list[str]) -> str:
+    rest = len(words) - _SAID
+    return listing(words) if rest <= 0 else listing([*words[:_SAID], f"{rest} more"])
+
+
+def _cost_of(comparison: Comparison, run: int) -> list[str]:
+    """What one run learnt, how much of that it forgot again, and what general text lost."""
+    lead, sentences = comparison.lead, []
+    learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
+    if learnt is not None and learnt.estimates[run].value is not None:
+        sentences.append(f"Right after its stage a domain had gained {_value(learnt, learnt.estimates[run])}.")
+    if forgotten is not None and forgotten.estimates[run].value is not None:
+        estimate = forgotten.estimates[run]
+        value = _value(forgotten, estimate)
+        share = share_forgotten(comparison, run)
+        sentences.append({
+            1: f"By the end an earlier domain had lost {value}{share}.",
+            -1: f"Nothing was forgotten: later domains made the earlier ones better (forgotten: {value}).",
+            0: f"What earlier domains lost by the end is within its uncertainty ({value}).",
+            None: f"By the end an earlier domain had lost {value}{share}.",
+        }[estimate.sign])  # fmt: skip
+    gained = comparison.measure(lead, "gained")
+    for measure in comparison.measures.get(lead or "", ()):
+        if measure.quantity.key != "general_drift" or measure.estimates[run].value is None:
+            continue
+        estimate, column = measure.estimates[run], next(iter(measure.columns))
+        change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}[estimate.sign]
+        sentences.append(f"General text ({column}) {change}: {_value(measure, estimate)}.")
+        left = gained.estimates[run].value if gained is not None else None
+        if left is not None and left > 0 and estimate.sign == 1 and (estimate.value or 0.0) > left:
+            sentences[-1] = (
+                sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
+            )
+    return sentences
+
+
+def share_forgotten(comparison: Comparison, run: int) -> str:
+    """How much the earlier domains lost of what these same domains had learnt: like divided by like."""
+    learnt, forgotten = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten"))
+    if learnt is None or forgotten is None:
+        return ""
+    both = [column for column in forgotten.columns if column in learnt.columns]
+    had, lost = (sum(m.columns[column][run].value or 0.0 for column in both) for m in (learnt, forgotten))
+    if not both or len(both) < len(forgotten.columns) or lost <= 0:
+        return ""
+    had, places = had / len(both), learnt.places
+    if had <= 0:
+        return f", though these domains had learnt nothing ({fixed(had, places, True)})"
+    return f", {fixed(100 * lost / len(both) / had, 0)} % of the {fixed(had, places)} that these domains had learnt"
+
+
+def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
+    if (run, reference) in comparison.headline[0].unequal or (reference, run) in comparison.headline[0].unequal:
+        return []
+    label, other = comparison.labels[run], comparison.labels[reference]
+    judged = [(measure, measure.judge(run, reference)) for measure in comparison.headline]
+    better = [measure.words(run, reference) for measure, judgement in judged if judgement == 1]
+    worse = [measure.words(run, reference) for measure, judgement in judged if judgement == -1]
     unclear = [measure.title.lower() for measure, judgement in judged if judgement == 0]
     unknown = [measure.title.lower() for measure, judgement in judged if judgement is None]
     if better and worse:
-        first = f"{label} trades: compared with {reference} it clearly {listing(better)}, but {listing(worse)}."
+        first = f"{label} trades: compared with {other} it clearly {listing(better)}, but {listing(worse)}."
     elif better:
         rest = ", and is clearly worse at nothing" if len(judged) > 1 else ""
-        first = f"{label} clearly {listing(better)} than {reference}{rest}."
+        first = f"{label} clearly {listing(better)} than {other}{rest}."
     elif worse:
-        first = f"{label} did not win: it is clearly better than {reference} at nothing, and it {listing(worse)}."
+        first = f"{label} did not win: it is clearly better than {other} at nothing, and it {listing(worse)}."
     elif unclear:
-        first = f"{label} did not win: no difference to {reference} is larger than its uncertainty."
+        first = f"{label} did not win: no difference to {other} is larger than its uncertainty."
     else:
-        first = f"Whether {label} or {reference} is better cannot be said: there is no interval to compare by."
+        first = f"Whether {label} or {other} is better cannot be said: there is no interval to compare by."
     sentences = [first]
-    details = [_detail(measure, run) for measure, judgement in judged if judgement]
+    details = [_detail(measure, run, reference) for measure, judgement in judged if judgement]
     if details:
-        sentences.append(f"Differences, {label} minus {reference}: {'; '.join(details)}.")
+        sentences.append(f"Differences, {label} minus {other}: {'; '.join(details)}.")
     if unclear and (better or worse):
         sentences.append(f"No clear difference in {listing(unclear)}.")
     if unknown and len(unknown) < len(judged):
         sentences.append(f"No interval, so no judgement, for {listing(unknown)}.")
-    seconds = [number(comparison.runs[position].cost.get("seconds")) for position in (run, 0)]
-    if seconds[0] and seconds[1]:
-        sentences.append(f"It took {fixed(seconds[0] / seconds[1], 2)} times as long ({duration(seconds[0])}).")
     return sentences
 
 
-def _detail(measure: Measure, run: int) -> str:
-    difference = measure.difference(run)
-    parts = [measure.title.lower(), fixed(difference.value, measure.places, True), measure.unit]
-    return " ".join(part for part in [*parts, _range(difference, measure.places, True)] if part)
+def _detail(measure: Measure, run: int, reference: int) -> str:
+    return f"{measure.title.lower()} {_value(measure, measure.difference(run, reference), True)}"
 
 
 def _alone(comparison: Comparison) -> list[str]:
-    run, label = comparison.runs[0], comparison.labels[0]
-    found = {measure.kind.key: measure for measure in comparison.headline}
+    run, label = comparison.pools[0].runs[0], comparison.labels[0]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
-    sentences = []
-    learnt, forgotten = found.get("learnt"), found.get("forgotten")
-    if learnt:
-        word = {1: "improved", -1: "got worse", 0: "did not clearly change", None: "changed"}[learnt.estimates[0].sign]
-        sentences.append(
-            f"{label} learnt {count} one after another: right after its stage a domain {word}, "
-            f"by {_value(learnt)} on average against the base model."
-        )
-    else:
-        sentences.append(f"{label} has learnt {count}; what it learnt has not been measured yet.")
-    if forgotten:
-        value = forgotten.estimates[0].value
-        gained = learnt.estimates[0].value if learnt else None
-        share = f", {fixed(100 * value / gained, 0)} % of what it had learnt" if value and gained and value > 0 else ""
-        sentences.append({
-            1: f"It forgot: by the end of the stream an earlier domain had lost {_value(forgotten)}{share}.",
-            -1: f"It did not forget: later domains made the earlier ones better (forgotten: {_value(forgotten)}).",
-            0: f"Forgetting is within its uncertainty: {_value(forgotten)} per earlier domain.",
-            None: f"By the end of the stream an earlier domain had lost {_value(forgotten)}{share}.",
-        }[forgotten.estimates[0].sign])  # fmt: skip
-    for measure in comparison.headline:
-        if measure.kind.key == "general_drift":
-            change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}
-            column = next(iter(measure.columns))
-            sentences.append(f"General text ({column}) {change[measure.estimates[0].sign]}: {_value(measure)}.")
-    average = found.get("average")
-    if average:
-        sentences.append(f"End tasks score {_value(average)} on average at the end.")
-    return sentences
+    gained = comparison.measure(comparison.lead, "gained")
+    if gained is None or gained.estimates[0].value is None:
+        return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
+    estimate = gained.estimates[0]
+    value = _value(gained, estimate)
+    first = {
+        1: f"{label} is worth taking: at the end of {count} they are {_plain(gained, estimate)} better than in the "
+        "base model.",
+        0: f"{label} is not worth taking: at the end of {count} they are not clearly better than in the base model "
+        f"({value}).",
+        -1: f"{label} is not worth taking: at the end of {count} they are worse than in the base model ({value}).",
+        None: f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
+        f"is {value}, and there is no interval that says how certain that is.",
+    }[estimate.sign]
+    average = next((m for m in comparison.headline if m.quantity.key == "average"), None)
+    tasks = [f"End tasks score {_value(average, average.estimates[0])} on average at the end."] if average else []
+    return [first, *_cost_of(comparison, 0), *tasks]
 
 
-def _value(measure: Measure) -> str:
-    estimate = measure.estimates[0]
-    places, signed = measure.places, measure.signed
+def _value(measure: Measure, estimate: Estimate, signed: bool | None = None) -> str:
+    places, signed = measure.places, measure.signed if signed is None else signed
     parts = [fixed(estimate.value, places, signed), measure.unit, _range(estimate, places, signed)]
     return " ".join(part for part in parts if part)
+
+
+def _plain(measure: Measure, estimate: Estimate) -> str:
+    return _value(measure, estimate, signed=False)
 
 
 def _range(estimate: Estimate, places: int, signed: bool) -> str:

@@ -29,7 +29,7 @@ except ImportError:  # Windows has no flock; nothing else here needs it
 
 TIME = "_time.json"
 """Beside the cells of a row: how long measuring them took; no cell can have this name."""
-WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors")
 """What a thinned stage is without."""
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 

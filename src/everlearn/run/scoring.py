@@ -61,11 +61,11 @@ class Learner(Protocol):
     def load(self, place: Path) -> nn.Module:
         """A model that was saved."""
 
+    def checkpoints(self, count: int) -> Checkpoints:
+        """The first so many models of the stream."""
+
     def methods_after(self, index: int) -> list[Method]:
         """The methods with what they remember after so many domains."""
-
-    def checkpoints(self, count: int) -> Checkpoints:
-        """The first so many models of the run."""
 
 
 class Scorer:
@@ -231,7 +231,7 @@ class Scorer:
             self.learner.reporter.say(f"{who} is not measured on new sets: {error}")
             return
         readers = self._readers(row)
-        shared = SharedCells(self._shared_folder(), model) if row == 0 and not readers else None
+        shared = SharedCells(self.shared_folder(), model) if row == 0 and not readers else None
         if sets:
             with self.learner.reporter.activity(f"Held-out text, {where}", len(sets)) as done:
                 for index, name in enumerate(sets, 1):
@@ -316,7 +316,7 @@ class Scorer:
         before = files.read_json(path)["seconds"] if path.is_file() else 0.0
         files.write_json(path, {"seconds": round(before + seconds, 3)})
 
-    def _shared_folder(self) -> Path:
+    def shared_folder(self) -> Path:
         """Where runs leave base scores for each other: beside the tokenised corpora."""
         cache = self.recipe.data.cache
         return (default_cache() if cache is None else Path(cache).expanduser()) / "cells"

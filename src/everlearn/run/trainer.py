@@ -28,6 +28,7 @@ from everlearn.methods.engine.protection import Protection, overrides
 from everlearn.methods.engine.sharding import local
 from everlearn.model.gathering import shared_parameters
 from everlearn.model.objectives import IGNORE, unwrap
+from everlearn.run import carrying
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
@@ -43,6 +44,7 @@ class StageTrainer(Trainer):
         args: made by :func:`~everlearn.config.arguments.training_arguments`, with ``max_steps`` set.
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
+        carried: the optimizer's state of the domain before, to go on from (:mod:`everlearn.run.carrying`).
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class StageTrainer(Trainer):
         progress: Progress | None = None,
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
+        carried: carrying.Carried | None = None,
     ) -> None:
         self.protection, self.loader = protection, loader
         self.stage, self.methods = protection.stage, protection.methods
@@ -85,7 +88,7 @@ class StageTrainer(Trainer):
             )
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
-        self._progress, self._write = progress, log
+        self._progress, self._write, self._carried = progress, log, carried
         self._parts: dict[str, Tensor] = {}
         self._bad: Tensor | None = None
         self._mark, self._tokens_logged = (time.monotonic(), 0), 0
@@ -165,6 +168,23 @@ class StageTrainer(Trainer):
             made = self.protection.schedule(super().create_scheduler(num_training_steps, optimizer))
             self.lr_scheduler = made  # type: ignore[assignment]  # typed as the one that it makes itself
         return made
+
+    def on_train_begin(self) -> None:
+        """Let the optimizer go on from the domain before, unless a checkpoint says from where."""
+        if self._carried is not None and self.state.global_step == 0:
+            carrying.restore(self._carried, self.stage.model, self._own_optimizer)
+        self._carried = None
+
+    @property
+    def _own_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer inside accelerate's wrapper."""
+        made: Any = self.optimizer
+        own: torch.optim.Optimizer = getattr(made, "optimizer", made)
+        return own
+
+    def optimizer_state(self) -> carrying.Carried:
+        """What the next domain may go on from; every process must call it, before the model is taken apart."""
+        return carrying.state_of(self.stage.model, self._own_optimizer)
 
     def _mean(self, value: Tensor) -> float:
         return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)
@@ -309,10 +329,13 @@ class _output_dir:  # noqa: N801
 
 
 class _Updates(TrainerCallback):
-    """The update masks' place in the Trainer's step."""
+    """Our places in the Trainer's loop."""
 
     def __init__(self, trainer: StageTrainer) -> None:
         self.trainer = trainer
+
+    def on_train_begin(self, *args: object, **kwargs: object) -> None:
+        self.trainer.on_train_begin()
 
     def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
         self.trainer.protection.before_update()

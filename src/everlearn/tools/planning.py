@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from transformers.trainer_utils import SaveStrategy
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
+from everlearn.data.corpus import Domain
 from everlearn.data.loader import BlockLoader
+from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method
@@ -27,6 +30,7 @@ from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
+from everlearn.run.wanted import held_out_names, sets_inside, wanted_sets, wanted_tasks
 from everlearn.seeding import set_all
 
 WARM_UP, MEASURED = 1, 3
@@ -48,6 +52,9 @@ class DomainPlan:
     rows: int | None
     steps: int
     passes: float | None
+    rows_per_step: int
+    train: dict[str, Any]
+    """Training arguments of its own."""
 
     def cells(self) -> list[str]:
         """For a table."""
@@ -96,6 +103,35 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class EvaluationPlan:
+    """What measuring takes, beside training."""
+
+    scores: int
+    """Of held-out text: (checkpoint, set) pairs, those inside stages included."""
+    scored_tokens: int
+    """Tokens of these, each forward only."""
+    tasks: int
+    """(checkpoint, end task) pairs."""
+    task_tokens: int
+    """Tokens of these in units of a forward pass; a backward pass counts twice."""
+    seconds: float | None = None
+    """About, from the time of a training step; None where none was measured."""
+
+    def words(self) -> str:
+        """For a table."""
+        parts = [f"{self.scores:,} scores of held-out text ({self.scored_tokens:,} tokens)"]
+        if self.tasks:
+            parts.append(f"{self.tasks:,} end tasks asked ({self.task_tokens:,} tokens)")
+        about = "" if self.seconds is None else f"; about {duration(self.seconds)}"
+        return ", ".join(parts) + about
+
+    @property
+    def tokens(self) -> int:
+        """Of everything, in units of a forward pass."""
+        return self.scored_tokens + self.task_tokens
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
 
@@ -107,6 +143,7 @@ class Plan:
     memory: dict[str, int]
     methods: dict[str, Cost]
     disk: int
+    evaluation: EvaluationPlan
     plain: Timing | None = None
     protected: Timing | None = None
     notes: list[str] = field(default_factory=list)
@@ -118,12 +155,18 @@ class Plan:
 
     def lines(self) -> list[tuple[str, str]]:
         """For a table: what, and how much."""
-        tokens = self.steps * self.rows_per_step * self.block_size
+        tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
+        fewest, most = (bound(domain.rows_per_step for domain in self.domains) for bound in (min, max))
+        rows = f"{most}" if fewest == most else f"{fewest} to {most}"
         shown = [
             ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
-            ("Training", f"{self.steps:,} steps of {self.rows_per_step} rows of {self.block_size}: {tokens:,} tokens"),
+            ("Training", f"{self.steps:,} steps of {rows} rows of {self.block_size}: {tokens:,} tokens"),
             ("Memory, about", f"{size(sum(self.memory.values()))}: " + _listed(self.memory)),
         ]
+        for domain in self.domains:
+            if domain.train:
+                own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
+                shown.insert(2, (f"Of which {domain.name}", own))
         for name, cost in self.methods.items():
             extra = [
                 f"{size(cost.memory_bytes)} of memory",
@@ -132,6 +175,7 @@ class Plan:
                 f"saves {saved(cost)}",
             ]
             shown.append((f"Of which {name}", ", ".join(extra)))
+        shown.append(("Evaluation", self.evaluation.words()))
         shown.append(("Disk, about", size(self.disk)))
         for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
             if timing is not None:
@@ -158,10 +202,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     learner = ContinualLearner(recipe, reporter=reporter)
     model = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
-    args = training_arguments(recipe.train, learner.folder.path, recipe.run.seed)
-    rows_per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    rows_per_step *= learner.processes.num_processes
-    domains = [_domain_plan(learner, domain.name, rows_per_step) for domain in recipe.domains]
+    domains = [_domain_plan(learner, domain) for domain in recipe.domains]
     methods = recipe.methods()
     costs = {method.label: method.cost(model) for method in methods}
     sizes = Sizes.of(model, methods, len(recipe.domains))
@@ -171,27 +212,79 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         parameters=sizes.base,
         trainable=sizes.trained(len(domains)),
         block_size=block_size,
-        rows_per_step=rows_per_step,
-        memory=_memory(model, sizes, costs, args, block_size),
+        rows_per_step=max(domain.rows_per_step for domain in domains),
+        memory=max((_memory(model, sizes, costs, args, block_size) for args in _arguments(learner)), key=_sum),
         methods=costs,
         disk=disk_bytes(learner, model),
+        evaluation=evaluation_plan(learner),
         notes=_notes(learner),
     )
     del model
     if not measure:
         return plan
-    plain = _timing(_step_seconds(learner, [build("sequential")]), plan.steps)
-    # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
-    rows = [min(cost.passes_per_domain, domain.rows or 10**9) for cost in costs.values() for domain in domains]
-    protected = _timing(_step_seconds(learner, methods), plan.steps, sum(rows) * plain.seconds_per_step / rows_per_step)
-    return Plan(**{**vars(plan), "plain": plain, "protected": protected})
+    plain, protected = [], []
+    for alike in _alike(learner, domains):
+        steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
+        plain.append((steps, _timing(_step_seconds(learner, domain, [build("sequential")]), steps)))
+        # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
+        rows = [min(cost.passes_per_domain, each.rows or 10**9) for cost in costs.values() for each in alike]
+        once = sum(rows) * plain[-1][1].seconds_per_step / alike[0].rows_per_step
+        protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
+    first = domains[0]
+    forward = plain[0][1].seconds_per_step / (BACKWARD * first.rows_per_step * block_size)
+    evaluation = replace(plan.evaluation, seconds=plan.evaluation.tokens * forward)
+    return replace(plan, plain=_together(plain), protected=_together(protected), evaluation=evaluation)
 
 
-def _domain_plan(learner: ContinualLearner, name: str, rows_per_step: int) -> DomainPlan:
-    prepared = learner.prepared(name)
-    rows, steps = prepared.train.size, learner.steps(prepared.train)
-    passes = None if rows is None else steps * rows_per_step / rows
-    return DomainPlan(name, prepared.documents, prepared.tokens, rows, steps, passes)
+def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
+    """How much is measured between, inside and after the stages (`evaluation.columns`, `every`, `end_tasks`)."""
+    recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
+    blocks = {}
+    for name in held_out_names(recipe):
+        held_out = learner.prepared(name).validation
+        blocks[name] = 0 if held_out is None else min(recipe.evaluation.blocks, len(held_out))
+    scored = [name for row in range(last + 1) for name in wanted_sets(recipe, row)]
+    if (every := recipe.evaluation.every) is not None:
+        for index, domain in enumerate(recipe.domains, 1):
+            steps = learner.steps(domain.name)
+            scored += sets_inside(recipe, index) * math.ceil(steps / every)
+    if recipe.evaluation.alone:
+        scored += [domain.name for domain in recipe.domains if domain.name in blocks]
+    work = {task.name: make_task(task).work(recipe.evaluation.end_task_seeds) for task in recipe.end_tasks}
+    asked = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
+    return EvaluationPlan(
+        scores=len(scored),
+        scored_tokens=block_size * sum(blocks[name] for name in scored),
+        tasks=len(asked),
+        task_tokens=sum(work[name].forward_tokens for name in asked),
+    )
+
+
+def _sum(parts: dict[str, int]) -> int:
+    return sum(parts.values())
+
+
+def _arguments(learner: ContinualLearner) -> list[TrainingArguments]:
+    """Of each domain."""
+    recipe = learner.recipe
+    return [training_arguments(recipe.train_of(domain.name), learner.folder.path, 0) for domain in recipe.domains]
+
+
+def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[DomainPlan]]:
+    """Domains in groups whose steps take equally long."""
+    groups: dict[tuple[Any, ...], list[DomainPlan]] = {}
+    for domain, args in zip(domains, _arguments(learner), strict=True):
+        shape = (args.per_device_train_batch_size, args.gradient_accumulation_steps, str(args.optim))
+        groups.setdefault((*shape, args.gradient_checkpointing), []).append(domain)
+    return list(groups.values())
+
+
+def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
+    prepared, steps = learner.prepared(domain.name), learner.steps(domain.name)
+    args = training_arguments(learner.recipe.train_of(domain.name), learner.folder.path, 0)
+    rows, each = prepared.train.size, learner.rows_per_step(args)
+    passes = None if rows is None else steps * each / rows
+    return DomainPlan(domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, dict(domain.train))
 
 
 def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, block_size: int) -> dict[str, int]:
@@ -222,23 +315,30 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
     sizes = Sizes.of(model, methods, len(recipe.domains))
     costs = [method.cost(model) for method in methods]
     peft = any(method.adds_peft for method in methods)
-    args = training_arguments(recipe.train, learner.folder.path, 0)
-    written = [checkpoints_of(args, learner.steps(learner.prepared(domain.name).train)) for domain in recipe.domains]
+    arguments = _arguments(learner)
+    written = [
+        checkpoints_of(args, learner.steps(domain.name)) for args, domain in zip(arguments, recipe.domains, strict=True)
+    ]
     trainings = []  # checkpoints, bytes of one, bytes of what is left
     for stage, (count, plain) in enumerate(zip(written, sizes.stages, strict=True), 1):
         known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
         weights = sizes.added + (0 if peft else plain)
-        trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, 4 * plain + learnt))
+        left = 4 * plain + learnt + (8 * sizes.trained(stage) if recipe.optimizer == "carry" else 0)
+        trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, left))
     if recipe.evaluation.alone:
         trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
     held = largest = 0
-    for count, checkpoint, finished in trainings:
+    keep = recipe.run.keep_stages
+    kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
+    for number, ((count, checkpoint, finished), args) in enumerate(zip(trainings, itertools.cycle(arguments))):
         limit = args.save_total_limit or count
         # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
         largest = max(
             largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
         )
         held += finished
+        if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
+            held -= 4 * sizes.stages[number - kept]
     return largest
 
 
@@ -269,25 +369,36 @@ def _notes(learner: ContinualLearner) -> list[str]:
 # -- time -----------------------------------------------------------------------------------------------------
 
 
+def _together(parts: Sequence[tuple[int, Timing]]) -> Timing:
+    """Of all steps: how many there are of each kind, and what they take."""
+    steps = sum(count for count, _ in parts)
+    mean = sum(count * timing.seconds_per_step for count, timing in parts) / steps
+    return Timing(mean, sum(timing.low for _, timing in parts), sum(timing.high for _, timing in parts))
+
+
 def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
     return Timing(statistics.median(steps), min(steps) * count + once, max(steps) * count + once)
 
 
-def _step_seconds(learner: ContinualLearner, methods: list[Method]) -> list[float]:
+def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Method]) -> list[float]:
     """Seconds of each measured step of a second domain under these methods, on a copy that is thrown away.
 
-    A handful of rows stands for both domains, so that importance passes are over at once and their masks, penalties
+    A handful of its rows stands for both domains, so that importance passes are over at once and their masks, penalties
     or replayed rows are at work as in the middle of a stream.
     """
     with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
         steps = WARM_UP + MEASURED
-        options = learner.recipe.train | {"save_strategy": "no", "report_to": "none", "logging_steps": 10**6}
+        options = learner.recipe.train_of(domain.name) | {
+            "save_strategy": "no",
+            "report_to": "none",
+            "logging_steps": 10**6,
+        }
         args = training_arguments(options, Path(folder), learner.recipe.run.seed, steps)
-        name = learner.recipe.domains[0].name
+        name = domain.name
         source = learner.prepared(name).train.fresh(0)
         rows = min(source.size or 4096, args.per_device_train_batch_size * 2)
         few = PackedBlocks.from_blocks([next(source) for _ in range(rows)], seed=0, name=name)
-        stage = learner.stage(1, learner.recipe.domains[0], methods)
+        stage = learner.stage(1, domain, methods)
         stage.source, stage.steps = few, steps
         stage.general = few if stage.general is not None else None
         protection = Protection(methods, stage)

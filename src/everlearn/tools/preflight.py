@@ -82,6 +82,8 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
         return f"{learner.folder.path} is free"
 
     def arguments() -> str:
+        for domain in recipe.domains:
+            training_arguments(recipe.train_of(domain.name), learner.folder.path, recipe.run.seed)
         args = training_arguments(recipe.train, learner.folder.path, recipe.run.seed)
         optimizer = getattr(args.optim, "value", args.optim)
         return f"accepted; {optimizer}, learning rate {args.learning_rate:g}, on {args.device}"
@@ -150,7 +152,12 @@ def _rows(learner: ContinualLearner, name: str) -> str:
     held_out = f"{prepared.validation.size:,} held out" if prepared.validation is not None else "nothing held out"
     if learner.recipe.general is not None and name == learner.recipe.general.name:
         return f"{rows}, {held_out}"
-    return f"{rows}, {held_out}, {learner.steps(prepared.train):,} steps"
+    return f"{rows}, {held_out}, {learner.steps(name):,} steps{_own_arguments(learner, name)}"
+
+
+def _own_arguments(learner: ContinualLearner, name: str) -> str:
+    own = next(domain.train for domain in learner.recipe.domains if domain.name == name)
+    return "".join(f", {key} {value}" for key, value in own.items())
 
 
 def _disk(learner: ContinualLearner, model: PreTrainedModel) -> str:

@@ -8,7 +8,7 @@ alone, placed by module path, so that it fits the language model and the classif
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
@@ -25,7 +25,12 @@ class Attachment(nn.Module):
 
     Hooks must be bound methods of the attachment or of its submodules. Then a copy of the model (FSDP2 needs one) has
     hooks that belong to the copy, and :meth:`detach` finds them.
+
+    Class attributes:
+        lengthens_rows: whether it puts vectors before a text; then nothing may be fed to the model token by token.
     """
+
+    lengthens_rows: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

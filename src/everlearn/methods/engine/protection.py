@@ -84,6 +84,27 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
         method.check(setting)
 
 
+def check_carrying(methods: Sequence[Method]) -> None:
+    """Refuse methods under which the next domain's optimizer could not go on from this one's (`optimizer: carry`).
+
+    Raises:
+        MethodError: a method chooses the optimizer, or what is trained changes from domain to domain.
+    """
+    for method in methods:
+        changes = method.needs.extra_parameters or method.adds_peft or method.freezes or method.grows
+        if changes or overrides(method, "optimizer") or overrides(method, "parameter_groups"):
+            what = "trains other parameters in each domain" if changes else "makes an optimizer of its own"
+            raise MethodError(
+                f"`optimizer: carry` hands the optimizer's state to the next domain, but method '{method.label}' "
+                f"{what}. Set `optimizer: reset`."
+            )
+
+
+def in_order(methods: Sequence[Method]) -> list[Method]:
+    """The order in which methods act: that of their names, so that the order in a list decides nothing."""
+    return sorted(methods, key=lambda method: method.name)
+
+
 class Protection:
     """A list of methods applied to the training of one stage.
 
@@ -93,7 +114,7 @@ class Protection:
     """
 
     def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
-        self.methods = sorted(methods, key=lambda method: method.name)
+        self.methods = in_order(methods)
         self.stage = stage
         self.rows = 0
         """Rows of all processes that the stage has trained on; whoever resumes says how many."""

@@ -152,6 +152,8 @@ class SoftPrompt(Attachment):
         vectors: P, [n, E].
     """
 
+    lengthens_rows = True
+
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
         self.vectors = nn.Parameter(vectors.clone())

@@ -30,6 +30,8 @@ class DomainPrompts(Attachment):
             views), and all rows when it is None, are of the last domain.
     """
 
+    lengthens_rows = True
+
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
         self.vectors = nn.Parameter(vectors.clone())

@@ -1,0 +1,105 @@
+"""What the kinds of end task share that ask a language model as it is: limits, tokens, batches of one shape."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import ModelError
+from everlearn.evaluation.predictor import Predictor, models_of
+from everlearn.model.anatomy import kind_of
+from everlearn.model.modes import evaluating
+
+if TYPE_CHECKING:
+    from everlearn.data.prompts import Asked
+    from everlearn.evaluation.task import Conditions
+
+SMALLEST = 8
+"""Tokens of a prompt that there must be room for."""
+
+
+class Asking:
+    """How a predictor is asked the prompts of a task.
+
+    Args:
+        task: the end task.
+        predictor: who is asked; all its models are of one kind.
+        conditions: how it is measured.
+
+    Attributes:
+        kind: of the models: decoder or encoder-decoder.
+        encoder: the tokenizer with its special tokens.
+
+    Raises:
+        ModelError: a masked model is asked.
+    """
+
+    def __init__(self, task: Asked, predictor: Predictor, conditions: Conditions) -> None:
+        self.task, self.conditions, self.models = task, conditions, models_of(predictor)
+        self.kind = kind_of(self.models[0])
+        if self.kind == "encoder":
+            raise ModelError(
+                f"End task '{task.name}' is of kind {task.kind}, which needs a model that reads from left to right; "
+                f"'{type(self.models[0]).__name__}' fills masks. Leave it out, or change `model.path`."
+            )
+        self.encoder = Encoder(conditions.tokenizer, self.kind)
+        self._longest = self._positions()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Inside, every model is in evaluation mode and nothing is kept for a backward pass."""
+        device = torch.device(self.conditions.device)
+        with contextlib.ExitStack() as stack:
+            for model in self.models:
+                stack.enter_context(evaluating(model))
+            # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=self.conditions.bf16))
+            yield
+
+    def room(self, behind: int, advice: str) -> int:
+        """Tokens of a prompt, special ones included, where `behind` tokens follow in the same row.
+
+        Raises:
+            ModelError: there is no room for a prompt; the sentence ends with the advice.
+        """
+        most = self._longest - (behind if self.kind == "decoder" else 0)
+        most = most if self.task.max_length is None else min(most, self.task.max_length)
+        if most < SMALLEST:
+            raise ModelError(
+                f"End task '{self.task.name}': the model's longest input leaves {max(most, 0)} tokens for a prompt "
+                f"beside {behind} that follow it; at least {SMALLEST} are needed. {advice}"
+            )
+        return most
+
+    def _positions(self) -> int:
+        """The longest input of tokenizer and models; what a method puts before a text leaves it fewer."""
+        most: int = self.conditions.tokenizer.model_max_length
+        for model in self.models:
+            longest = self.conditions.objective.longest_input(model)
+            taken = sum(getattr(module, "taken_positions", 0) for module in model.modules())
+            most = most if longest is None else min(most, longest - taken)
+        return most
+
+    def prompt(self, ids: Sequence[int], room: int) -> list[int]:
+        """A prompt with its special tokens, cut to the room: before an encoder at its end, else at its beginning."""
+        prefix, suffix = self.encoder.prefix, self.encoder.suffix
+        if self.kind == "encoder-decoder":
+            return [*prefix, *ids[: room - len(prefix) - len(suffix)], *suffix]
+        kept = list(ids[max(0, len(ids) - (room - len(prefix))) :])
+        # Something must stand before the first token that is predicted.
+        return [*prefix, *kept] or [self.encoder.pad if self.encoder.end is None else self.encoder.end]
+
+
+def padded(rows: Sequence[Sequence[int]], value: int, to: int, *, left: bool = False, count: int = 0) -> Tensor:
+    """Rows as a tensor, int64, padded to a multiple of `to`, with empty rows up to `count`."""
+    width = -(-max(len(row) for row in rows) // to) * to
+    filled = [
+        [value] * (width - len(row)) + list(row) if left else list(row) + [value] * (width - len(row)) for row in rows
+    ]
+    return torch.tensor([*filled, *[[value] * width] * (count - len(rows))], dtype=torch.long)

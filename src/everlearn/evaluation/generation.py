@@ -1,0 +1,115 @@
+"""The kind of end task in which the model writes an answer: text to text, by batched greedy decoding.
+
+What a stream of tasks in the text-to-text form asks for (arXiv 1910.10683; continual: 2310.14152): the model was
+trained on a task as a domain, and is asked as it is, before and after the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from everlearn.data.blocks import hash_of
+from everlearn.data.prompts import AnswerTask, Question, label_of, read_answers
+from everlearn.evaluation.asking import Asking, padded
+from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.overlap import exact_match, rouge_l, token_f1
+from everlearn.evaluation.predictor import Predictor
+from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+
+PAD_TO = 8
+_BYTES_PER_TOKEN = 4
+"""About, for a plan."""
+
+
+@register_kind(AnswerTask)
+class Generation(Task):
+    """Asks for an answer to each prompt and compares it with the right one."""
+
+    kind = "text-to-text"
+
+    def __init__(self, config: AnswerTask) -> None:
+        self.name, self.domain, self.config = config.name, config.domain, config
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The examples; raises ``DataError``."""
+        return read_answers(self.config)
+
+    def check(self) -> str:
+        return f"{len(self.questions):,} prompts with an answer"
+
+    def fingerprint(self) -> str:
+        options = self.config.model_dump_json(exclude={"name", "domain", "test"})
+        return hash_of(self.kind, options, [(q.prompt, q.answers) for q in self.questions])
+
+    def texts(self) -> Sequence[str]:
+        return [question.prompt for question in self.questions]
+
+    def work(self, seeds: int) -> Work:
+        prompts = [len(question.prompt.encode()) for question in self.questions]
+        longest = sum(prompts) // (_BYTES_PER_TOKEN * len(prompts)) + self.config.max_new_tokens
+        return Work(units=len(prompts), rows=len(prompts), tokens=longest)
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        texts = self.answers(predictor, conditions)
+        config, pairs = self.config, [(text, q.answers) for text, q in zip(texts, self.questions, strict=True)]
+        outcomes = {
+            "exact_match": [exact_match(text, right, config.match == "squad") for text, right in pairs],
+            "token_f1": [token_f1(text, right) for text, right in pairs],
+            "rouge_l": [rouge_l(text, right) for text, right in pairs],
+        }
+        found: dict[str, Any] = {name: np.array(values, np.float64) for name, values in outcomes.items()}
+        given: dict[str, Any] = {}
+        facts: dict[str, Any] = {"targets": [list(right) for _, right in pairs]}
+        if config.labels:
+            found["predictions"] = np.array([[label_of(text, config.labels) for text in texts]], np.int64)
+            given["truth"] = np.array([label_of(right[0], config.labels) for _, right in pairs], np.int64)
+            facts |= {"classes": list(range(len(config.labels))), "labels": list(config.labels)}
+        return Cell(
+            self.kind,
+            self.name,
+            conditions.row,
+            found,
+            given,
+            facts,
+            texts=tuple(texts),
+            fingerprint=self.fingerprint(),
+        )
+
+    def answers(self, predictor: Predictor, conditions: Conditions) -> list[str]:
+        """What the predictor writes after each prompt, without the white space around it."""
+        asking = Asking(self.config, predictor, conditions)
+        encoder = asking.encoder
+        # An encoder-decoder was trained to write its tokenizer's first special tokens too.
+        most = self.config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
+        room = asking.room(most, f"Lower its `max_new_tokens` (now {self.config.max_new_tokens}).")
+        rows = [asking.prompt(ids, room) for ids in encoder([question.prompt for question in self.questions])]
+        order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # what is similarly long shares a batch
+        texts = [""] * len(rows)
+        with asking():
+            for start in range(0, len(order), conditions.batch_size):
+                chosen = order[start : start + conditions.batch_size]
+                batch = [rows[i] for i in chosen]
+                left = asking.kind == "decoder"
+                inputs = {
+                    "input_ids": padded(batch, encoder.pad, PAD_TO, left=left),
+                    "attention_mask": padded([[1] * len(row) for row in batch], 0, PAD_TO, left=left),
+                }
+                inputs = {key: value.to(torch.device(conditions.device)) for key, value in inputs.items()}
+                stop = [] if encoder.end is None else [encoder.end]
+                for i, ids in zip(chosen, predictor.generate(inputs, max_new_tokens=most, stop=stop), strict=True):
+                    texts[i] = self._text(ids, conditions)
+                if conditions.progress is not None:
+                    conditions.progress(start + len(chosen))
+        return texts
+
+    def _text(self, ids: list[int], conditions: Conditions) -> str:
+        text: Any = conditions.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        for end in self.config.stop:
+            text = text.partition(end)[0]
+        return str(text).strip()

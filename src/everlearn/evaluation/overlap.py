@@ -1,0 +1,81 @@
+"""What a written answer has in common with the right one: exact match, F1 over words, ROUGE-L. Each is in [0, 1].
+
+Where several answers are right, the best score counts. The metrics are means over examples of the outcomes of these
+names.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+from everlearn.evaluation.metrics import register_mean
+
+register_mean("exact_match", "Exact match", "exact_match")
+register_mean("token_f1", "Token F1", "token_f1")
+register_mean("rouge_l", "ROUGE-L", "rouge_l")
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WORD = re.compile(r"[^\W_]+")
+
+
+def squad_normalised(text: str) -> str:
+    """Lower case, without ASCII punctuation, the articles a, an, the, and more than one blank.
+
+    As the evaluation script of SQuAD 1.1 does it (Rajpurkar et al., arXiv 1606.05250, section 6.1).
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, right: Sequence[str], squad: bool = False) -> float:
+    """Whether the answer is one of the right ones, white space aside, or after SQuAD's normalisation."""
+    plain = squad_normalised if squad else (lambda text: " ".join(text.split()))
+    return float(any(plain(answer) == plain(one) for one in right))
+
+
+def token_f1(answer: str, right: Sequence[str]) -> float:
+    """F1 of the words that two texts share as multisets, after SQuAD's normalisation: 2 c / (m + n).
+
+    c words in common, m and n words in all. Where one of the texts has none: 1 if the other has none too (SQuAD 2.0).
+    """
+    return max(_token_f1(squad_normalised(answer).split(), squad_normalised(one).split()) for one in right)
+
+
+def rouge_l(answer: str, right: Sequence[str]) -> float:
+    """ROUGE-L with β = 1: 2 LCS / (m + n), LCS the longest common subsequence of words.
+
+    C.-Y. Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004, eq. 2 to 4: R = LCS/m, P = LCS/n,
+    F = (1 + β²) R P / (R + β² P). Words are runs of letters and digits, in lower case and unstemmed; 0 where a text has
+    none.
+    """
+    return max(_rouge_l(_WORD.findall(answer.lower()), _WORD.findall(one.lower())) for one in right)
+
+
+def _token_f1(one: Sequence[str], other: Sequence[str]) -> float:
+    if not one or not other:
+        return float(one == other)
+    return 2 * sum((Counter(one) & Counter(other)).values()) / (len(one) + len(other))
+
+
+def _rouge_l(one: Sequence[str], other: Sequence[str]) -> float:
+    return 2 * longest_common_subsequence(one, other) / (len(one) + len(other)) if one and other else 0.0
+
+
+def longest_common_subsequence(one: Sequence[str], other: Sequence[str]) -> int:
+    """Its length, exactly, a row of the usual table at once.
+
+    Neighbours in a row differ by 0 or 1, so a row is a whole number with a bit for each word of `one`, 1 where they do
+    not differ (H. Hyyrö, Bit-Parallel LCS-length Computation Revisited, 2004, figure 2).
+    """
+    where: dict[str, int] = {}
+    for place, word in enumerate(one):
+        where[word] = where.get(word, 0) | 1 << place
+    every = (1 << len(one)) - 1
+    row = every
+    for word in other:
+        matches = row & where.get(word, 0)
+        row = (row + matches | row - matches) & every
+    return len(one) - row.bit_count()

@@ -1,0 +1,13 @@
+"""Every figure of every page. A new one is a file here; it needs no other line anywhere."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from everlearn.report.figures.registry import FIGURES, Figure, Plate, draw, figure, in_section, plate
+
+for _module in sorted(found.name for found in iter_modules(__path__)):
+    import_module(f"{__name__}.{_module}")
+
+__all__ = ["FIGURES", "Figure", "Plate", "draw", "figure", "in_section", "plate"]

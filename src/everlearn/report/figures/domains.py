@@ -1,0 +1,55 @@
+"""What each domain gained, learnt and lost, in several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.dots import Dots, dots
+from everlearn.report.figures.heat import Heat, Shade, heat
+from everlearn.report.figures.registry import Plate, figure
+
+_ROWS = 24
+"""Domains, and runs (six), that dots can show; more are a table of colours."""
+
+
+@figure("domains", title="What each domain learnt and lost", data=Comparison, section="domains")
+def domains(comparison: Comparison) -> Iterator[Plate]:
+    """Dots with whiskers, one panel for each measure, all with the same rows; nothing when there are many."""
+    measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
+    # One list of rows for all panels, so that they can be read across; the last domain has nothing forgotten.
+    rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))
+    many = len(comparison.pools) > SERIES or len(rows) > _ROWS
+    for measure in measures:
+        if not many:
+            unknown = (Estimate(),) * len(comparison.pools)
+            runs = [[measure.columns.get(c, unknown)[pool] for c in rows] for pool in comparison.ranking]
+            good = "to the right is better" if measure.higher_is_better else "to the left is better"
+            labels = [comparison.labels[pool] for pool in comparison.ranking]
+            yield from dots(Dots(measure.unit or measure.metric, rows, runs, f"{measure.title}; {good}.", labels))
+
+
+@figure("domains of many runs", title="What each domain learnt and lost", data=Comparison, section="many domains")
+def many_domains(comparison: Comparison) -> Iterator[Plate]:
+    """For many runs or domains: runs in rows, domains in columns."""
+    measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
+    columns = list(dict.fromkeys(column for measure in measures for column in measure.columns))
+    if len(comparison.pools) < 2 or (len(comparison.pools) <= SERIES and len(columns) <= _ROWS):
+        return
+    for measure in measures:
+        rows = []
+        for pool in comparison.ranking:
+            cells = [measure.columns[c][pool] for c in measure.columns]
+            sign = -1.0 if measure.higher_is_better else 1.0
+            rows.append((
+                comparison.labels[pool],
+                [
+                    Shade(None if e.value is None else sign * e.value, fmt.fixed(e.value, measure.places, True))
+                    for e in cells
+                ],
+            ))  # fmt: skip
+        unit = f" ({measure.unit})" if measure.unit else ""
+        yield from heat(Heat(f"{measure.title}{unit}", "run", list(measure.columns), rows))

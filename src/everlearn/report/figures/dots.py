@@ -1,0 +1,66 @@
+"""Dots with whiskers: a row a name, a dot a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report import formatting as fmt
+from everlearn.report.drawing import SIZE, Drawing, Scale, series_colour, spread, width_of
+from everlearn.report.figures.registry import Plate, figure, plate
+
+_WIDTH = 440
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Estimates of several runs in rows with names.
+
+    Attributes:
+        unit: of the value axis.
+        rows: names, the first on top.
+        runs: for each run its estimate in each row; in the order of their ranks.
+        caption: what is seen.
+        labels: the runs' names, for a screen reader.
+    """
+
+    unit: str
+    rows: Sequence[str]
+    runs: Sequence[Sequence[Estimate]]
+    caption: str
+    labels: Sequence[str] = ()
+
+
+@figure("dots", title="Dots with whiskers", data=Dots)
+def dots(found: Dots) -> Iterator[Plate]:
+    """One row a name, one dot a run, a line at zero."""
+    if not found.rows or not any(e.value is not None for run in found.runs for e in run):
+        return
+    names = [fmt.shorten(row, 22) for row in found.rows]
+    left = max(map(width_of, names)) + 14
+    step = max(20.0, 9.0 * len(found.runs) + 6)
+    top, bottom = 8.0, 14 + step * len(names)
+    drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
+    ends = [end for run in found.runs for e in run for end in (e.value, *(e.interval or ()))]
+    x = Scale(*spread(ends), left, _WIDTH - 14)
+    drawing.x_axis(x, bottom, found.unit, grid=top)
+    for row, name in enumerate(names):
+        drawing.text(left - 10, top + step * (row + 0.5) + 0.35 * SIZE, name, "end")
+    for series, run in enumerate(found.runs):
+        middle = top + step * 0.5 + (series - (len(found.runs) - 1) / 2) * min(9.0, step / 2)
+        marks, lines = [], []
+        for row, e in enumerate(run):
+            if e.interval is not None:
+                low, high = e.interval
+                lines.append(f"M{x(low):.1f},{middle + step * row:.1f}H{x(high):.1f}")
+            if e.value is not None:
+                marks.append((x(e.value), middle + step * row))
+        if lines:
+            drawing.path("".join(lines), series_colour(series), width=1.4)
+        drawing.markers(marks, series)
+    said = []
+    for position, run in enumerate(found.runs):
+        values = ", ".join(f"{name} {fmt.fixed(e.value, 3, True)}" for name, e in zip(found.rows, run, strict=True))
+        said.append(f"{found.labels[position]}: {values}." if found.labels else f"{values}.")
+    yield plate(drawing, found.caption, " ".join(said))

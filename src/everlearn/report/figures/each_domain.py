@@ -1,0 +1,53 @@
+"""One small plot a domain: its score after every stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.registry import Plate, figure
+
+SHOWN = 12
+"""Plots; of more domains those that lost the most. The score matrices have them all."""
+
+
+@figure("each domain", title="Each domain after every stage", data=Comparison, section="each domain")
+def each_domain(comparison: Comparison) -> Iterator[Plate]:
+    """Its own stage is marked where all runs share it."""
+    metric = comparison.lead
+    if metric is None:
+        return
+    unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
+    for domain in chosen(comparison):
+        lines = []
+        for pool in comparison.ranking[:SERIES]:
+            matrices = comparison.matrices(metric, pool)
+            if not all(domain in matrix.columns for matrix in matrices):
+                continue
+            stages = range(min(len(matrix.rows) for matrix in matrices))
+            y = [comparison.score(metric, pool, stage, domain) for stage in stages]
+            # Where only some stages were measured the line goes through these.
+            points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
+            if points:
+                lines.append(Line(comparison.ranks[pool], [p for p, _ in points], [v for _, v in points]))
+        if not lines:
+            continue
+        stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}
+        marks = sorted(stages_of) if len(stages_of) == 1 else []
+        names = [comparison.labels[pool] for pool in comparison.ranking]
+        ends = ", ".join(f"{names[line.series]} ends at {fmt.fixed(line.y[-1])}" for line in lines)
+        numbers = f"{unit} after each stage: {ends}."
+        yield from curves(Curves(unit, lines, domain, numbers, marks=marks, small=True, x_label="stage"))
+
+
+def chosen(comparison: Comparison) -> list[str]:
+    """The domains that get a plot: all, or those that lost the most in the reference, in the stream's order."""
+    if len(comparison.domains) <= SHOWN:
+        return list(comparison.domains)
+    forgotten = comparison.measure(comparison.lead, "forgotten")
+    lost = {c: estimates[0].value or 0.0 for c, estimates in forgotten.columns.items()} if forgotten else {}
+    worst = sorted(comparison.domains, key=lambda domain: -lost.get(domain, 0.0))[:SHOWN]
+    return [domain for domain in comparison.domains if domain in worst]

@@ -1,0 +1,63 @@
+"""The score matrices: rows are checkpoints, columns what is scored, colours the change since the base model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.heat import READABLE, Heat, Shade, heat
+from everlearn.report.figures.registry import Plate, figure
+
+_OTHERS = 1000
+"""Cells of all other metrics together that are written out; they say the same in other words."""
+
+
+@figure("matrices", title="Score matrices", data=Comparison, section="matrices")
+def matrices(comparison: Comparison) -> Iterator[Plate]:
+    """Of the leading metric of text and of end tasks, for the first six runs of the ranking."""
+    leads = [metric for metric in (comparison.text_metric, *comparison.task_metrics[:1]) if metric]
+    for metric in leads:
+        for pool in comparison.ranking[:SERIES]:
+            yield from heat(matrix_heat(comparison, pool, metric))
+
+
+@figure("other matrices", title="Score matrices of other metrics", data=Comparison, section="other matrices")
+def other_matrices(comparison: Comparison) -> Iterator[Plate]:
+    """The other metrics, while they are small enough to be written out."""
+    leads = {comparison.text_metric, *comparison.task_metrics[:1]}
+    found = [
+        (pool, metric, run.matrices[metric])
+        for pool in comparison.ranking
+        for run in comparison.pools[pool].runs[:1]
+        for metric in run.matrices
+        if metric not in leads
+    ]
+    if sum(len(matrix.rows) * len(matrix.columns) for _, _, matrix in found) <= _OTHERS:
+        for pool, metric, _ in found:
+            yield from heat(matrix_heat(comparison, pool, metric))
+
+
+def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
+    """One run's matrix; of several seeds the first run's."""
+    run = comparison.pools[pool].runs[0]
+    matrix = run.matrices[metric]
+    places = fmt.decimals(estimate.value for estimate in matrix.scores.values())
+    own = {column: matrix.own_stage(column) for column in matrix.columns}
+    small = len(matrix.rows) * len(matrix.columns) <= READABLE
+    rows = []
+    for i, label in enumerate(matrix.rows):
+        shades = []
+        for column in matrix.columns:
+            change, estimate = matrix.worsening(column, 0, i), matrix.cell(i, column)
+            text = fmt.fixed(estimate.value, places) if small else ""
+            told = "not measured" if estimate.value is None else fmt.interval(estimate, places)
+            if small and i and change is not None:
+                told += f" {'better' if change < 0 else 'worse'} than base by {fmt.fixed(abs(change), places)}"
+            shades.append(Shade(change, text, told.strip() if small else "", own[column] == i))
+        rows.append((label if i else "base model", shades))
+    unit = f" ({matrix.unit})" if matrix.unit else ""
+    seed = f", seed {run.results.get('seed')}" if len(comparison.pools[pool].runs) > 1 else ""
+    title = f"{comparison.labels[pool]}{seed}: {metric.replace('_', ' ')}{unit}"
+    return Heat(title, "after", matrix.columns, rows, note=f"The numbers are in {run.place}/results.json.")

@@ -1,0 +1,65 @@
+"""Along the stream: what has been forgotten so far, and what general text lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison
+from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.registry import Plate, figure
+from everlearn.report.runs import Matrix
+
+
+@figure("forgotten so far", title="Forgotten so far", data=Comparison, section="stream")
+def forgotten_so_far(comparison: Comparison) -> Iterator[Plate]:
+    """The mean over the domains learnt before of what has been forgotten after each stage."""
+    caption = "Forgotten so far, the mean over the domains learnt before; lower is better."
+    yield from _along(comparison, _forgotten, caption)
+
+
+@figure("general", title="General text along the stream", data=Comparison, section="stream")
+def general(comparison: Comparison) -> Iterator[Plate]:
+    """What general text lost against the base model after each stage."""
+    for name in comparison.general:
+        caption = f"General text ({fmt.shorten(name, 40)}): change since the base model; lower is better."
+        yield from _along(comparison, partial(_drift, name=name), caption)
+
+
+def _drift(matrix: Matrix, stage: int, name: str) -> float | None:
+    return matrix.worsening(name, 0, stage)
+
+
+def _forgotten(matrix: Matrix, stage: int) -> float | None:
+    found = []
+    for column in matrix.columns:
+        own = matrix.own_stage(column)
+        if own is not None and own < stage:
+            found.append(matrix.worsening(column, own, stage))
+    known = [value for value in found if value is not None]
+    # Where only some columns were measured their mean would be of other domains at every stage.
+    return sum(known) / len(known) if known and len(known) == len(found) else None
+
+
+def _along(comparison: Comparison, score: Callable[..., float | None], caption: str) -> Iterator[Plate]:
+    metric = comparison.lead
+    if metric is None:
+        return
+    lines, said = [], []
+    for pool, rank in comparison.ranks.items():
+        stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
+        y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
+        if any(value is not None for value in y):
+            lines.append(Line(rank, stages, y))
+            end = next(value for value in reversed(y) if value is not None)
+            said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
+    if not lines:
+        return
+    # Names on the stage axis only where a stage is the same domain in every run.
+    ticks = ["base", *comparison.runs[0].domains] if comparison.same_stream else None
+    unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
+    numbers = "At the end: " + ", ".join(said)
+    yield from curves(
+        Curves(f"{unit}, worse ↑", lines, caption, numbers, ticks, zero=True, x_label="" if ticks else "stage")
+    )

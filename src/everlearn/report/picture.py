@@ -1,0 +1,53 @@
+"""A big table of numbers as one small picture: a PNG inside an SVG, one pixel a cell.
+
+A hundred domains have ten thousand cells: as a coloured table that is megabytes, as a picture some kilobytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+
+LEVELS = 7
+"""Shades on each side of nothing; with "unknown" 16 colours, four bits a cell."""
+GAIN, LOSS, UNKNOWN = (0, 134, 145), (201, 106, 16), (128, 128, 128)
+"""Between the page's colours for light and for dark; how strong a shade is lies in its transparency."""
+
+
+def level(change: float | None, scale: float) -> int:
+    """The palette's entry for a change: 0 unknown, 1 none, then the shades of loss (above 0), then those of gain."""
+    if change is None:
+        return 0
+    steps = min(LEVELS, round(LEVELS * abs(change) / scale)) if scale else 0
+    return 1 if not steps else 1 + steps + (LEVELS if change < 0 else 0)
+
+
+def png(levels: Sequence[Sequence[int]]) -> bytes:
+    """Rows of palette entries (:func:`level`) as a PNG of four bits a pixel (ISO/IEC 15948:2003)."""
+    height, width = len(levels), len(levels[0])
+    shades = [round(255 * 0.8 * step / LEVELS) for step in range(1, LEVELS + 1)]
+    colours = [UNKNOWN, UNKNOWN, *[LOSS] * LEVELS, *[GAIN] * LEVELS]
+    alpha = [60, 0, *shades, *shades]
+    rows = []
+    for row in levels:
+        even = [*row, 0] if width % 2 else row
+        rows.append(b"\0" + bytes(a << 4 | b for a, b in zip(even[::2], even[1::2], strict=True)))
+    return b"".join((
+        b"\x89PNG\r\n\x1a\n",
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)),
+        _chunk(b"PLTE", bytes(part for colour in colours for part in colour)),
+        _chunk(b"tRNS", bytes(alpha)),
+        _chunk(b"IDAT", zlib.compress(b"".join(rows), 9)),
+        _chunk(b"IEND", b""),
+    ))  # fmt: skip
+
+
+def data_url(levels: Sequence[Sequence[int]]) -> str:
+    """The picture as text inside the page."""
+    return "data:image/png;base64," + base64.b64encode(png(levels)).decode("ascii")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

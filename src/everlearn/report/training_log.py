@@ -1,0 +1,69 @@
+"""A run's training log as curves over all its steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from everlearn.evaluation.estimate import number
+from everlearn.report.runs import Run
+
+_POINTS = 150
+"""Points of a curve: more is neither seen nor worth the page's size."""
+
+
+def steps(run: Run) -> dict[tuple[int, int], int]:
+    """(stage, step in the stage) → step in the run.
+
+    Steps start again at each stage; a log whose steps already count through is left as it is.
+    """
+    ends: dict[int, int] = {}
+    first: dict[int, int] = {}
+    keys = [(int(stage), int(step)) for stage, step in _positions(run)]
+    for stage, step in keys:
+        ends[stage], first[stage] = max(step, ends.get(stage, 0)), min(step, first.get(stage, step))
+    order = sorted(ends)
+    through = all(first[b] > ends[a] for a, b in pairwise(order))
+    offsets, total = {}, 0
+    for stage in order:
+        offsets[stage] = 0 if through else total
+        total += ends[stage]
+    return {key: offsets[key[0]] + key[1] for key in sorted(set(keys))}
+
+
+def _positions(run: Run) -> list[tuple[float, float]]:
+    found = [(number(line.get("stage")), number(line.get("step"))) for line in run.log]
+    return [(stage, step) for stage, step in found if stage is not None and step is not None]
+
+
+def starts(run: Run) -> list[float]:
+    """The last step before each stage but the first: where the page rules a line."""
+    ends: dict[int, float] = {}
+    for (stage, _), x in steps(run).items():
+        ends[stage] = max(x, ends.get(stage, 0))
+    return [ends[stage] + 0.5 for stage in sorted(ends)[:-1]]
+
+
+def curve(run: Run, key: str) -> tuple[list[float], list[float | None]]:
+    """A logged value over the run's steps, averaged into at most about `_POINTS` bins, interrupted between stages.
+
+    A resumed run may log a step twice: the later line is the one that counts.
+    """
+    place = steps(run)
+    values: dict[int, dict[int, float]] = {}
+    for line in run.log:
+        stage, step, value = number(line.get("stage")), number(line.get("step")), number(line.get(key))
+        if stage is not None and step is not None and value is not None:
+            values.setdefault(int(stage), {})[place[int(stage), int(step)]] = value
+    width = -(-sum(map(len, values.values())) // _POINTS) or 1
+    x: list[float] = []
+    y: list[float | None] = []
+    for stage in sorted(values):
+        points = sorted(values[stage].items())
+        if x:
+            x.append(x[-1])
+            y.append(None)
+        for start in range(0, len(points), width):
+            group = points[start : start + width]
+            x.append(sum(p for p, _ in group) / len(group))
+            y.append(sum(v for _, v in group) / len(group))
+    return x, y

@@ -1,0 +1,140 @@
+"""``everlearn evaluate``: models that exist already, measured on what a recipe holds out and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from everlearn.config import recipe as recipes
+from everlearn.config.recipe import Recipe
+from everlearn.errors import RecipeError, RunError
+from everlearn.evaluation import (
+    METRICS,
+    Cell,
+    Checkpoint,
+    Results,
+    RunFacts,
+    build_results,
+    make_task,
+    set_path,
+    task_path,
+)
+from everlearn.evaluation.shared import SharedCells
+from everlearn.evaluation.task import Task
+from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+from everlearn.run.progress import Reporter
+from everlearn.run.wanted import held_out_names
+
+
+@dataclass(frozen=True)
+class Named:
+    """A checkpoint and what its row is called."""
+
+    label: str
+    path: str
+
+
+def named(arguments: Sequence[str]) -> list[Named]:
+    """Checkpoints as the command line gives them: ``PATH`` or ``LABEL=PATH``; a run folder stands for its stages.
+
+    Raises:
+        RecipeError: two rows would have one label.
+    """
+    found: list[Named] = []
+    for argument in arguments:
+        label, equals, path = argument.partition("=")
+        path, label = (path, label) if equals else (argument, "")
+        folder = Path(path).expanduser()
+        stages = sorted(folder.glob("stage-*/config.json")) if (folder / "recipe.yaml").is_file() else []
+        for stage in [stage.parent for stage in stages if any(stage.parent.glob("*.safetensors"))]:
+            found.append(Named(f"{label or folder.resolve().name} {stage.name}", str(stage)))
+        if not stages:
+            found.append(Named(label or Path(path).name, str(folder) if folder.exists() else path))
+    labels = [each.label for each in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise RecipeError(
+            f"Two checkpoints would be called '{twice[0]}' in the table. Write `LABEL=PATH` for one of them."
+        )
+    return found
+
+
+def evaluate(
+    checkpoints: Sequence[Named],
+    recipe: Recipe,
+    folder: Path,
+    *,
+    end_tasks: bool = True,
+    reporter: Reporter | None = None,
+) -> Results:
+    """Measure models on the held-out text and end tasks of a recipe; what was measured before is not measured again.
+
+    Each is read as it is on the disk: what a method adds at test belongs to its run
+    (:meth:`everlearn.learner.ContinualLearner.tested`).
+
+    Args:
+        checkpoints: a row each.
+        recipe: whose domains, general text, end tasks and `evaluation` count; its model and methods do not.
+        folder: where cells and ``results.json`` go; the same form as a run's.
+        end_tasks: whether to ask these too.
+        reporter: who is told what is going on.
+
+    Raises:
+        RunError: the recipe holds nothing out and asks nothing.
+        EverlearnError: a model or a text cannot be read.
+    """
+    asked = recipe.end_tasks if end_tasks else ()
+    if not held_out_names(recipe) and not asked:
+        raise RunError(
+            "The recipe holds no text out (`validation`) and has no `end_tasks`: there is nothing to measure."
+        )
+    losses: dict[tuple[int, str], Cell] = {}
+    tasks: dict[tuple[int, str], Cell] = {}
+    for row, checkpoint in enumerate(checkpoints):
+        wanted = recipe.changed(model={"path": checkpoint.path}, method=["sequential"])
+        learner = ContinualLearner(wanted, reporter=reporter)
+        learner.folder = RunFolder(folder)
+        learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks
+        scorer = learner.scorer()
+        model = learner.some_model().to(scorer.device)
+        how = replace(scorer.conditions(0), row=checkpoint.label)
+        shared, predictor = SharedCells(scorer.shared_folder(), model), Checkpoint(model, how.objective)
+        listed: list[Task] = [*map(scorer.held_out, scorer.names()), *map(make_task, asked)]
+        with learner.reporter.activity(checkpoint.label, len(listed)) as done:
+            for number, task in enumerate(listed, 1):
+                cell = shared.find(task, how)
+                if cell is None:
+                    cell = task.measure(predictor, how)
+                    shared.keep(task, how, cell)
+                text = number <= len(scorer.names())
+                cell.save((set_path if text else task_path)(folder / "evaluation", row, task.name))
+                (losses if text else tasks)[row, task.name] = cell
+                done(number)
+    results = build_results(
+        RunFacts(
+            run=folder.resolve().name,
+            methods=[],
+            status="finished",
+            objective=how.objective.name,
+            model=", ".join(checkpoint.path for checkpoint in checkpoints),
+            seed=recipe.run.seed,
+        ),
+        [],
+        held_out_names(recipe),
+        losses,
+        tasks,
+        {task.name: None for task in asked},
+        labels=[checkpoint.label for checkpoint in checkpoints],
+    )
+    results.save(folder / "results.json")
+    recipes.save(recipe, folder / "recipe.yaml")
+    return results
+
+
+def leading(results: Results) -> list[str]:
+    """The metrics that a short table shows: one of text, one of each kind of end task."""
+    shown: dict[tuple[str, ...], str] = {}
+    for name in results.matrices:
+        shown.setdefault(tuple(METRICS[name].reads), name)
+    return list(shown.values())

@@ -1,0 +1,125 @@
+"""The order in a list of methods decides nothing."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods import REGISTRY, Reading, build
+from everlearn.methods.engine import protection
+from everlearn.methods.engine.protection import check_methods
+from methods_of_other_kinds import OTHERS, registered
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "das": {"general": "corpus_loss", "samples": 4},
+    "ewc": {"protect_base": True, "samples": 4, "strength": 10.0},
+    "inc_lora": {"lora_dropout": 0.0},
+    "classic": {"contrast_dropout": 0.0},
+    "dap_prompt": {"n_tokens": 4},
+    "derpp": {"capacity": 8},
+    "migu": {"skip_first_domain": False},
+    "replay": {"capacity": 8, "share": 0.3},
+}
+"""Quick, with a measurement at the beginning where there is one, and without dropout."""
+DOMAINS = 2
+
+
+def results(names: tuple[str, ...], dropout: float) -> dict[str, Tensor]:
+    """Weights and memories after a short stream, the methods acting in the order of the names."""
+    methods = [build({"name": name, **OPTIONS.get(name, {})}) for name in names]
+    model = tiny.model(dropout=dropout)
+    for index in range(1, DOMAINS + 1):
+        stage = stages.stage(model, index, general=True, steps=2)
+        stages.learn(methods, stage, optimizer=torch.optim.SGD, lr=0.1)
+        model = stage.model
+    found = stages.weights(model)
+    for method in methods:
+        found |= {f"{method.name}: {name}": value.clone() for name, value in method.memory().tensors.items()}
+    return found
+
+
+def compatible() -> list[tuple[str, ...]]:
+    """Pairs that are not refused."""
+    found = []
+    model = tiny.model()
+    with registered():
+        for pair in itertools.combinations(sorted(REGISTRY), 2):
+            methods = [build(name) for name in pair]
+            for method in methods:
+                method.config = method.config.model_copy(update=OPTIONS.get(method.name, {}))
+            try:
+                check_methods(methods, stages.setting(model, methods, general=True))
+            except MethodError:
+                continue
+            found.append(pair)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def known() -> Any:
+    """The methods of the tests have names."""
+    with registered():
+        yield
+
+
+@pytest.mark.parametrize("pair", compatible(), ids="+".join)
+def test_phases_leave_nothing_to_the_order(pair: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the engine takes methods as they are listed: what is left is the rounding of a sum of losses.
+
+    Without dropout, whose draws belong to rows, and the rows of two methods' views change places.
+    """
+    monkeypatch.setattr(protection, "in_order", list)
+    one, other = results(pair, 0.0), results(pair[::-1], 0.0)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("pair", [("dap_adapter", "derpp"), ("das", "hat"), ("hat", "kd"), ("das", "derpp")])
+def test_lists_in_either_order_are_the_same_run_bit_for_bit(pair: tuple[str, ...]) -> None:
+    """The engine takes methods by their names, so dropout, and the order of sums, are the same too."""
+    one, other = results(pair, 0.1), results(pair[::-1], 0.1)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_outputs_are_stored_with_the_adapter_that_was_trained() -> None:
+    adapter, derpp = build("dap_adapter"), build({"name": "derpp", "capacity": 8})
+    stage = stages.stage(tiny.model(), 1, steps=4)
+    stages.learn([adapter, derpp], stage, lr=0.1)
+    reading = Reading("d1", ("d1",), stage.objective, lambda: stage.model, stage.batches)
+    with torch.no_grad():
+        found = {}
+        for name, model in (
+            ("base", stage.model),
+            ("adapted", adapter.test_model(copy.deepcopy(stage.model), reading)),
+        ):
+            found[name] = derpp._hidden_states(stages.stage(model.eval(), 1), list(range(8)))
+    stored = derpp.memory().tensors["hidden"]
+    torch.testing.assert_close(stored, found["adapted"])
+    assert not torch.allclose(stored, found["base"], atol=1e-3)
+
+
+def test_no_two_methods_choose_the_same_thing() -> None:
+    sentence = r"'checkpoint_average' says which weights a domain ends with, and so does 'twice'\. Remove one of them"
+
+    class Twice(OTHERS["checkpoint_average"]):  # type: ignore[misc, name-defined]
+        """Another of its kind."""
+
+        name = "twice"
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.label = "twice"
+
+    methods = [build("checkpoint_average"), Twice()]
+    with pytest.raises(MethodError, match=sentence):
+        check_methods(methods, stages.setting(tiny.model(), methods))

@@ -1,0 +1,156 @@
+"""What a run measures: which columns, inside a stage, shared between runs, and with few weights kept."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import assert_same, corpus, elsewhere, labelled, recipe, tensors
+
+from everlearn import files
+from everlearn.data.corpus import Domain
+from everlearn.errors import ModelError
+from everlearn.evaluation import Cell, HeldOutText, Results, set_path, task_path
+from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+
+NAMES = ("first", "second", "third")
+
+
+def made(folder: Path, **groups: Any) -> Any:
+    """Three domains and a general text."""
+    general = {"path": str(corpus(folder / "data", "other")), "validation": 0.15}
+    return recipe(folder, domains=NAMES, general=general, **groups)
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        ("own", [(1, "first"), (1, "general"), (2, "second"), (2, "general")]),
+        ("seen", [(1, "first"), (1, "general"), (2, "first"), (2, "second"), (2, "general")]),
+        ("all", [(row, name) for row in (1, 2) for name in (*NAMES, "general")]),
+    ],
+)
+def test_columns(columns: str, wanted: list[tuple[int, str]], tmp_path: Path) -> None:
+    results = ContinualLearner(made(tmp_path, evaluation={"columns": columns})).run()
+    ends = [(row, name) for row in (0, 3) for name in (*NAMES, "general")]
+    table = results.matrices["loss"]
+    assert {(table.rows.index(row), name) for row, name, *_ in table.cells} == {*ends, *wanted}
+    assert list(results.summary["loss"].forgotten) == ["first", "second", "mean"]
+    assert list(results.summary["loss"].learnt) == [*NAMES, "mean"]
+    assert list(results.summary["loss"].general_drift) == ["general"]
+    assert bool(results.summary["loss"].forward_transfer) == (columns == "all")
+
+
+def test_fewer_columns_change_no_score(tmp_path: Path) -> None:
+    every = ContinualLearner(made(tmp_path)).run()
+    own = ContinualLearner(elsewhere(made(tmp_path, evaluation={"columns": "own"}), tmp_path / "own")).run()
+    for metric in ("bits_per_byte", "perplexity"):
+        dense, sparse = every.matrices[metric].estimates(), own.matrices[metric].estimates()
+        assert len(sparse) < len(dense)
+        assert all(dense[place] == score for place, score in sparse.items())
+        assert own.summary[metric].forgotten == every.summary[metric].forgotten
+        assert own.summary[metric].learnt == every.summary[metric].learnt
+
+
+@pytest.mark.parametrize("method", ["sequential", "hat", "migu", {"name": "das", "samples": 4}, "inc_lora"])
+def test_scores_inside_a_stage_leave_training_as_it_is(method: Any, tmp_path: Path) -> None:
+    plain = recipe(tmp_path, method=method)
+    looked = elsewhere(recipe(tmp_path, method=method, evaluation={"every": 2}), tmp_path / "looked")
+    ContinualLearner(plain).run()
+    ContinualLearner(looked).run()
+    assert_same(plain.folder(), looked.folder())
+    lines = [line for line in RunFolder(looked.folder()).metrics() if "bits_per_byte" in line]
+    assert [(line["stage"], line["step"]) for line in lines] == [(s, step) for s in (1, 2) for step in (2, 4, 5)]
+    assert set(lines[0]["bits_per_byte"]) == {"first", "second"}
+    assert lines[0]["tokens"] < lines[1]["tokens"]
+    if method == "sequential":  # the last step of a stage is the stage
+        table = Results.load(looked.folder()).matrices["bits_per_byte"].estimates()
+        assert lines[-1]["bits_per_byte"]["second"] == pytest.approx(table["second", "second"].value, rel=1e-6)
+
+
+def test_a_second_run_finds_the_base_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "labelled"
+    data.mkdir()
+    task = {"name": "word", "train": str(labelled(data, "train", 24)), "test": str(labelled(data, "test", 12))}
+    wanted = recipe(tmp_path, end_tasks=[task | {"epochs": 1, "max_length": 32}])
+    measured: list[str] = []
+    measure = HeldOutText.measure
+
+    def counted(self: HeldOutText, predictor: Any, conditions: Any) -> Cell:
+        measured.append(f"{conditions.row} {self.name}")
+        return measure(self, predictor, conditions)
+
+    monkeypatch.setattr(HeldOutText, "measure", counted)
+    first = ContinualLearner(wanted)
+    first.run()
+    assert measured.count("base first") == 1
+    measured.clear()
+    other = elsewhere(wanted.changed(method="das"), tmp_path / "other")
+    learner = ContinualLearner(other)
+    learner.check()
+    learner.folder.create(other)
+    learner.scorer().score(0)
+    assert measured == []
+    for place in (set_path, task_path):
+        name = "first" if place is set_path else "word"
+        mine, theirs = (Cell.load(place(run / "evaluation", 0, name)) for run in (wanted.folder(), other.folder()))
+        assert mine.same_examples(theirs)
+        assert all((mine[key] == theirs[key]).all() for key in mine.outcomes)
+    for cell in (tmp_path / "cache" / "cells").iterdir():
+        cell.write_bytes(b"broken")
+    shutil.rmtree(other.folder() / "evaluation" / "stage-00")
+    learner.scorer().score(0)
+    assert measured == ["base first", "base second"], "a damaged cell is measured again"
+    changed = elsewhere(wanted.changed(evaluation={"blocks": 3, "batch_size": 4}), tmp_path / "changed")
+    ContinualLearner(changed).run()
+    assert measured.count("base first") == 2, "other blocks are another task"
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("last", [3]), (2, [2, 3]), ("all", [1, 2, 3])])
+def test_stages_that_are_not_kept_lose_their_weights_alone(keep: Any, kept: list[int], tmp_path: Path) -> None:
+    run = {"name": "run", "folder": str(tmp_path / "run"), "keep_stages": keep}
+    wanted = made(tmp_path, method={"name": "ewc", "samples": 4}, run=run)
+    results = ContinualLearner(wanted).run()
+    full = elsewhere(made(tmp_path, method={"name": "ewc", "samples": 4}), tmp_path / "full")
+    whole = ContinualLearner(full).run()
+    assert results.matrices == whole.matrices
+    assert results.summary == whole.summary
+    folder = RunFolder(tmp_path / "run")
+    has = [i for i, name in enumerate(NAMES, 1) if not folder.without_weights(i, name)]
+    assert has == kept
+    assert all(folder.finished(i, name) for i, name in enumerate(NAMES, 1))
+    assert all((folder.stage(i, name) / "memory" / "ewc.safetensors").is_file() for i, name in enumerate(NAMES, 1))
+    files.write_text(folder.results_file, "gone")
+    folder.results_file.unlink()
+    assert ContinualLearner.open(folder.path).resume().matrices == whole.matrices
+
+    more = Domain(name="fourth", path=str(corpus(tmp_path / "data", "fourth")), validation=0.15)
+    after = [ContinualLearner.open(place).learn(more) for place in (folder.path, full.folder())]
+    thin, thick = (each.matrices["loss"].estimates() for each in after)
+    assert all(thick[place] == score for place, score in thin.items())
+    assert after[0].summary["loss"].forgotten == after[1].summary["loss"].forgotten
+    mine, theirs = tensors(folder.path), tensors(full.folder())
+    last = [name for name in mine if name.startswith("stage-04")]
+    assert last
+    assert all(mine[name].equal(theirs[name]) for name in last)
+    if keep == "last":
+        with pytest.raises(ModelError, match=r"stage 1 \('first'\).*were removed: `run.keep_stages` is last"):
+            ContinualLearner.open(folder.path).tested("first", after="first")
+
+
+def test_a_finished_run_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = recipe(tmp_path)
+    results = ContinualLearner(wanted).run()
+    loaded: list[int] = []
+    some_model = ContinualLearner.some_model
+    monkeypatch.setattr(ContinualLearner, "some_model", lambda self: loaded.append(1) or some_model(self))
+    before = {path: path.stat().st_mtime_ns for path in wanted.folder().rglob("*") if path.name != ".lock"}
+    assert ContinualLearner.open(wanted.folder()).resume() == results
+    assert loaded == []
+    assert before == {path: path.stat().st_mtime_ns for path in wanted.folder().rglob("*") if path.name != ".lock"}
+    set_path(wanted.folder() / "evaluation", 1, "first").unlink()
+    assert ContinualLearner.open(wanted.folder()).resume().matrices == results.matrices
+    assert loaded

@@ -1,0 +1,177 @@
+"""The base models for English: gaps in rows, Muon beside AdamW, tokenizers and starts, what is shipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoTokenizer
+
+import tiny
+from everlearn import recipe as recipes
+from everlearn.files import digest, read_json
+from everlearn.loading import load_weights
+from everlearn.suites.pretraining import train_tokenizer
+
+BASES = Path(__file__).parents[2] / "benchmarks" / "bases"
+
+
+def module(name: str):
+    """A script of that folder, as the scripts themselves import each other."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, BASES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+muon, spans, make = module("muon"), module("spans"), module("make")
+SHIPPED = sorted(name for name in make.BASES if (BASES / name / "model.safetensors").is_file())
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_prompt_and_answer_hold_the_row(seed: int) -> None:
+    row, sentinels, end = np.arange(1000, 1000 + spans.ROW), np.arange(50, 50 + spans.GAPS), 2
+    prompt, answer = spans.corrupt(row, sentinels, end, seed)
+    assert (len(prompt), len(answer)) == (spans.PROMPT, spans.ANSWER)
+    assert prompt[-1] == answer[-1] == end
+    assert prompt[0] >= 1000  # kept text comes first
+    gaps = {int(part[0]): part[1:].tolist() for part in np.split(answer[:-1], np.flatnonzero(answer[:-1] < 1000))[1:]}
+    assert list(gaps) == sentinels.tolist()
+    assert all(gaps.values())
+    rebuilt = [token for item in prompt[:-1].tolist() for token in (gaps.get(item) or [item])]
+    assert rebuilt == row.tolist()
+    again = spans.corrupt(row, sentinels, end, seed)
+    assert all(np.array_equal(*pair) for pair in zip((prompt, answer), again, strict=True))
+
+
+def test_gaps_have_every_length_as_often_as_random_cuts_give() -> None:
+    generator = np.random.default_rng(0)
+    found = np.concatenate([spans.lengths(6, 3, generator) for _ in range(4000)])
+    # Of the ten ways to cut 6 into 3 parts, a part has 1 in four, 2 in three, 3 in two and 4 in one.
+    shares = np.bincount(found, minlength=5)[1:] / len(found)
+    np.testing.assert_allclose(shares, [0.4, 0.3, 0.2, 0.1], atol=0.02)
+
+
+def orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Five of Jordan's quintic steps, in float64: every singular value s becomes p(s), p = 3.4445 s - 4.775 s³ + …"""
+    x = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def test_muon_and_adamw_take_the_steps_of_their_equations() -> None:
+    torch.manual_seed(0)
+    matrix, bias = torch.nn.Parameter(torch.randn(6, 10)), torch.nn.Parameter(torch.randn(6))
+    rate, decay, momentum = 0.01, 0.1, 0.95
+    inner = torch.optim.AdamW([matrix, bias], lr=rate, weight_decay=decay)
+    both = muon.MuonBeside(inner, {id(matrix)}, momentum)
+    twin = torch.nn.Parameter(bias.detach().clone())
+    alone = torch.optim.AdamW([twin], lr=rate, weight_decay=decay)
+    weights, buffer = matrix.detach().double().numpy(), np.zeros((6, 10))
+    for _ in range(3):
+        matrix.grad, bias.grad = torch.randn(6, 10), torch.randn(6)
+        twin.grad = bias.grad.clone()
+        gradient = matrix.grad.double().numpy()
+        buffer = momentum * buffer + (1 - momentum) * gradient
+        update = orthogonal((1 - momentum) * gradient + momentum * buffer)
+        weights = weights - rate * (0.2 * np.sqrt(10) * update + decay * weights)
+        both.step()
+        alone.step()
+    assert torch.equal(bias, twin)
+    np.testing.assert_allclose(matrix.detach().numpy(), weights, atol=1.5e-3)  # torch's steps are in bf16
+
+
+def test_muon_goes_on_from_a_saved_state() -> None:
+    def made() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        inner = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+        return model, muon.MuonBeside(inner, {id(model.weight)}, 0.9)
+
+    def steps(model: torch.nn.Linear, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+        for number in numbers:
+            model(torch.full((2, 4), float(number + 1))).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    whole, optimizer = made()
+    steps(whole, optimizer, range(4))
+    first, optimizer = made()
+    steps(first, optimizer, range(2))
+    second, resumed = made()
+    second.load_state_dict(first.state_dict())
+    resumed.load_state_dict(optimizer.state_dict())
+    steps(second, resumed, range(2, 4))
+    assert all(torch.equal(*pair) for pair in zip(whole.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+def test_muon_takes_layers_and_leaves_words(kind: str) -> None:
+    model = tiny.model({"encoder": "roberta", "decoder": "llama", "encoder-decoder": "t5"}[kind])
+    chosen = muon.matrices(model)
+    names = {name for name, parameter in model.named_parameters() if id(parameter) in chosen}
+    assert not any(word in name for name in names for word in ("embed", "shared", "norm", "bias", "decoder.weight"))
+    assert any("v" in name.split(".")[-2] for name in names)
+    assert all(parameter.ndim == 2 for parameter in model.parameters() if id(parameter) in chosen)
+
+
+def test_tokenizers_put_around_a_text_what_their_models_know(tmp_path: Path) -> None:
+    for base in make.BASES.values():
+        (tmp_path / base.kind).mkdir()
+        plain = train_tokenizer(tiny.texts(60), tmp_path / "plain", 350, 64)
+        base.tokenizer(plain, tmp_path / base.kind)
+    bare = AutoTokenizer.from_pretrained(tmp_path / "plain")("the model", add_special_tokens=False).input_ids
+    found = {kind: AutoTokenizer.from_pretrained(tmp_path / kind) for kind in ("encoder", "decoder", "encoder-decoder")}
+    assert found["encoder"]("the model").input_ids == [0, *bare, 2]
+    assert found["decoder"]("the model").input_ids == [0, *bare]
+    last = found["encoder-decoder"]
+    assert last("the model").input_ids == [*bare, 2]
+    assert last.convert_tokens_to_ids("<extra_id_0>") == len(last) - make.SENTINELS
+    assert last.decode(last("the<extra_id_3> model").input_ids, skip_special_tokens=True) == "the model"
+
+
+@pytest.mark.parametrize("name", sorted(make.BASES))
+def test_starts_are_small_enough_and_recipes_are_of_their_kind(name: str) -> None:
+    base = make.BASES[name]
+    model = base.start()
+    assert 5e6 < model.num_parameters() < 5.8e6
+    recipe = recipes.load(BASES / name / "recipe.yaml")
+    assert Path(str(recipe.model.path)).parts[-4:] == (*make.BUILD.parts, name, "start")
+    again = base.start().state_dict()
+    assert all(torch.equal(value, again[key]) for key, value in model.state_dict().items())
+
+
+def test_the_encoder_decoder_begins_with_an_eye_for_neighbours_and_small_logits() -> None:
+    model = make.encoder_decoder().eval()
+    tokens = torch.randint(5, make.VOCABULARY, (2, 64), generator=torch.Generator().manual_seed(0))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        out = model(input_ids=tokens, decoder_input_ids=tokens, output_attentions=True)
+    inner = torch.arange(4, 60)
+    for attentions, offsets in ((out.encoder_attentions, (-1, 1, -2, 2)), (out.decoder_attentions, (-1, -2, -3, 0))):
+        for head, offset in enumerate(offsets):
+            assert (attentions[0][:, head, inner].argmax(-1) == inner + offset).float().mean() > 0.6, offset
+    assert 0.5 < out.logits.std() < 1.1
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_bases_are_whole_and_small(name: str) -> None:
+    place, base = BASES / name, make.BASES[name]
+    assert read_json(place / "checksum.json") == {"model.safetensors": digest(place / "model.safetensors")}
+    assert sum(path.stat().st_size for path in place.iterdir() if path.is_file()) <= make.LIMIT
+    assert len(AutoTokenizer.from_pretrained(place)) == AutoConfig.from_pretrained(place).vocab_size
+    model = load_weights(str(place), base.kind)
+    assert all(torch.equal(value, value.bfloat16().float()) for value in model.parameters())
+    assert {key: getattr(model.config, key) for key in base.shipped} == base.shipped

@@ -1,0 +1,379 @@
+"""The engine: parameter transforms, gradient surgery, the optimizer's and the schedule's place, what a stage knows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_scheduler
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods import build
+from everlearn.methods.base import Method, Stage, Transform
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.gradients import Gradients
+from everlearn.methods.engine.protection import Protection
+from everlearn.model import objectives
+from methods_of_other_kinds import OTHERS, registered
+
+LAYER = "roberta.encoder.layer.0.output.dense.weight"
+TIED = "roberta.embeddings.word_embeddings.weight"
+
+
+@pytest.fixture(autouse=True)
+def known() -> Any:
+    """The methods of the tests have names."""
+    with registered():
+        yield
+
+
+class Probe(Method):
+    """What a test wants of one hook."""
+
+    name = "probe"
+    title = "Probe"
+    paper = ""
+
+    def __init__(self, **hooks: Any) -> None:
+        super().__init__()
+        self.__dict__.update(hooks)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of every gradient."""
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def noise(*names: str) -> dict[str, Transform]:
+    """Noise on some parameters."""
+    return {name: lambda weight: weight + 0.1 * torch.randn_like(weight) for name in names}
+
+
+def reading(model: nn.Module, path: str) -> list[Tensor]:
+    """What a module's forward pass reads as its weight, appended in each pass."""
+    found: list[Tensor] = []
+    module: Any = model.get_submodule(path)
+    module.register_forward_pre_hook(lambda m, _: found.append(m.weight.detach().clone()))
+    return found
+
+
+# -- transforms -----------------------------------------------------------------------------------------------
+
+
+def test_one_draw_for_the_micro_batches_of_a_step_and_for_every_holder_of_a_tied_weight() -> None:
+    model = tiny.model().train()
+    stage = stages.stage(model, 1)
+    protection = Protection([Probe(transforms=lambda stage: noise(LAYER, TIED))], stage)
+    protection.start()
+    paths = [LAYER.removesuffix(".weight"), TIED.removesuffix(".weight"), "lm_head.decoder"]
+    layer, table, head = (reading(model, path) for path in paths)
+    for _ in range(2):
+        for batch in list(stage.batches(8)):
+            protection.forward(model, batch)[0].loss.backward()
+        protection.after_backward()
+        with protection.update():
+            pass
+    assert [len(each) for each in (layer, table, head)] == [4, 4, 4]
+    for draws in (layer, table, head):
+        assert torch.equal(draws[0], draws[1]), "the micro-batches of a step"
+        assert not torch.equal(draws[1], draws[2]), "another step"
+    assert all(torch.equal(*pair) for pair in zip(table, head, strict=True))
+    twin = tiny.model()
+    assert not torch.equal(layer[0], twin.get_parameter(LAYER)), "it is at work"
+
+
+def test_a_transform_draws_from_a_generator_of_its_own_and_leaves_nothing_behind() -> None:
+    model = tiny.model().train()
+    stage = stages.stage(model, 1)
+    keys, protection = list(model.state_dict()), Protection([Probe(transforms=lambda stage: noise(LAYER))], stage)
+    batch, before = next(stage.batches(4)), torch.get_rng_state()
+    changed = protection.forward(model, batch)[0].loss
+    assert torch.equal(before, torch.get_rng_state())
+    assert list(model.state_dict()) == keys
+    assert model.get_parameter(LAYER) is dict(model.named_parameters())[LAYER]
+    plain = stage.objective.forward(model.eval(), batch).loss
+    model.train()
+    assert not torch.equal(changed, plain)
+    protection.end()
+    assert torch.equal(stage.objective.forward(model, batch).loss, plain), "eval and end: as if it had not been"
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_gradient_flows_through_the_function(
+    checkpointing: bool, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W' = a W + b has dL/dW = a dL/dW', with a and b drawn; also where backward comes by a second time."""
+    drawn: dict[str, Tensor] = {}
+
+    def scale(name: str) -> Transform:
+        def function(weight: Tensor) -> Tensor:
+            factor = drawn[name] = torch.rand(()) + 0.5
+            return factor * weight + 0.1 * torch.ones_like(weight)
+
+        return function
+
+    model = tiny.model().train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if chunked:
+        monkeypatch.setattr(objectives, "LOGITS_PER_CHUNK", 4 * tiny.VOCABULARY)
+    stage = stages.stage(model, 1)
+    batch, twin = next(stage.batches(4)), tiny.model()
+    probe = Probe(transforms=lambda stage: {name: scale(name) for name in (LAYER, TIED)})
+    protection = Protection([probe], stage)
+    loss = protection.forward(model, batch)[0].loss
+    loss.backward()
+    with torch.no_grad():
+        for name in (LAYER, TIED):
+            twin.get_parameter(name).mul_(drawn[name]).add_(0.1)
+    expected = stage.objective.forward(twin.train(), batch).loss
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    found, wanted = gradients(model), gradients(twin)
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value * drawn.get(name, torch.ones(())), msg=lambda m, n=name: n + m)
+
+
+def test_mixout_is_the_parameter_in_expectation() -> None:
+    mixout, model = OTHERS["mixout"](probability=0.25), tiny.model()
+    stage = stages.stage(model, 2)
+    with torch.no_grad():
+        model.get_parameter(LAYER).add_(1.0)
+    function = mixout.transforms(stage)[LAYER]
+    torch.manual_seed(0)
+    weight = model.get_parameter(LAYER).detach()
+    draws = torch.stack([function(weight) for _ in range(4000)])
+    torch.testing.assert_close(draws.mean(0), weight, atol=0.15, rtol=0)
+    base = stage.checkpoints[0].get_parameter(LAYER)
+    kept = (draws - base).abs() < 1e-5  # u where M = 1, up to the correction of the mean
+    assert draws.std(0).mean() > 0.1
+    assert kept.float().mean() < 0.5
+
+
+def test_what_cannot_be_transformed_is_a_sentence() -> None:
+    stage = stages.stage(tiny.model(), 1)
+    with pytest.raises(MethodError, match=r"'probe' transforms 'nothing', which is no parameter"):
+        Protection([Probe(transforms=lambda stage: noise("nothing"))], stage).start()
+    other = Probe(transforms=lambda stage: noise(LAYER))
+    other.name = "other"  # type: ignore[misc]
+    with pytest.raises(MethodError, match=rf"'other' and 'probe' both transform parameter '{LAYER}'"):
+        Protection([other, Probe(transforms=lambda stage: noise(LAYER))], stage).start()
+    hat = build("hat")
+    stages.begin([hat], stage)
+    protection = Protection([hat, Probe(transforms=lambda s: noise("everlearn_hat.attention.embedding"))], stage)
+    protection.loss(stage.model.train(), next(stage.batches(4)))[0].backward()
+    with pytest.raises(MethodError, match="no forward pass reads through the module that owns it"), protection.update():
+        pass
+
+
+# -- gradients ------------------------------------------------------------------------------------------------
+
+
+def test_agem_projects_as_its_paper_says() -> None:
+    """g − (g·r / r·r) r in float64 where g·r < 0, else g; and r is the gradient of the mean over the rows."""
+    agem, model = OTHERS["agem"](capacity=8, rows=5), tiny.model()
+    stages.learn([agem], stages.stage(model, 1, steps=1))
+    stage = stages.stage(model, 2)
+    protection = Protection([agem], stage)
+    rows = agem.references(stage)["memory"]
+    objective = stage.objective.reseeded(stage.seed, 2, "reference", "memory")
+    twin = copy.deepcopy(model).train()
+    objective.forward(twin, objective.collate(list(rows), range(5))).loss.backward()
+    r = {name: value.double() for name, value in gradients(twin).items()}
+    for sign in (1.0, -1.0):
+        model.zero_grad()
+        loss, _ = protection.loss(model.train(), next(stage.batches(4)))
+        loss.backward()
+        for name, parameter in model.named_parameters():  # towards the memory's gradient, or against it
+            parameter.grad += 3 * sign * r[name].float()
+        g = {name: value.double() for name, value in gradients(model).items()}
+        dot, square = (sum((a[n] * r[n]).sum() for n in r) for a in (g, r))
+        assert float(dot) * sign > 0
+        protection.after_backward()
+        for name, value in gradients(model).items():
+            expected = g[name] - min(dot, 0 * dot) / square * r[name]
+            torch.testing.assert_close(value, expected.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_are_vectors() -> None:
+    model = tiny.model("gpt2")
+    parameters = dict(model.named_parameters())
+    generator = torch.Generator().manual_seed(0)
+    values = [{n: torch.randn(p.shape, generator=generator) for n, p in parameters.items()} for _ in range(2)]
+    a, b = (Gradients(value, parameters) for value in values)
+    flat = [torch.cat([v.double().flatten() for v in value.values()]) for value in values]
+    torch.testing.assert_close(a.dot(b).double(), flat[0] @ flat[1], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(a.norm().double(), flat[0].norm())
+    for got, wanted in (((a - b * 2.0), flat[0] - 2 * flat[1]), ((a + b), flat[0] + flat[1])):
+        found = torch.cat([v.flatten() for v in got.values()]).double()
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    part = Gradients({"transformer.wte.weight": values[0]["transformer.wte.weight"]}, parameters)
+    assert torch.equal((a - part)["transformer.wte.weight"], torch.zeros_like(part["transformer.wte.weight"]))
+    assert (part - a).keys() == a.keys()
+    assert a.like(a.whole()).dot(b) == a.dot(b)
+    with pytest.raises(MethodError, match="no parameter of the model"):
+        a.like({"nothing": torch.zeros(1)})
+
+
+# -- what a stage knows ---------------------------------------------------------------------------------------
+
+
+def test_step_row_and_learning_rate_are_the_present_ones() -> None:
+    found: list[tuple[str, int, int, float]] = []
+
+    def see(hook: str) -> Any:
+        def at(stage: Stage, *_: Any) -> Mapping[str, Tensor]:
+            found.append((hook, stage.step, stage.row, stage.learning_rate))
+            return {}
+
+        return at
+
+    probe = Probe(before_forward=see("forward"), after_step=see("update"))
+    stage = stages.stage(tiny.model().train(), 1, batch_size=2)
+    with pytest.raises(MethodError, match="no learning rate before the first step"):
+        _ = stage.learning_rate
+    protection = Protection([probe], stage)
+    optimizer = protection.optimizer(torch.optim.SGD(stage.model.parameters(), lr=0.5))
+    schedule = protection.schedule(LambdaLR(optimizer, lambda step: 1 / (1 + step)))
+    for _ in range(2):
+        for batch in stage.batches(4):
+            protection.loss(stage.model, batch)[0].backward()
+        protection.after_backward()
+        with protection.update():
+            optimizer.step()
+        schedule.step()
+    expected = [("forward", 0, 0, 0.5), ("forward", 0, 2, 0.5), ("update", 0, 2, 0.5)]
+    expected += [("forward", 1, 4, 0.25), ("forward", 1, 6, 0.25), ("update", 1, 6, 0.25)]
+    assert found == expected
+    assert stage.step == 2
+
+
+def test_a_schedule_starts_from_the_full_rate_whatever_was_made_before_it() -> None:
+    rates = []
+    for index in (1, 2):
+        stage = stages.stage(tiny.model(), index, steps=10)
+        method = OTHERS["infinite_schedule"](warmup=0.2, constant=0.5)
+        protection = Protection([method], stage)
+        optimizer = protection.optimizer(torch.optim.SGD(stage.model.parameters(), lr=0.8))
+        own = get_scheduler("linear", optimizer, num_warmup_steps=4, num_training_steps=10)
+        schedule = protection.schedule(own)
+        for _ in range(10):
+            rates.append(stage.learning_rate)
+            optimizer.step()
+            schedule.step()
+    assert rates[:3] == pytest.approx([0.8 / 3, 1.6 / 3, 0.8])
+    assert rates[2] > rates[5] > rates[9] > 0.4
+    assert rates[10:] == [0.4] * 10
+
+
+def test_recadam_against_a_slow_reference() -> None:
+    """θ ← θ − λ (AdamW's step) − (1 − λ) η γ (θ − θ*), two steps in float64."""
+    stage = stages.stage(tiny.model(), 1, steps=2)
+    plain, own = (torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64)) for _ in range(2))
+    optimizer = OTHERS["recadam"](strength=3.0, rate=1.0).optimizer(stage, torch.optim.AdamW([own], lr=0.1))
+    twin = torch.optim.AdamW([plain], lr=0.1)
+    anchor = plain.detach().clone()
+    for step in range(2):
+        stage.step = step
+        share = 1 / (1 + torch.exp(torch.tensor(-(step - 1.0), dtype=torch.float64)))
+        before = plain.detach().clone()
+        for parameter in (plain, own):
+            parameter.grad = 2 * parameter.detach()
+        twin.step()
+        with torch.no_grad():
+            adams = before - plain
+            plain.copy_(before - share * adams - (1 - share) * 0.1 * 3.0 * (before - anchor))
+        optimizer.step()
+        torch.testing.assert_close(own, plain)
+
+
+# -- weights --------------------------------------------------------------------------------------------------
+
+
+def test_a_domain_ends_with_what_a_method_says_and_the_others_measure_it() -> None:
+    model = tiny.model()
+    start = stages.weights(model)
+    stage, ewc = stages.stage(model, 1, steps=2), build({"name": "ewc", "samples": 4})
+    trained: dict[str, Tensor] = {}
+    average = OTHERS["checkpoint_average"](alpha=0.25)
+    stages.learn([ewc, average], stage, each=lambda *_: trained.update(stages.weights(model)))
+    anchors = ewc.memory().tensors
+    for name, value in stages.weights(model).items():
+        assert torch.equal(anchors[f"anchor/{name}"], value), "measured on the merged model"
+    moved = stages.weights(model)[LAYER] - start[LAYER]
+    whole = copy.deepcopy(tiny.model())
+    again = stages.stage(whole, 1, steps=2)
+    stages.learn([build({"name": "ewc", "samples": 4})], again)
+    torch.testing.assert_close(moved, 0.25 * (stages.weights(whole)[LAYER] - start[LAYER]), rtol=1e-4, atol=1e-7)
+
+
+def test_a_domain_starts_with_what_a_method_says() -> None:
+    stage = stages.stage(tiny.model(), 2)
+    with torch.no_grad():
+        for parameter in stage.model.parameters():
+            parameter.add_(torch.linspace(0, 1, parameter.numel()).view(parameter.shape))
+    before, base = stages.weights(stage.model), stage.checkpoints[0].get_parameter(LAYER)
+    with torch.no_grad():
+        before[LAYER].copy_(stage.model.get_parameter(LAYER))
+    stages.begin([OTHERS["trimmed_start"](share=0.25)], stage)
+    now = stage.model.get_parameter(LAYER)
+    reset = now == base
+    assert int(reset.sum()) == now.numel() // 4
+    assert torch.equal(now[~reset], before[LAYER][~reset])
+    far = (before[LAYER] - base).abs()
+    assert far[reset].max() <= far[~reset].min()
+
+
+def test_weights_of_another_model_are_a_sentence() -> None:
+    stage = stages.stage(tiny.model(), 1)
+    probe = Probe(starting_weights=lambda stage: {LAYER: torch.zeros(3)})
+    with pytest.raises(MethodError, match=rf"'probe' gives weights for '{LAYER}' with shape \(3,\)"):
+        Protection([probe], stage).begin()
+
+
+def test_checkpoints_are_counted_from_the_base_model() -> None:
+    stage = stages.stage(tiny.model(), 2)
+    assert len(stage.checkpoints) == 2
+    same = zip(stage.checkpoints[-1].parameters(), stage.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in same)
+    with pytest.raises(MethodError, match=r"There is no checkpoint 2: 0 is the base model, the last is 1\."):
+        _ = stage.checkpoints[2]
+    bare = Stage(**{**vars(stage), "checkpoints": type(stage.checkpoints)()})
+    with pytest.raises(MethodError, match="kept in a run folder"):
+        _ = bare.checkpoints[0]
+
+
+# -- methods together -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_extra_pass_of_das_leaves_the_gates_of_hat_their_gradient(checkpointing: bool) -> None:
+    """λ R must reach the embedding: its gradient is that with λ = 0 plus λ dR/de."""
+    found = []
+    for sparsity in (0.0, 8.0):
+        model = tiny.model()
+        das = build({"name": "das", "general": "corpus_loss", "samples": 4, "stop_gradient_prev": True})
+        methods = [das, build({"name": "hat", "sparsity": sparsity})]
+        stage = stages.stage(model, 1, general=True)
+        protection = Protection(methods, stage)
+        protection.begin()
+        if checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        loss, parts = protection.loss(model.train(), next(stage.batches(4)))
+        loss.backward()
+        attention = attached(model, "hat").attention
+        found.append((attention.embedding.grad.clone(), parts))
+    gate = torch.nn.Parameter(attention.embedding.detach().clone())
+    opened = torch.sigmoid(gate)
+    own = attention.smax * opened * (1 - opened) / gate.numel()  # the compensated gradient of the mean of all gates
+    torch.testing.assert_close(found[1][0] - found[0][0], 8.0 * own.detach(), rtol=1e-3, atol=1e-4)
+    assert float(found[1][1]["hat/sparsity"]) > 0

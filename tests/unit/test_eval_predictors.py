@@ -1,0 +1,233 @@
+"""Ensembles and members chosen by the text, against what their definitions say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tiny
+from everlearn.data.corpus import Document
+from everlearn.data.packing import pack
+from everlearn.errors import ModelError
+from everlearn.evaluation import ByText, Checkpoint, Ensemble, Predictor
+from everlearn.evaluation.predictor import models_of
+from everlearn.model.objectives import IGNORE, make_objective
+
+
+def lively(architecture: str, seed: int) -> Any:
+    model = tiny.model(architecture, seed=seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(3)
+    return model
+
+
+def members(architecture: str, count: int = 3, objective: str | None = None) -> tuple[tuple[Checkpoint, ...], Any]:
+    models = [lively(architecture, seed) for seed in range(count)]
+    made = make_objective(objective, models[0], tiny.tokenizer())
+    return tuple(Checkpoint(model, made) for model in models), made
+
+
+def batch_of(objective: Any, kind: str, rows: int = 5) -> dict[str, Tensor]:
+    texts = tiny.texts(40, 4, words=30)
+    target = None if kind != "encoder-decoder" else "the answer"
+    blocks = list(pack([Document(text, target) for text in texts], tiny.tokenizer(), 32, kind=kind))[:rows]  # type: ignore[arg-type]
+    return objective.collate(blocks, range(rows))
+
+
+def likely_by_hand(model: nn.Module, batch: dict[str, Tensor]) -> np.ndarray:
+    """Probability of each label, float64 [B, K], from the model's own logits; 1 where there is no label."""
+    inputs = {k: v for k, v in batch.items() if k not in ("labels", "positions", "plain_ids")}
+    with torch.no_grad():
+        whole = torch.softmax(model(**inputs, use_cache=False).logits.double(), -1)
+    labels = batch["labels"]
+    if "positions" in batch:
+        whole = whole.gather(1, batch["positions"][..., None].expand(-1, -1, whole.shape[-1]))
+    found = whole.gather(2, labels.clamp(min=0)[..., None])[..., 0]
+    return found.masked_fill(labels == IGNORE, 1).numpy()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("roberta", "encoder"), ("llama", "decoder"), ("t5", "encoder-decoder")]
+)
+def test_an_ensemble_scores_the_mean_probability(architecture: str, kind: str) -> None:
+    parts, objective = members(architecture)
+    batch = batch_of(objective, kind)
+    with torch.no_grad():
+        found = Ensemble(parts).label_losses(batch)
+    mean = np.mean([likely_by_hand(part.model, batch) for part in parts], axis=0)
+    assert found.numpy() == pytest.approx(-np.log(mean), abs=2e-4)
+    assert (found[batch["labels"] == IGNORE] == 0).all()
+    alone = np.mean([-np.log(likely_by_hand(part.model, batch)) for part in parts], axis=0)
+    assert np.abs(alone + np.log(mean)).max() > 0.1, "a mean of losses would be something else"
+    with torch.no_grad():
+        assert torch.allclose(Ensemble(parts[:1]).label_losses(batch), parts[0].label_losses(batch), atol=1e-6)
+        rows = Ensemble(parts).row_losses(batch)
+    assert rows.numpy() == pytest.approx(found.sum(1).numpy() / (batch["labels"] != IGNORE).sum(1).numpy(), rel=1e-6)
+    for mix in ("geometric", "confident"):
+        with pytest.raises(ModelError, match="gives no losses of labels"):
+            Ensemble(parts, mix).label_losses(batch)
+
+
+class Stated(Predictor):
+    """Says what it is told to each row."""
+
+    def __init__(self, probabilities: list[list[float]]) -> None:
+        self.probabilities = torch.tensor(probabilities, dtype=torch.float64)
+
+    def class_probabilities(self, inputs: Any) -> Tensor:
+        return self.probabilities
+
+
+def test_class_probabilities_are_mixed_as_named() -> None:
+    one, other = [[0.7, 0.2, 0.1], [0.4, 0.35, 0.25]], [[0.1, 0.1, 0.8], [0.1, 0.6, 0.3]]
+    a, b = np.array(one), np.array(other)
+    product = np.sqrt(a * b)
+    expected = {
+        "mean": (a + b) / 2,
+        "geometric": product / product.sum(1, keepdims=True),
+        "confident": np.array([other[0], other[1]]),
+    }
+    for mix, by_hand in expected.items():
+        found = Ensemble((Stated(one), Stated(other)), mix).class_probabilities({})  # type: ignore[arg-type]
+        assert found.numpy() == pytest.approx(by_hand, abs=1e-12), mix
+    never = Ensemble((Stated([[0.0, 1.0]]), Stated([[0.5, 0.5]])))
+    assert never.class_probabilities({}).tolist() == [[0.25, 0.75]]
+
+
+def prompts(left: bool) -> tuple[list[list[int]], dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randint(5, tiny.VOCABULARY, (n,), generator=generator).tolist() for n in (5, 16, 11, 8)]
+    ids = [[1] * (16 - len(r)) + r if left else r + [1] * (16 - len(r)) for r in rows]
+    mask = [[0] * (16 - len(r)) + [1] * len(r) if left else [1] * len(r) + [0] * (16 - len(r)) for r in rows]
+    return rows, {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+
+
+@pytest.mark.parametrize("mix", ["mean", "geometric", "confident"])
+def test_an_ensemble_writes_token_by_token(mix: Any) -> None:
+    parts, _ = members("qwen2")
+    rows, inputs = prompts(left=True)
+    with torch.no_grad():
+        found = Ensemble(parts, mix).generate(inputs, max_new_tokens=8, stop=())
+    alone = [parts[i].generate(inputs, max_new_tokens=8, stop=()) for i in range(3)]
+    assert found not in alone
+    for row, answer in zip(rows, found, strict=True):
+        ids = list(row)
+        for _ in range(8):
+            with torch.no_grad():
+                each = np.stack(
+                    [torch.softmax(p.model(torch.tensor([ids])).logits[0, -1].double(), -1).numpy() for p in parts]
+                )
+            by_hand = {
+                "mean": each.mean(0),
+                "geometric": np.exp(np.log(each).mean(0)),
+                "confident": each[each.max(1).argmax()],
+            }[mix]
+            ids.append(int(by_hand.argmax()))
+        assert ids[len(row) :] == answer
+
+
+def test_every_member_is_fine_tuned_and_found() -> None:
+    parts, objective = members("llama", 2)
+    tuned = []
+
+    def tune(model: nn.Module, prepare: Any) -> nn.Module:
+        tuned.append(model)
+        return nn.Linear(1, 1)
+
+    for predictor in (Ensemble(parts), ByText(parts, objective)):
+        tuned.clear()
+        assert models_of(predictor) == [part.model for part in parts]
+        after = predictor.fine_tuned(tune)
+        assert tuned == [part.model for part in parts]
+        assert [type(model) for model in models_of(after)][:2] == [nn.Linear, nn.Linear]
+    assert set(models_of(after)[2:]) == {part.model for part in parts}, "they still recognise the text"
+
+
+# -- chosen by the text -------------------------------------------------------------------------------------------
+
+
+def surprise(model: nn.Module, ids: list[int]) -> float:
+    """Mean nats of a text's tokens but for the first, by definition."""
+    with torch.no_grad():
+        likely = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
+    return -float(np.mean([float(likely[i, token]) for i, token in enumerate(ids[1:])]))
+
+
+def test_a_prompt_is_read_by_the_member_that_knows_it() -> None:
+    parts, objective = members("llama")
+    rows, inputs = prompts(left=True)
+    by_hand = [int(np.argmin([surprise(part.model, row) for part in parts])) for row in rows]
+    assert len(set(by_hand)) > 1
+    chosen = ByText(parts, objective)
+    with torch.no_grad():
+        assert chosen.chosen(inputs).tolist() == by_hand
+        found = chosen.generate(inputs, max_new_tokens=6, stop=())
+        alone = [part.generate(inputs, max_new_tokens=6, stop=()) for part in parts]
+    assert found == [alone[member][row] for row, member in enumerate(by_hand)]
+
+
+def test_options_of_a_prompt_are_all_read_by_one_member() -> None:
+    parts, objective = members("llama")
+    prompt, options = list(range(20, 32)), [[5, 6, 7], [300, 301], [40, 41, 42, 43]]
+    rows = [[*prompt, *option] for option in options]
+    ids = torch.tensor([row + [1] * (16 - len(row)) for row in rows])
+    labels = torch.tensor([option + [IGNORE] * (4 - len(option)) for option in options])
+    places = (torch.arange(4) + len(prompt) - 1).expand(3, 4).masked_fill(labels == IGNORE, 0)
+    batch = {"input_ids": ids, "position_ids": torch.arange(16).expand(3, 16), "positions": places, "labels": labels}
+    best = int(np.argmin([surprise(part.model, prompt) for part in parts]))
+    with torch.no_grad():
+        chosen = ByText(parts, objective)
+        assert chosen.chosen(batch).tolist() == [best] * 3
+        assert torch.allclose(chosen.label_losses(batch), parts[best].label_losses(batch), atol=1e-5)
+    unsure = [int(np.argmin([p.label_losses(batch)[i].sum().item() for p in parts])) for i in range(3)]
+    assert unsure != [best] * 3, "by the options themselves it would have been others"
+
+
+@pytest.mark.parametrize(("architecture", "kind"), [("roberta", "encoder"), ("llama", "decoder")])
+def test_held_out_rows_go_to_the_least_surprised(architecture: str, kind: str) -> None:
+    parts, objective = members(architecture)
+    batch = batch_of(objective, kind, rows=8)
+    with torch.no_grad():
+        each = torch.stack([part.row_losses(batch) for part in parts])
+        found = ByText(parts, objective).row_losses(batch)
+    assert len(set(each.argmin(0).tolist())) > 1
+    assert torch.allclose(found, each.min(0).values, atol=1e-5)
+
+
+def test_a_classified_text_is_recognised_by_its_language_model() -> None:
+    parts, objective = members("roberta")
+    rows, inputs = prompts(left=False)
+
+    def tune(model: nn.Module, prepare: Any) -> nn.Module:
+        number = next(i for i, part in enumerate(parts) if part.model is model)
+
+        class Constant(nn.Module):
+            def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+                logits = torch.zeros(len(input_ids), 3)
+                logits[:, number] = 9
+                return type("Output", (), {"logits": logits})
+
+        return Constant()
+
+    tuned = ByText(parts, objective).fine_tuned(tune)
+    with torch.no_grad():
+        found = tuned.class_probabilities(inputs).argmax(1).tolist()
+        by_hand = []
+        for number, row in enumerate(rows):
+            block = {"input_ids": np.array(row, np.int32), "segments": np.zeros(len(row), np.int32)}
+            text = objective.collate([block], [number])
+            by_hand.append(int(np.argmin([float(part.row_losses(text)) for part in parts])))
+    assert found == by_hand
+    assert len(set(found)) > 1
+
+
+def test_an_encoder_decoder_does_not_recognise_prompts() -> None:
+    parts, objective = members("t5")
+    with pytest.raises(ModelError, match="cannot recognise a text by an encoder-decoder"):
+        ByText(parts, objective).generate(prompts(left=False)[1], max_new_tokens=2, stop=())
