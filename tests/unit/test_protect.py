@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
@@ -445,18 +449,20 @@ def test_data_of_no_use_are_refused(tmp_path: Path) -> None:
         protect(protect(trainer(), ["ewc"], memory=tmp_path / "memory"), ["das"], memory=tmp_path / "memory")
 
 
+@pytest.mark.parametrize("adapters", [False, True], ids=["plain", "peft"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_teacher_in_trl_is_apart_from_its_student_and_rounds_like_it(precision: str, tmp_path: Path) -> None:
+def test_a_teacher_in_trl_is_apart_from_its_student_and_rounds_like_it(
+    precision: str, adapters: bool, tmp_path: Path
+) -> None:
     """TRL puts a forward on the model itself that is bound to it: a copy with that forward would be its own teacher."""
-    model = tiny.model("llama")
-    trainer = sft(model, tmp_path)
-    if precision == "bf16":
-        trainer = recording(SFTTrainer)(
-            model=model,
-            args=SFTConfig(str(tmp_path), max_length=None, bf16=True, gradient_checkpointing=False, **OPTIONS),
-            train_dataset=dataset(),
-            processing_class=tiny.tokenizer(),
-        )
+    args = SFTConfig(str(tmp_path), max_length=None, bf16=precision == "bf16", gradient_checkpointing=False, **OPTIONS)
+    trainer = SFTTrainer(
+        model=tiny.model("llama"),
+        args=args,
+        train_dataset=dataset(),
+        processing_class=tiny.tokenizer(),
+        peft_config=LoraConfig(lora_dropout=0.0) if adapters else None,
+    )
     protect(trainer, ["kd"], memory=tmp_path / "memory").train()
     divergences = [line["kd/divergence"] for line in trainer.state.log_history if "kd/divergence" in line]
     assert divergences[0] == pytest.approx(0, abs=1e-6)
@@ -477,3 +483,26 @@ def test_methods_can_be_objects(tmp_path: Path) -> None:
     method: Method = EWC(samples=4)
     trainer = protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), method, memory=tmp_path / "memory")
     assert trainer.protected.protection.methods == [method]
+
+
+@pytest.mark.distributed
+def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
+    ends = []
+    here = Path(__file__).parent
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        remembered(tiny.model("gpt2"), folder / "memory")
+        paths = [str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
+             str(here / "protected_run.py"), str(folder), str(4 // processes)],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-6000:]
+        weights = torch.load(folder / "weights.pt", weights_only=True)
+        ends.append((weights, files.load_tensors(folder / "memory/stage-02-d2/ewc.safetensors")))
+    for one, two in zip(*ends, strict=True):
+        assert one.keys() == two.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5)

@@ -25,7 +25,7 @@ def protect(trainer: Trainer, methods: Methods, /, *, memory: str | Path, domain
 def protect(
     model: nn.Module, optimizer: torch.optim.Optimizer, methods: Methods, /, *, memory: str | Path, **options: Any
 ) -> ProtectedLoop: ...
-def protect(target: Any, *rest: Any, memory: str | Path, **options: Any) -> Any:
+def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> Any:
     """Let methods protect what a model knows while somebody else's code trains it.
 
         protect(trainer, ["das", "ewc"], memory="memory/").train()

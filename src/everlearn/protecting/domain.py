@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from everlearn import files
 from everlearn.errors import MethodError, RunError
@@ -176,13 +177,19 @@ def _refuse(methods: Sequence[Method], examples: Examples) -> None:
 def as_its_class_computes(model: nn.Module) -> Iterator[None]:
     """Without a forward that somebody put on the model itself (mixed precision, TRL's fused head).
 
-    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own.
+    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own: one
+    that was put there may be bound to the original. A forward that moves weights between devices stays.
     """
-    kept = {name: vars(model).pop(name) for name in ("forward", "_original_forward") if name in vars(model)}
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for module in model.modules():
+        own = vars(module)
+        if (module is model or isinstance(module, PreTrainedModel)) and "_hf_hook" not in own:
+            kept.append((own, {name: own.pop(name) for name in ("forward", "_original_forward") if name in own}))
     try:
         yield
     finally:
-        vars(model).update(kept)
+        for own, forwards in kept:
+            own.update(forwards)
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -20,7 +20,10 @@ from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 FOLDER = "everlearn"
 """Of the methods' memory inside a checkpoint."""
 
-_Base = Trainer if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    _Base = Trainer
+else:
+    _Base = object
 
 
 class Protected(_Base):
@@ -47,12 +50,12 @@ class Protected(_Base):
             resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
         if resume_from_checkpoint:
             domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
-        own, self.train_dataset = self.train_dataset, domain.begin()
+        own: Any = self.train_dataset
+        self.train_dataset = domain.begin()
         try:
             result = super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self.train_dataset = own
-        domain.stage.model = unwrap(self.model)
         domain.end()
         if self.is_world_process_zero():
             domain.remember()
@@ -101,9 +104,11 @@ class Protected(_Base):
 
     def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
         """The trainer's schedule, or what the methods make of it."""
-        if self.lr_scheduler is None:
-            self.lr_scheduler = self.protected.protection.schedule(super().create_scheduler(*args, **kwargs))  # type: ignore[assignment]
-        return self.lr_scheduler
+        made: Any = self.lr_scheduler
+        if made is None:
+            made = self.protected.protection.schedule(super().create_scheduler(*args, **kwargs))
+            self.lr_scheduler = made
+        return made
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Also log the methods' losses, the mean over passes since the last line."""
@@ -160,8 +165,8 @@ def protect_trainer(
         raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
     if trainer.train_dataset is None:
         raise MethodError("The trainer has no `train_dataset`, on which methods measure what matters. Give it one.")
-    if trainer.model is None:
-        raise MethodError("The trainer has no model yet (`model_init`). Give it a model.")
+    if trainer.model is None or trainer.model_init is not None:
+        raise MethodError("This trainer makes a new model when it trains (`model_init`). Give it the model (`model`).")
     dataset: Any = trainer.train_dataset
     collator: Any = trainer.data_collator
     if isinstance(dataset, datasets.Dataset):
