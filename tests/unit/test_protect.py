@@ -41,6 +41,8 @@ from everlearn.model.objectives import IGNORE
 from everlearn.protecting import protect
 from everlearn.protecting.memory import FACTS, MemoryFolder
 from everlearn.run.trainer import load_memories
+from methods_of_other_kinds import registered
+from methods_of_other_kinds.recadam import Recalling
 
 # ε of Adam so large that rounding of tiny gradients does not decide the sign of an update.
 OPTIONS: dict[str, Any] = {
@@ -403,6 +405,43 @@ def test_a_loop_cannot_leave_the_methods_out(tmp_path: Path) -> None:
     other = torch.optim.SGD(tiny.model("gpt2").parameters(), 0.1)
     with pytest.raises(EverlearnError, match="optimizer does not hold 'transformer"):
         protect(model, other, ["migu"], **options)
+
+
+def test_methods_with_an_optimizer_a_schedule_or_gradients_of_their_own_work_in_a_trainer(tmp_path: Path) -> None:
+    specs = [{"name": "infinite_schedule", "warmup": 0.5}, "recadam", "agem"]
+    model, epochs = tiny.model("gpt2"), {"max_steps": -1, "num_train_epochs": 2}
+    with registered():
+        first = protect(stock(model, tmp_path, "gpt2", **epochs), specs, memory=tmp_path / "memory")
+        assert first.protected.stage.steps == 0, "epochs: nobody knows yet"
+        first.train()
+        assert first.protected.stage.steps == first.protected.stage.step == 6
+        rates = [line["learning_rate"] for line in first.state.log_history if "learning_rate" in line]
+        assert rates == pytest.approx([0.01 * share for share in (1 / 4, 2 / 4, 3 / 4, 1, 0.875, 0.625)])
+        assert isinstance(first.protected.stage.optimizer, Recalling)
+        kept = first.protected.protection.methods[0]
+        assert len(kept.memory().facts["domains"]) == 12
+        second = protect(stock(model, tmp_path, "gpt2"), specs, memory=tmp_path / "memory")
+        projected: list[float] = []
+        agem = second.protected.protection.methods[0]
+        project = agem.gradients
+
+        def watched(stage: Any, own: Any, references: Any) -> Any:
+            changed = project(stage, own, references)
+            projected.append(float(changed.dot(references["memory"]) / references["memory"].norm()))
+            return changed
+
+        agem.gradients = watched
+        second.train()
+        assert len(projected) == 3
+        assert min(projected) > -1e-5, "no step against the memory"
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        options = {"memory": tmp_path / "loop", "data": rows(), "collate": collator("gpt2")}
+        with pytest.raises(EverlearnError, match=r"'infinite_schedule' chooses.*plain loop"):
+            protect(model, optimizer, ["infinite_schedule"], **options)
+        with pytest.raises(EverlearnError, match=r"replaces the optimizer, which a plain loop"):
+            protect(model, optimizer, ["recadam"], **options).__enter__()
+        with pytest.raises(EverlearnError, match="kept in a run folder"):
+            protect(stock(model, tmp_path, "gpt2"), ["mixout"], memory=tmp_path / "other").train()
 
 
 REFUSED = [

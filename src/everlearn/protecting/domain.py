@@ -161,7 +161,7 @@ def _refuse(methods: Sequence[Method], examples: Examples) -> None:
                 raise MethodError(f"Method '{method.label}' {why}. Use it with `everlearn run`.")
         if not method.needs.old_data:
             continue
-        if not overrides(method, "training_data"):
+        if overrides(method, "views"):
             raise MethodError(
                 f"Method '{method.label}' runs kept rows beside each batch, so that all must be equally wide, which a "
                 "collator that is not everlearn's does not promise. Use 'replay', or `everlearn run`."

@@ -102,11 +102,12 @@ class Protected(_Base):
         self.optimizer = made
         return made
 
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
         """The trainer's schedule, or what the methods make of it."""
+        self.protected.stage.steps = num_training_steps  # known now, where epochs were asked for
         made: Any = self.lr_scheduler
         if made is None:
-            made = self.protected.protection.schedule(super().create_scheduler(*args, **kwargs))
+            made = self.protected.protection.schedule(super().create_scheduler(num_training_steps, *args, **kwargs))
             self.lr_scheduler = made
         return made
 
@@ -126,13 +127,10 @@ class Protected(_Base):
 
 
 class _Updates(TrainerCallback):
-    """The update masks' place in the Trainer's step, and how long the stage is."""
+    """The update masks' place in the Trainer's step."""
 
     def __init__(self, domain: ProtectedDomain) -> None:
         self.domain = domain
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.domain.stage.steps = state.max_steps
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         self.domain.protection.before_update()
