@@ -18,7 +18,7 @@ from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import Plate, draw, in_section
-from everlearn.report.figures.balance import Balance, Domain
+from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
@@ -118,7 +118,8 @@ def _top(comparison: Comparison) -> list[Plate]:
     first = comparison.ranking[0]
     left = gained.columns if gained else {}
     domains = tuple(
-        Domain(name, found[first].value, left.get(name, nothing)[first].value) for name, found in learnt.columns.items()
+        DomainBalance(name, found[first].value, left.get(name, nothing)[first].value)
+        for name, found in learnt.columns.items()
     )
     return draw("balance", Balance(domains, learnt.unit))
 

@@ -8,7 +8,7 @@ from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.pooling import pooled
 from everlearn.report.runs import Run
-from everlearn.report.tables import BRIEF, Cell, Table
+from everlearn.report.tables import BRIEF, Table, TableCell
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
@@ -27,8 +27,8 @@ def task_table(comparison: Comparison, metric: str) -> Table:
     rows = []
     for position, task in enumerate(tasks):
         found = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
-        cells = [Cell(fmt.fixed(base[position], places)) for _, base in columns]
-        cells += [Cell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
+        cells = [TableCell(fmt.fixed(base[position], places)) for _, base in columns]
+        cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
         # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
@@ -37,10 +37,10 @@ def task_table(comparison: Comparison, metric: str) -> Table:
         for _, base in columns:
             known = [value for value, counts in zip(base, own, strict=True) if counts]
             whole = known and None not in known
-            cells.append(Cell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
+            cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
         for pool in shown:
             e = average.estimates[pool]
-            cells.append(Cell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
+            cells.append(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
         rows.append(("mean", tuple(cells)))
     names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
     arrow = "↑" if matrices[0].higher_is_better else "↓"
@@ -56,7 +56,7 @@ def cost_table(comparison: Comparison) -> Table:
         cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
         cells = [fmt.duration(cost.get(key)) for key in ("seconds", "training_seconds", "evaluation_seconds")]
         cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
-        rows.append((label, tuple(map(Cell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
+        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
     caption = "As measured: only as good as the machine was quiet." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
@@ -76,7 +76,7 @@ def stage_table(label: str, run: Run) -> Table | None:
             key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
         }
         cells = [fmt.duration(seen["seconds"]), *(fmt.whole(seen[k]) for k in ("tokens", "steps", "tokens_per_second"))]
-        rows.append((str(stage.get("domain")), tuple(map(Cell, [*cells, fmt.fixed(seen["final_loss"])]))))
+        rows.append((str(stage.get("domain")), tuple(map(TableCell, [*cells, fmt.fixed(seen["final_loss"])]))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
     return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
 
@@ -90,9 +90,9 @@ def study_table(label: str, run: Run) -> Table | None:
     found = {key: {d: number((study.get(key) or {}).get(d)) for d in run.domains} for key in keys}
     median = {key: number((study.get("median") or {}).get(key)) for key in keys}
     places = {key: 3 if key == "forgotten" else fmt.decimals(found["zero_shot"].values()) for key in keys}
-    rows = [(d, tuple(Cell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
+    rows = [(d, tuple(TableCell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
     if any(value is not None for value in median.values()):
-        rows.append(("median", tuple(Cell(fmt.fixed(median[k], places[k])) for k in keys)))
+        rows.append(("median", tuple(TableCell(fmt.fixed(median[k], places[k])) for k in keys)))
     header = (
         "Domain",
         "Zero-shot (ZS)",
@@ -114,6 +114,6 @@ def mixture_table(label: str, run: Run) -> Table | None:
     for entry in run.results.get("mixture") or []:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]
         cells = [str(entry.get("source")), *shares, fmt.whole(number(entry.get("tokens")))]
-        rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(Cell, cells))))
+        rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(TableCell, cells))))
     header = ("Stage", "Source", "Asked", "Realised", "Tokens")
     return Table(f"{label}: what each stage was made of", header, tuple(rows)) if rows else None
