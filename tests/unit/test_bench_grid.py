@@ -14,12 +14,12 @@ import torch
 
 from bench_suite import STEPS, TinySuite
 from everlearn import files
-from everlearn.benchmarking import GROUPS, CellResult, Grid, GridCell, Settings, load_results, load_settings, resolve
+from everlearn.benchmarking import CellResult, Grid, GridCell, load_results, load_settings
 from everlearn.benchmarking import making as making_module
 from everlearn.benchmarking.cells import Measured, scores_of
-from everlearn.benchmarking.entries import of_method, place_in_tables
-from everlearn.benchmarking.grid import Once
+from everlearn.benchmarking.entries import entry_of, in_order, resolve
 from everlearn.benchmarking.page import status_table
+from everlearn.benchmarking.workbench import Once
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.evaluation import Results
@@ -28,15 +28,19 @@ from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
 from everlearn.run.folder import RunFolder
 from everlearn.run.scoring import Scorer
+from everlearn.suites import Settings, find_suite
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
 
 
+SIX = find_suite("six-domains")
+
+
 def grid(folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), settings: Settings | None = None, **options) -> Grid:
     return Grid(
         TinySuite(folder),
-        resolve(entries),
+        resolve(entries, TinySuite(folder)),
         orders,
         seeds,
         settings or Settings(methods=EWC_OPTIONS),
@@ -427,7 +431,8 @@ def test_a_damaged_or_foreign_result_is_named(whole: Path, tmp_path: Path) -> No
 
 
 def test_names_of_the_paper_and_ours() -> None:
-    assert [entry.name for entry in resolve(["NCL", "das", "DER++", "HAT-All", "sequential", "Pool", "RoBERTa"])] == [
+    wanted = ["NCL", "das", "DER++", "HAT-All", "sequential", "Pool", "RoBERTa"]
+    assert [entry.name for entry in resolve(wanted, SIX)] == [
         "sequential",
         "das",
         "derpp",
@@ -435,17 +440,18 @@ def test_names_of_the_paper_and_ours() -> None:
         "pool",
         "none",
     ]
-    assert resolve(["DAP-RoBERTa"])[0].name == "separate"
-    assert resolve(["hat_all"])[0].title == "HAT-All"
-    table = resolve(["all", "das"])
+    assert resolve(["DAP-RoBERTa"], SIX)[0].name == "separate"
+    assert resolve(["hat_all"], SIX)[0].title == "HAT-All"
+    table = resolve(["all", "das"], SIX)
     assert [entry.name for entry in table[:2]] == ["constant", "none"]
-    assert len(table) == len(GROUPS["all"]) == len({entry.title for entry in table})
-    everything = resolve(["all", "ablations", "relatives"])
+    assert len(table) == len(SIX.groups["all"]) == len({entry.title for entry in table})
+    everything = resolve(["all", "ablations", "relatives"], SIX)
     assert [entry.name for entry in everything[-5:]] == ["das_wiki_kl", "cpt", "dga", "adapter_cl", "elle"]
-    assert everything == sorted(everything, key=lambda entry: place_in_tables(entry.name))
+    shown = [entry.name for entry in everything]
+    assert shown == in_order(sorted(shown), SIX)
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
-        resolve(["ewcc"])
-    assert of_method("ewc").make is making_module.stream
+        resolve(["ewcc"], SIX)
+    assert entry_of("ewc").make is making_module.stream
 
 
 def test_settings_files(tmp_path: Path) -> None:

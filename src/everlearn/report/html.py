@@ -18,12 +18,12 @@ from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import Plate, draw, in_section
-from everlearn.report.figures.balance import Balance, Domain
+from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.pooling import pooled
 from everlearn.report.runs import Run
-from everlearn.report.tables import Cell, Table, column_table, difference_table, differing_table, headline_table
+from everlearn.report.tables import Table, TableCell, column_table, difference_table, differing_table, headline_table
 from everlearn.report.verdict import paragraphs, recommended
 
 _STREAM = 24
@@ -119,7 +119,8 @@ def _top(comparison: Comparison) -> list[Plate]:
     first = comparison.ranking[0]
     left = gained.columns if gained else {}
     domains = tuple(
-        Domain(name, found[first].value, left.get(name, nothing)[first].value) for name, found in learnt.columns.items()
+        DomainBalance(name, found[first].value, left.get(name, nothing)[first].value)
+        for name, found in learnt.columns.items()
     )
     return draw("balance", Balance(domains, learnt.unit))
 
@@ -188,8 +189,8 @@ def _task_table(comparison: Comparison, metric: str) -> Table:
     rows = []
     for position, task in enumerate(tasks):
         found = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
-        cells = [Cell(fmt.fixed(base[position], places)) for _, base in columns]
-        cells += [Cell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
+        cells = [TableCell(fmt.fixed(base[position], places)) for _, base in columns]
+        cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
         # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
@@ -198,10 +199,10 @@ def _task_table(comparison: Comparison, metric: str) -> Table:
         for _, base in columns:
             known = [value for value, counts in zip(base, own, strict=True) if counts]
             whole = known and None not in known
-            cells.append(Cell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
+            cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
         for pool in shown:
             e = average.estimates[pool]
-            cells.append(Cell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
+            cells.append(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
         rows.append(("mean", tuple(cells)))
     names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
     arrow = "↑" if matrices[0].higher_is_better else "↓"
@@ -216,7 +217,7 @@ def _cost_table(comparison: Comparison) -> Table:
         cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
         cells = [fmt.duration(cost.get(key)) for key in ("seconds", "training_seconds", "evaluation_seconds")]
         cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
-        rows.append((label, tuple(map(Cell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
+        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
     caption = "As measured: only as good as the machine was quiet." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
@@ -235,7 +236,7 @@ def _stage_table(label: str, run: Run) -> Table | None:
             key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
         }
         cells = [fmt.duration(seen["seconds"]), *(fmt.whole(seen[k]) for k in ("tokens", "steps", "tokens_per_second"))]
-        rows.append((str(stage.get("domain")), tuple(map(Cell, [*cells, fmt.fixed(seen["final_loss"])]))))
+        rows.append((str(stage.get("domain")), tuple(map(TableCell, [*cells, fmt.fixed(seen["final_loss"])]))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
     return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
 
@@ -248,9 +249,9 @@ def _study_table(label: str, run: Run) -> Table | None:
     found = {key: {d: number((study.get(key) or {}).get(d)) for d in run.domains} for key in keys}
     median = {key: number((study.get("median") or {}).get(key)) for key in keys}
     places = {key: 3 if key == "forgotten" else fmt.decimals(found["zero_shot"].values()) for key in keys}
-    rows = [(d, tuple(Cell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
+    rows = [(d, tuple(TableCell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
     if any(value is not None for value in median.values()):
-        rows.append(("median", tuple(Cell(fmt.fixed(median[k], places[k])) for k in keys)))
+        rows.append(("median", tuple(TableCell(fmt.fixed(median[k], places[k])) for k in keys)))
     header = (
         "Domain",
         "Zero-shot (ZS)",
@@ -271,7 +272,7 @@ def _mixture_table(label: str, run: Run) -> Table | None:
     for entry in run.results.get("mixture") or []:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]
         cells = [str(entry.get("source")), *shares, fmt.whole(number(entry.get("tokens")))]
-        rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(Cell, cells))))
+        rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(TableCell, cells))))
     header = ("Stage", "Source", "Asked", "Realised", "Tokens")
     return Table(f"{label}: what each stage was made of", header, tuple(rows)) if rows else None
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.run.trainer import checkpoints
+from everlearn.version import __version__
 
 try:
     import fcntl

@@ -17,12 +17,14 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from everlearn.config.arguments import REFUSED, RUN_WIDE
-from everlearn.config.recipe import Data, Evaluation, Model, Recipe, Run
+from everlearn.config.recipe import Data, Evaluation, Recipe, RunSettings
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
-from everlearn.methods import REGISTRY, build, names
+from everlearn.methods import build, names
 from everlearn.methods.base import VARIANTS
+from everlearn.methods.sequential import PLAIN
+from everlearn.model.source import Model
 
 CAPABILITIES = {
     "old_data": "Old data",
@@ -137,7 +139,7 @@ def schema() -> dict[str, Any]:
     one = {"$ref": "#/$defs/Method"}
     properties["method"] = {
         "anyOf": [one, {"type": "array", "items": one, "minItems": 1}],
-        "default": "sequential",
+        "default": PLAIN,
         "description": "A method's name, a mapping of `name` and options, or a list of those that work together.",
     }
     for key in ("model", "general"):  # a bare path is short for {path: …}
@@ -175,6 +177,7 @@ def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) ->
 
 # -- a recipe to start from -----------------------------------------------------------------------------------
 
+_METHOD = "das"
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "model": {"path": "FacebookAI/roberta-base"},
     "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
@@ -203,7 +206,7 @@ def commented_recipe() -> str:
         _training(),
         _choice("optimizer"),
         _group("evaluation", Evaluation),
-        _group("run", Run),
+        _group("run", RunSettings),
     ]
     return "\n".join(parts)
 
@@ -245,8 +248,7 @@ def _methods() -> str:
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
         wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
         lines += [line.replace("\u00a0", " ") for line in wrapped]
-    default = "das" if "das" in REGISTRY else "sequential"
-    return "\n".join([*lines, f"method: {default}"]) + "\n"
+    return "\n".join([*lines, f"method: {_METHOD}"]) + "\n"
 
 
 def _training() -> str:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe, load
-from everlearn.data.corpus import check_corpus
+from everlearn.data.documents import check_corpus
 from everlearn.errors import EverlearnError, ModelError, RunError
 from everlearn.evaluation import Task, make_task
 from everlearn.learner import ContinualLearner

@@ -36,12 +36,12 @@ from transformers import TrainerCallback
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage
-from everlearn.methods.engine.gradients import Gradients
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
-from everlearn.methods.engine.sharding import local, shard_like
 from everlearn.methods.engine.transforms import Transforms
+from everlearn.methods.gradients import Gradients
 from everlearn.model.objectives import Outputs
+from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
 
 EXCLUSIVE = {
