@@ -15,13 +15,13 @@ from typing import Any
 import make
 import numpy as np
 import torch
-from everlearn.objectives import make_objective
 from muon import MuonBeside, matrices
 from transformers import AutoTokenizer
 
 from everlearn.data import Domain, PackedBlocks, prepare
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.files import write_json
+from everlearn.model.objectives import make_objective
 
 ROWS, SIZE = 8, 256
 TRIED: tuple[tuple[str, float, float | None], ...] = (

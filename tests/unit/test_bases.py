@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from everlearn.loading import load_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoTokenizer
 
 import tiny
-from everlearn import recipe as recipes
+from everlearn.config import recipe as recipes
 from everlearn.files import digest, read_json
+from everlearn.model.loading import load_weights
 from everlearn.suites.pretraining import train_tokenizer
 
 BASES = Path(__file__).parents[2] / "benchmarks" / "bases"

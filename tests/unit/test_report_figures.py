@@ -159,6 +159,12 @@ def test_a_small_table_has_its_numbers_and_a_big_one_is_a_picture():
     assert "The numbers are elsewhere." in big
 
 
+def test_one_wild_column_does_not_make_the_others_pale():
+    rows = [("r", [Shade(0.1 * (j % 10)) for j in range(500)] + [Shade(100.0)])]
+    svg = one("heat", Heat("t", "run", [str(j) for j in range(501)], rows))
+    assert "The strongest colour is a change of 0.900 or more." in svg
+
+
 def test_a_picture_grows_with_its_cells_and_stays_small():
     # Half a byte a cell at most, and a third more as text; names and marks are bounded by the size on paper.
     assert len(one("heat", shades(237, 236))) < 0.7 * 237 * 236 + 20_000

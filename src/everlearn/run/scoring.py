@@ -82,10 +82,13 @@ class Scorer:
             self.run.prepared(name)
 
     def check_end_tasks(self) -> None:
-        """Raise ``DataError`` for an end task that cannot be read, unless it was measured long ago."""
+        """Raise ``DataError`` for an end task that cannot be read, unless it was measured long ago, and ``ModelError``
+        for one that the model cannot be asked."""
         for config in self.recipe.end_tasks:
             if not task_path(self.cells, 0, config.name).is_file():
-                make_task(config).check()
+                task = make_task(config)
+                task.check_model(self.learner.setting().kind)
+                task.check()
 
     def _set(self, name: str) -> Path:
         return self.folder.sets / f"{name}.safetensors"
