@@ -121,7 +121,7 @@ class Workbench:
     def share_base(self, folder: RunFolder) -> None:
         """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
         for part in (self.base.row(0), self.base.sets):
-            for file in part.iterdir():
+            for file in filter(Path.is_file, part.rglob("*")):
                 place = folder.path / file.relative_to(self.base.path)
                 if not file.name.startswith(("_", files.PARTIAL)) and not place.is_file():
                     place.parent.mkdir(parents=True, exist_ok=True)

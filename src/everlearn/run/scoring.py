@@ -87,7 +87,7 @@ class Scorer:
         for config in self.recipe.end_tasks:
             if not task_path(self.cells, 0, config.name).is_file():
                 task = make_task(config)
-                task.check_model(self.learner.setting().kind)
+                task.check_model(self.run.setting().kind)
                 task.check()
 
     def _set(self, name: str) -> Path:
