@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import tiny
-from everlearn.benchmarking import Published, Settings
-from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError
+from everlearn.suites import Published, Settings, Suite
+from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 DOMAINS = ("a", "b", "c")
 STEPS = 2
@@ -23,12 +23,14 @@ def _lines(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-class TinySuite:
+class TinySuite(Suite):
     """Random models, nonsense text; `folder` holds everything."""
 
     name = "tiny"
     orders: Mapping[int, Sequence[str]] = {0: DOMAINS, 1: ("c", "a", "b")}
     published = Published("a paper", ("F1", "accuracy"), {"sequential": (50.0, None)}, "Invented.")
+    groups = GROUPS
+    paper_names = PAPER_NAMES
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,29 +66,27 @@ class TinySuite:
         seed: int,
         name: str,
         folder: Path,
-    ) -> Recipe:
+    ) -> dict[str, Any]:
         names = self.orders[order] if isinstance(order, int) else order
         if any(each not in DOMAINS for each in names):
             raise RecipeError("no such domain")
         steps = settings.steps or STEPS
-        return parse(
-            {
-                "model": settings.model or str(self.model),
-                "domains": [self.corpus(each) for each in names],
-                "general": self.corpus("general"),
-                "end_tasks": [self.task(each) for each in names],
-                "method": method,
-                "data": {"block_size": 32, "cache": str(self.folder / "cache")},
-                "train": {
-                    "max_steps": steps,
-                    "warmup_steps": 1,
-                    "per_device_train_batch_size": 2,
-                    "learning_rate": 1e-3,
-                    "logging_steps": 1,
-                    "save_steps": 1,
-                    **settings.train,
-                },
-                "evaluation": {"blocks": 4, "batch_size": 4, "end_task_seeds": 2},
-                "run": {"name": name, "seed": seed, "folder": str(folder), "notes": ["Invented text."]},
-            }
-        )
+        return {
+            "model": settings.model or str(self.model),
+            "domains": [self.corpus(each) for each in names],
+            "general": self.corpus("general"),
+            "end_tasks": [self.task(each) for each in names],
+            "method": method,
+            "data": {"block_size": 32, "cache": str(self.folder / "cache")},
+            "train": {
+                "max_steps": steps,
+                "warmup_steps": 1,
+                "per_device_train_batch_size": 2,
+                "learning_rate": 1e-3,
+                "logging_steps": 1,
+                "save_steps": 1,
+                **settings.train,
+            },
+            "evaluation": {"blocks": 4, "batch_size": 4, "end_task_seeds": 2},
+            "run": {"name": name, "seed": seed, "folder": str(folder), "notes": ["Invented text."]},
+        }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,21 @@ def test_names_are_sorted_and_complete() -> None:
 @pytest.mark.parametrize("name", sorted(everlearn.__all__))
 def test_every_name_can_be_imported(name: str) -> None:
     assert getattr(everlearn, name) is not None
+
+
+def test_every_method_of_the_readme_is_there() -> None:
+    """By its class, under the name that its file gives it."""
+    from everlearn.methods import REGISTRY
+
+    table = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").split("\n## Methods\n", 1)[1]
+    listed = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)
+    assert len(listed) > 10
+    assert [name for name in listed if name not in REGISTRY] == []
+    for name in listed:
+        cls = REGISTRY[name]
+        assert getattr(everlearn, cls.__name__) is cls, name
+        assert cls.__name__ in everlearn.__all__
+    assert set(listed) == set(REGISTRY), "the README lists every method"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

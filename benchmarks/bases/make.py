@@ -41,17 +41,18 @@ from transformers import (
 )
 
 from everlearn import files
-from everlearn import recipe as recipes
+from everlearn.config import recipe as recipes
 from everlearn.data import Domain, PackedBlocks
 from everlearn.data import prepare as prepare_data
 from everlearn.data.prepare import Prepared
 from everlearn.data.readers import read_rows, resolve_files
-from everlearn.evaluation.cells import LossCell
+from everlearn.evaluation.cell import text_cell
+from everlearn.evaluation.metrics import METRICS
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.learner import ContinualLearner
-from everlearn.loading import load_weights, quiet
-from everlearn.objectives import make_objective
-from everlearn.progress import Reporter
+from everlearn.model.loading import load_weights, quiet
+from everlearn.model.objectives import make_objective
+from everlearn.run.progress import Reporter
 from everlearn.seeding import seeded
 from everlearn.suites.pretraining import start_model, train_tokenizer
 
@@ -345,9 +346,9 @@ def measure(folder: Path, base: Base, data: Path) -> dict[str, Any]:
             options = {} if probability is None else {"mask_probability": probability}
             objective = make_objective(recipe.objective, model, tokenizer, **options)
             losses = block_losses(model, blocks, objective, batch_size=16)
-            cell = LossCell(losses.nats, losses.items, made.bytes_per_token)
+            cell = text_cell(losses.nats, losses.items, made.bytes_per_token)
             label = objective.name if probability is None else f"{objective.name} {probability}"
-            row[label] = {"loss": round(cell.loss, 4), "bits_per_byte": round(cell.bits_per_byte, 4)}
+            row[label] = {key: round(METRICS[key].score(cell), 4) for key in ("loss", "bits_per_byte")}
         found[source] = row
     return found
 

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 from everlearn.data import Domain, PackedBlocks, prepare
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.files import write_json
-from everlearn.objectives import make_objective
+from everlearn.model.objectives import make_objective
 
 ROWS, SIZE = 8, 256
 TRIED: tuple[tuple[str, float, float | None], ...] = (

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from everlearn.config.recipe import parse
 from everlearn.files import write_json
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
@@ -33,7 +34,7 @@ def run(**options: Any) -> Any:
     """A run in a temporary folder; its results."""
     with tempfile.TemporaryDirectory() as folder:
         made = recipe(DOMAINS, folder=f"{folder}/run", method="sequential", **(COMMON | options))
-        return ContinualLearner(made).run()
+        return ContinualLearner(parse(made)).run()
 
 
 def main() -> None:

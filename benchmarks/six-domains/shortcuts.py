@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everlearn.benchmarking import CellResult, Entry, Grid, find_suite, load_results, load_settings, resolve
+from everlearn.benchmarking import CellResult, Entry, Grid, load_results, load_settings
+from everlearn.benchmarking.entries import entry_of
 from everlearn.benchmarking.summary import Line, summarise
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
 from everlearn.model.loading import quiet
 from everlearn.report.formatting import fixed
 from everlearn.run.progress import Terminal
+from everlearn.suites import find_suite
 
 HERE = Path(__file__).resolve().parent
 CELLS = HERE / "shortcuts"
@@ -44,7 +46,7 @@ COLUMNS = {
 
 def entry(form: str) -> Entry:
     """The row of a form: the method `das` under a name of its own, so that all forms share results, runs and base."""
-    return replace(resolve(["das"])[0], name=f"das_{form.replace(',', '').replace(' ', '_')}", title=form)
+    return replace(entry_of("das"), name=f"das_{form.replace(',', '').replace(' ', '_')}", title=form)
 
 
 def row(name: str, line: Line, exact: bool) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from everlearn.version import __version__
+
 if TYPE_CHECKING:
     from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
@@ -15,16 +17,24 @@ if TYPE_CHECKING:
     from everlearn.errors import EverlearnError
     from everlearn.evaluation.results import Results
     from everlearn.learner import ContinualLearner
+    from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.distillation.kd import KD
+    from everlearn.methods.gates.bcl import BCL
+    from everlearn.methods.gates.classic import CLASSIC
+    from everlearn.methods.gates.cpt import CPT
+    from everlearn.methods.gates.hat import HAT
+    from everlearn.methods.gates.hat_adapter import HATAdapter
+    from everlearn.methods.growth.elle import ELLE
     from everlearn.methods.masks.das import DAS
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
+    from everlearn.methods.prompts.dap_prompt import DAPPrompt
+    from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
     from everlearn.protecting import protect
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "everlearn.data.corpus": ("Corpus", "Domain"),
@@ -38,6 +48,16 @@ _WHERE = {
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
     "everlearn.methods.rehearsal.replay": ("Replay",),
+    "everlearn.methods.adapters.adapter": ("Adapter",),
+    "everlearn.methods.distillation.kd": ("KD",),
+    "everlearn.methods.growth.elle": ("ELLE",),
+    "everlearn.methods.rehearsal.derpp": ("DERpp",),
+    "everlearn.methods.gates.cpt": ("CPT",),
+    "everlearn.methods.gates.hat_adapter": ("HATAdapter",),
+    "everlearn.methods.gates.bcl": ("BCL",),
+    "everlearn.methods.gates.classic": ("CLASSIC",),
+    "everlearn.methods.gates.hat": ("HAT",),
+    "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -45,14 +65,24 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "BCL",
+    "CLASSIC",
+    "CPT",
     "DAS",
+    "ELLE",
     "EWC",
+    "HAT",
+    "KD",
     "MIGU",
+    "Adapter",
     "ContinualLearner",
     "Corpus",
+    "DAPPrompt",
+    "DERpp",
     "Domain",
     "EndTask",
     "EverlearnError",
+    "HATAdapter",
     "IncLoRA",
     "Mask",
     "Memory",

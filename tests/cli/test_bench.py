@@ -11,10 +11,11 @@ import pytest
 from cli_project import Project
 
 from bench_suite import TinySuite
-from everlearn.benchmarking import SUITES, Grid
+from everlearn.benchmarking import Grid
 from everlearn.cli.common import check_place
 from everlearn.errors import RecipeError
 from everlearn.files import write_text
+from everlearn.suites import SUITES
 
 
 @pytest.fixture

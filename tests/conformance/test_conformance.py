@@ -6,6 +6,7 @@ in one of the tables below; everything else is read from what it declares.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 import stages
@@ -22,6 +24,7 @@ from everlearn.config.arguments import training_arguments
 from everlearn.data import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, Stage, build
+from everlearn.methods.engine.attachment import Attachment
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.run.trainer import StageTrainer, load_memories, save_memories
 from everlearn.seeding import set_all
@@ -46,6 +49,8 @@ Adam divides noise by noise where a gradient is zero; a larger epsilon keeps tha
 
 ALL = REGISTRY | OTHERS
 METHODS = sorted(ALL)
+ADAM = ("exp_avg", "exp_avg_sq", "step")
+"""What AdamW holds for every parameter anyway."""
 OBJECTIVES = sorted(stages.ARCHITECTURE)
 matrix = pytest.mark.parametrize("objective", OBJECTIVES)
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -218,8 +223,12 @@ def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> No
         def measure(protection: Protection, _: dict[str, Tensor], stage=stage, known=known, seen=seen, was=was) -> None:
             protection.before_update()
             own = {p.untyped_storage().data_ptr() for p in stage.model.parameters()}
-            state = (vars(method), protection._before, protection._masks, protection._local)
-            seen.append(sum(size for place, size in dict(_storages(state)).items() if place not in own))
+            beside = [part for part in stage.model.modules() if isinstance(part, Attachment)]
+            state = (method, protection, *(vars(module) for part in beside for module in part.modules()))
+            optimizer = stage.optimizer.state.values()
+            more = [{key: value for key, value in each.items() if key not in ADAM} for each in optimizer]
+            found = dict(_storages((state, more)))
+            seen.append(sum(size for place, size in found.items() if place not in own))
             new = [p for p in stage.model.parameters() if p.requires_grad and id(p) not in known]
             if method.grows:  # a larger model instead: none of its parameters is an old one
                 assert 0 < sum(p.numel() for p in stage.model.parameters()) - was <= declared.parameters
@@ -251,7 +260,7 @@ def test_a_method_is_described(name: str) -> None:
 
 
 def _storages(value: Any) -> Iterator[tuple[int, int]]:
-    """Address and bytes of every array that can be reached, each storage by one address."""
+    """Address and bytes of every array that can be reached, each storage by one address; copies of models included."""
     if isinstance(value, Tensor):
         storage = value.untyped_storage()
         yield storage.data_ptr(), storage.nbytes()
@@ -263,5 +272,11 @@ def _storages(value: Any) -> Iterator[tuple[int, int]]:
     elif isinstance(value, list | tuple | set):
         for item in value:
             yield from _storages(item)
-    elif not isinstance(value, nn.Module | Method | Stage) and type(value).__module__.startswith("everlearn."):
-        yield from _storages(vars(value))
+    elif isinstance(value, nn.Module):  # a teacher, a copy
+        for tensor in (*value.parameters(), *value.buffers()):
+            yield from _storages(tensor)
+    elif isinstance(value, types.FunctionType):
+        for cell in value.__closure__ or ():
+            yield from _storages(cell.cell_contents)
+    elif not isinstance(value, Stage | Optimizer) and type(value).__module__.startswith(("everlearn.", "methods_of")):
+        yield from _storages({key: item for key, item in vars(value).items() if key not in ("_model", "stage")})

@@ -89,7 +89,8 @@ def test_a_carried_optimizer_goes_on_where_the_domain_before_stopped(
 
     def look(self: StageTrainer, *args: Any, **options: Any) -> Any:
         if self.stage.index == 2 and not seen:
-            seen.append((self.optimizer_state()[0], self.stage.learning_rate))
+            state = {name: value.clone() for name, value in self.optimizer_state()[0].items()}
+            seen.append((state, self.stage.learning_rate))
         return training_step(self, *args, **options)
 
     monkeypatch.setattr(StageTrainer, "training_step", look)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from small_runs import Killer, assert_same, elsewhere, kill_and_resume, recipe
 
 from everlearn.learner import ContinualLearner
+from methods_of_other_kinds import registered
 
 pytestmark = pytest.mark.usefixtures("no_report")
 MOMENTS = ["step 1.3", "checkpoint 1.4", "end", "loss first", "scored 1", "seal 2"]
@@ -31,8 +33,18 @@ CASES = {
     "dap_prompt": ("roberta", {"name": "dap_prompt", "n_tokens": 4}, {}),
     "classic": ("roberta", "classic", {}),
     "elle": ("roberta", {"name": "elle", "recovery": 1.0, "share": 0.3, "capacity": 16}, {}),
+    "agem, recadam, mixout": ("roberta", ["agem", "recadam", "mixout"], {}),
+    "schedule and weights": ("gpt2", ["infinite_schedule", "trimmed_start", "checkpoint_average"], {}),
+    "carried": ("roberta", REPLAY, {"optimizer": "carry"}),
     "das and replay": ("roberta", [DAS, REPLAY], {"each": STREAMED}),
 }
+
+
+@pytest.fixture(autouse=True)
+def known() -> Iterator[None]:
+    """The methods that only the tests have are known by name."""
+    with registered():
+        yield
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -12,7 +12,7 @@ from torch import nn
 from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Stage, register
-from everlearn.methods.engine.gradients import Gradients
+from everlearn.methods.gradients import Gradients
 from everlearn.seeding import seed_for
 
 

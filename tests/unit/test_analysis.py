@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from everlearn.analysis.maps import chance, kind_of_site, saturation, settings_of
+from everlearn.analysis.maps import chance, kind_of_site, saturation
 from everlearn.analysis.page import tables, to_json, write_analysis
 from everlearn.analysis.similarity import compare_maps
-from everlearn.config.recipe import Recipe, parse
+from everlearn.methods import Memory, build
 
 HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
 MAPS = {
@@ -55,13 +55,22 @@ def test_maps_that_do_not_accumulate_are_each_beside_one_random_map() -> None:
     assert [table.header[0] for table in tables(found, None)] == ["While learning", "While learning"]
 
 
-def test_settings_come_from_the_method() -> None:
-    def recipe(method: Any) -> Recipe:
-        return parse({"model": "m", "domains": [{"name": "a", "path": "a.txt"}], "method": method})
+@pytest.mark.parametrize(
+    ("spec", "how"),
+    [("das", ("tanh_abs", True)), ({"name": "das", "normalise": "rank"}, ("rank", True)), ("dga", ("tanh_abs", False))],
+)
+def test_settings_come_from_the_method(spec: Any, how: tuple[str, bool]) -> None:
+    method, maps = build(spec), {"layers.0.ffn.neurons": torch.rand(4)}
+    assert method.importance() is None
+    method.load_memory(Memory({f"{kind}/{name}": x for kind in ("general", "accumulated") for name, x in maps.items()}))
+    found = method.importance()
+    assert found is not None
+    assert (found.normalise, found.grows) == how
+    assert found.general == found.accumulated == maps
 
-    assert settings_of(recipe(["das", "replay"])) == ("tanh_abs", True)
-    assert settings_of(recipe({"name": "das", "normalise": "rank"})) == ("rank", True)
-    assert settings_of(recipe("dga")) == ("tanh_abs", False)
+
+def test_most_methods_measure_no_importance() -> None:
+    assert build("replay").importance() is None
 
 
 def test_kinds_have_one_number() -> None:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import tiny
-from everlearn.benchmarking import CellResult, Published, State, summarise
+from everlearn.benchmarking import CellResult, State, summarise
 from everlearn.benchmarking.page import Sheet, status_table
 from everlearn.benchmarking.summary import differences, numbers
 from everlearn.errors import RunError
@@ -22,11 +22,15 @@ from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.files import write_json
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
+from everlearn.suites import Published
+from everlearn.suites import Suite as BaseSuite
+from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES
 
 SETTINGS = {"steps": 2, "model": "tiny 0123", "corpora": {"a": ["1"]}}
 
 
-class Suite:
+class Suite(BaseSuite):
+    groups, paper_names = GROUPS, PAPER_NAMES
     name = "tiny"
     orders: ClassVar = {0: ("a", "b", "c"), 1: ("c", "a", "b")}
     published = Published("a paper", ("F1", "accuracy"), {"sequential": (50.0, None), "hat": (40.0, 41.0)}, "Invented.")
@@ -299,6 +303,7 @@ def test_the_page_stands_alone_and_names_are_text() -> None:
     assert "<i>&" not in page
     assert "0: a → b → c; 1: c → a → b" in page
     assert page == sheet().page()
+    assert page.index('aria-label="Learning against forgetting') < page.index("<dl class=")
 
 
 def test_other_formats() -> None:

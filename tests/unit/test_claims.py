@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult, Scores
+from everlearn.benchmarking.cells import CellResult, TaskScores
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.benchmarking.crossed import crossed_mean, holm
@@ -21,7 +21,11 @@ from everlearn.benchmarking.entries import resolve
 from everlearn.benchmarking.pairing import aligned
 from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
-from everlearn.suites.six_domains.claims import CLAIMS, Claim, Question
+from everlearn.suites import find_suite
+from everlearn.suites.claims import Claim, ClaimQuestion
+from everlearn.suites.six_domains.claims import CLAIMS
+
+SIX = find_suite("six-domains")
 
 ORDERS = {0: ["a", "b", "c", "d"], 1: ["c", "d", "a", "b"]}
 
@@ -43,7 +47,7 @@ def cell(
         learnt = final + (lost if task != domains[-1] else 0.0)
         values = {"base": base, "learnt": learnt, "final": final}
         tasks[task] = {
-            moment: Scores(accuracy=[value / 2, value / 2], macro_f1=[value], f1=[value - 0.01, value + 0.01])
+            moment: TaskScores(accuracy=[value / 2, value / 2], macro_f1=[value], f1=[value - 0.01, value + 0.01])
             for moment, value in values.items()
         }
         bits[task] = {"base": 3.0, "learnt": 2.0 - final, "final": 2.0 - final + lost * (task != domains[-1])}
@@ -66,7 +70,7 @@ def grid(gains: Mapping[int, list[float]]) -> list[CellResult]:
     return found
 
 
-DAS_ABOVE = Question("das", "ewc", "f1", "above")
+DAS_ABOVE = ClaimQuestion("das", "ewc", "f1", "above")
 
 
 def test_a_difference_as_worked_out_by_hand() -> None:
@@ -95,8 +99,8 @@ def test_a_difference_as_worked_out_by_hand() -> None:
     low, high = found.interval() or (0.0, 0.0)
     assert found.p_value(low) == pytest.approx(0.05) == found.p_value(high)
     assert (answer.difference.low, answer.difference.high) == pytest.approx((low / 100, high / 100))
-    assert ask(cells, Question("ewc", "das", "f1", "above")).verdict == FAILS
-    assert ask(cells, Question("das", "ewc", "f1", "below")).verdict == FAILS
+    assert ask(cells, ClaimQuestion("ewc", "das", "f1", "above")).verdict == FAILS
+    assert ask(cells, ClaimQuestion("das", "ewc", "f1", "below")).verdict == FAILS
 
 
 @pytest.mark.parametrize("number", ["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt",
@@ -112,8 +116,8 @@ def test_parts_average_to_the_numbers_of_the_table(number: str) -> None:
 
 
 def test_the_verdict_rule_at_its_edges() -> None:
-    above, below = Question("das", None, "f1", "above"), Question("das", None, "f1", "below", 0.01)
-    within = Question("das", None, "f1", "within", 0.01)
+    above, below = ClaimQuestion("das", None, "f1", "above"), ClaimQuestion("das", None, "f1", "below", 0.01)
+    within = ClaimQuestion("das", None, "f1", "within", 0.01)
     cases = [
         (above, (0.001, 0.1), HOLDS), (above, (0.0, 0.1), OPEN), (above, (-0.1, 0.0), OPEN),
         (above, (-0.1, -0.001), FAILS), (above, None, OPEN),
@@ -135,7 +139,7 @@ def test_interval_and_p_value_say_the_same() -> None:
     for centre in np.linspace(-0.03, 0.03, 25):
         gains = {seed: list(centre + 0.004 * rng.standard_normal(4)) for seed in range(3)}
         for relation, bar in (("above", 0.0), ("below", 0.01), ("within", 0.01)):
-            found = ask(grid(gains), Question("das", "ewc", "f1", relation, bar))
+            found = ask(grid(gains), ClaimQuestion("das", "ewc", "f1", relation, bar))
             assert found.p_value is not None
             assert (found.verdict != OPEN) == (found.p_value < 0.05)
             seen.add((relation, found.verdict))
@@ -158,10 +162,10 @@ def test_false_findings_are_rare_whatever_is_noisy() -> None:
 def test_numbers_without_spread() -> None:
     """HAT's scores may be bit for bit the same in the end: forgetting is exactly 0, and known to be."""
     cells = [cell("hat", [0.6] * 4, seed=seed) for seed in range(3)]
-    found = ask(cells, Question("hat", None, "f1_forgetting", "below", 0.01))
+    found = ask(cells, ClaimQuestion("hat", None, "f1_forgetting", "below", 0.01))
     assert (found.difference.value, found.difference.low, found.difference.high) == (0, 0, 0)
     assert (found.verdict, found.p_value) == (HOLDS, 0)
-    zero = ask(cells, Question("hat", None, "f1_forgetting", "above"))
+    zero = ask(cells, ClaimQuestion("hat", None, "f1_forgetting", "above"))
     assert (zero.verdict, zero.p_value) == (OPEN, 1)
     shifted = [cell("das", [0.6 + 0.1] * 4, seed=seed) for seed in range(3)] + [
         cell("ewc", [0.6] * 4, seed=seed) for seed in range(3)
@@ -183,7 +187,9 @@ def test_few_runs_and_gaps() -> None:
     assert two.p_value < 0.05
     assert two.verdict == OPEN
     pooled = [cell("pool", [0.6] * 4, order=None), cell("das", [0.7] * 4)]
-    assert ask(pooled, Question("das", "pool", "f1_forgetting", "below")).verdict == MISSING  # Pool has no such rate
+    assert (
+        ask(pooled, ClaimQuestion("das", "pool", "f1_forgetting", "below")).verdict == MISSING
+    )  # Pool has no such rate
 
 
 def test_what_has_no_order_or_no_seed_is_paired_all_the_same() -> None:
@@ -222,7 +228,7 @@ def test_holm() -> None:
 
 def test_a_claim_of_several_comparisons() -> None:
     def against(*names: str) -> Claim:
-        return Claim("Best.", tuple(Question("das", name, "f1", "above") for name in names))
+        return Claim("Best.", tuple(ClaimQuestion("das", name, "f1", "above") for name in names))
 
     rng = np.random.default_rng(0)
     cells = []
@@ -250,7 +256,7 @@ def test_a_claim_of_several_comparisons() -> None:
     assert (found.findings[0].adjusted or 0) > 0.05
     assert found.verdict == OPEN
     # Bits per byte are shown and do not count.
-    both = Claim("Less.", (DAS_ABOVE, Question("das", "ewc", "bits", "above")))
+    both = Claim("Less.", (DAS_ABOVE, ClaimQuestion("das", "ewc", "bits", "above")))
     (bits,) = judge(cells, [both])
     assert [finding.verdict for finding in bits.findings] == [HOLDS, FAILS]
     assert bits.verdict == HOLDS
@@ -258,7 +264,7 @@ def test_a_claim_of_several_comparisons() -> None:
 
 def test_the_claims_name_entries_that_there_are() -> None:
     names = {name for claim in CLAIMS for asked in claim.questions for name in (asked.entry, asked.other) if name}
-    assert {entry.name for entry in resolve(sorted(names))} == names
+    assert {entry.name for entry in resolve(sorted(names), SIX)} == names
     questions = [asked for claim in CLAIMS for asked in claim.questions]
     assert len(questions) == len(set(questions))
     assert all(asked.bar > 0 for asked in questions if asked.relation == "within")
@@ -266,7 +272,7 @@ def test_the_claims_name_entries_that_there_are() -> None:
 
 
 def test_an_empty_grid_makes_an_honest_page(tmp_path: Path) -> None:
-    judged = write_claims(tmp_path / "absent", tmp_path / "claims.md")
+    judged = write_claims(SIX, tmp_path / "absent", tmp_path / "claims.md")
     assert {each.verdict for each in judged} == {MISSING}
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
     assert "**Nothing is measured yet**" in text
@@ -282,7 +288,7 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
     cells = [each.model_copy(update={"title": "E|W*C <b>"}) if each.entry == "ewc" else each for each in cells]
     for each in cells:
         files.write_json(results / f"{each.name}.json", each.model_dump(mode="json"))
-    write_claims(results, tmp_path / "claims.md")
+    write_claims(SIX, results, tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith("| DAS &gt; E"))
     cells_of = [part.strip() for part in re.split(r"(?<!\\)\|", row)[1:-1]]
@@ -301,10 +307,10 @@ def test_the_page_of_a_small_grid(tmp_path: Path) -> None:
         elif widths:
             assert len(widths) == 1
             widths = set()
-    assert page("x", "y", judge(cells), cells) == page("x", "y", judge(cells), cells)
+    assert page(SIX, "x", "y", judge(cells, CLAIMS), cells) == page(SIX, "x", "y", judge(cells, CLAIMS), cells)
     files.write_json(results / "bad.json", {"suite": "six-domains"})
     with pytest.raises(RunError, match="no cell of a grid"):
-        write_claims(results, tmp_path / "claims.md")
+        write_claims(SIX, results, tmp_path / "claims.md")
 
 
 def test_an_end_task_that_runs_answer_with_one_label_is_named() -> None:
@@ -324,11 +330,13 @@ def test_an_end_task_that_runs_answer_with_one_label_is_named() -> None:
 
 def test_questions_in_words() -> None:
     titles = {"das": "DAS", "hat": "HAT"}
-    assert question(Question("das", "hat", "f1", "above"), titles) == "DAS > HAT: F1"
-    assert question(Question("hat", "das", "bits_learnt", "below"), titles) == "HAT < DAS: bits per byte learnt"
-    assert question(Question("das", "hat", "accuracy", "within", 0.01), titles) == "DAS = HAT ± 1 point: accuracy"
-    assert question(Question("hat", None, "f1_forgetting", "below", 0.02), titles) == "HAT: F1 forgetting < 2 points"
-    assert question(Question("das", None, "f1_forgetting", "below"), titles) == "DAS: F1 forgetting < 0"
+    assert question(ClaimQuestion("das", "hat", "f1", "above"), titles) == "DAS > HAT: F1"
+    assert question(ClaimQuestion("hat", "das", "bits_learnt", "below"), titles) == "HAT < DAS: bits per byte learnt"
+    assert question(ClaimQuestion("das", "hat", "accuracy", "within", 0.01), titles) == "DAS = HAT ± 1 point: accuracy"
+    assert (
+        question(ClaimQuestion("hat", None, "f1_forgetting", "below", 0.02), titles) == "HAT: F1 forgetting < 2 points"
+    )
+    assert question(ClaimQuestion("das", None, "f1_forgetting", "below"), titles) == "DAS: F1 forgetting < 0"
 
 
 def test_effect_of_the_order() -> None:
@@ -347,21 +355,20 @@ def test_effect_of_the_order() -> None:
     assert [at.text for at in ewc] == ["50.00", "–", "–", "–"]
     assert "One order only" not in table.caption
     assert "One order only so far (0)" in order_table(cells[:2], "f1", "average").caption
-    assert effect_tables([cell("pool", [0.5] * 4, order=None)]) == []
+    assert effect_tables([cell("pool", [0.5] * 4, order=None)], SIX) == []
 
 
 def test_entries_stand_in_the_order_of_the_main_table() -> None:
     names = ["das", "das_random", "ewc", "kd", "sequential", "migu", "dap_adapter"]
     cells = [cell(name, [0.6] * 4, seed=seed, title=name) for name in sorted(names) for seed in (0, 1)]
     wanted = ["dap_adapter", "sequential", "kd", "ewc", "das", "das_random", "migu"]
-    tables = effect_tables(cells)
+    tables = effect_tables(cells, SIX)
     assert len(tables) == 3
     for table in tables:
         assert [name for name, _ in table.rows] == wanted
-    from everlearn.benchmarking import find_suite
     from everlearn.benchmarking.page import Sheet
 
-    assert [line.entry for line in Sheet(find_suite("six-domains"), cells).lines] == wanted
+    assert [line.entry for line in Sheet(SIX, cells).lines] == wanted
 
 
 def test_first_two_domains_against_the_last_two() -> None:
@@ -376,7 +383,7 @@ def test_first_two_domains_against_the_last_two() -> None:
     # Order 1 begins with c, d: (1.22 + 1.12) / 2 at the end; 3 − that over the base; 0.02 more bits since: worse.
     assert [at.text for at in turned] == ["1.1700", "1.3600", "+1.8300", "+1.6400", "−0.0200", "−0.0100"]
     bare = [each.model_copy(update={"tasks": {}}) for each in cells]
-    assert [table.title for table in effect_tables(bare)] == [
+    assert [table.title for table in effect_tables(bare, SIX)] == [
         "Effect of the order: bits per byte at the end",
         "Effect of the order: bits per byte forgotten",
         "First two against last two domains (bits per byte)",

@@ -17,15 +17,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from everlearn.data.corpus import (
-    Corpus,
-    Document,
-    Domain,
-    check_corpus,
-    corpus_fingerprint,
-    is_held_out,
-    read_documents,
-)
+from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
+from everlearn.data.documents import check_corpus, corpus_fingerprint, read_documents
 from everlearn.errors import DataError
 
 TEXTS = ['First, with "quotes"\nand a second line', "zweiter Text: äöü 漢字", "third\twith a tab", "fourth", "fifth 😀"]

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 import tiny
 from everlearn.errors import DataError
 from everlearn.suites.docs import DOMAINS, GENERAL, base_path, build, cache_folder, corpus, documents, reading, tasks
-from everlearn.suites.docs.corpus import Doc
+from everlearn.suites.docs.document import Doc
 from everlearn.suites.docs.tokenizer import train_tokenizer
 
 

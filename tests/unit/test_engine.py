@@ -18,8 +18,8 @@ from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.methods.engine.attachment import attached
-from everlearn.methods.engine.gradients import Gradients
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.gradients import Gradients
 from everlearn.model import objectives
 from methods_of_other_kinds import OTHERS, registered
 

@@ -77,7 +77,7 @@ def test_results_of_an_earlier_version_are_read_and_shown(tmp_path):
     old.save(tmp_path / "results.json")
     assert Results.load(tmp_path) == old
     assert (tmp_path / "results.json").stat().st_size < (RUN / "results.json").stat().st_size
-    shown = compare([RUN]).matrix(0, "accuracy")
+    shown = compare([RUN]).matrices("accuracy")[0]
     for row, values in enumerate(RAW["matrices"]["accuracy"]["values"]):
         assert [shown.cell(row, column).value for column in shown.columns] == values
 

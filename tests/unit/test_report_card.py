@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
+from everlearn.methods import build, names
 from everlearn.report import model_card
 from everlearn.report.formatting import again
 from everlearn.report.runs import clean
@@ -69,7 +70,10 @@ def test_the_body(results):
 def test_it_says_when_the_folder_is_not_what_was_measured(results, method, told):
     name = method if isinstance(method, str) else method["name"]
     options = {} if isinstance(method, str) else {key: value for key, value in method.items() if key != "name"}
-    card = model_card(results | {"methods": [{"name": name, "title": name, "paper": "", "options": options}]})
+    used = {"name": name, "title": name, "paper": "", "options": options}
+    if name in names():  # as a run's results say it; those of an older version, or of another program, say nothing
+        used["as_saved"] = build({"name": name, **options}).tested_as_saved
+    card = model_card(results | {"methods": [used]})
     assert ("not the model of the scores above" in card) == told
     assert ("ContinualLearner.open('runs/das').tested('torch')" in card) == told
 
@@ -86,7 +90,7 @@ def test_it_says_when_the_folder_is_not_what_was_measured(results, method, told)
     ],
 )
 def test_the_run_folder_is_named_without_a_path_of_this_machine(results, folder, shown):
-    method = {"name": "hat", "title": "HAT", "paper": "", "options": {}}
+    method = {"name": "hat", "title": "HAT", "paper": "", "options": {}, "as_saved": False}
     card = model_card(results | {"methods": [method]}, folder=folder)
     assert f"ContinualLearner.open({shown!r})" in card
     assert again(shown) in card

@@ -176,6 +176,14 @@ def test_seeds_of_one_recipe_are_one_line(tmp_path):
     assert "Sequential" in page(comparison)
 
 
+def test_of_runs_that_end_alike_the_one_that_keeps_general_text_is_named():
+    plain, das = results("plain", "Sequential", 0.3), results("das", "DAS", 0.3)
+    das["summary"]["bits_per_byte"]["general_drift"]["general"] = report_fixture.estimate(0.05, 0.01)
+    said = " ".join(verdict(of(plain, das)))
+    assert "cannot be told apart from DAS" in said
+    assert "Of these, DAS clearly kept more general knowledge." in said
+
+
 def test_other_options_or_settings_are_no_seed(tmp_path):
     runs = seeds(tmp_path, "das", "DAS", 0.06, (1, 2))
     other = results("das", "DAS", 0.08, seed=1) | {"seed": 1}

@@ -1,6 +1,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import report_fixture
@@ -127,6 +128,18 @@ def test_the_picture_of_one_run_is_what_each_domain_gained_and_kept(tmp_path):
     assert text.count('class="dot"') == 1 + len(report_fixture.DOMAINS)
 
 
+def test_models_without_a_stream_have_their_scores_and_no_verdict(tmp_path):
+    found = results("das", "DAS", 0.1) | {"domains": [], "general": ["a", "b"], "summary": {}, "run": "models"}
+    scores = [["gpt <1>", "a", 2.0, 1.9, 2.1], ["gpt <1>", "b", 1.0, None, None], ["gpt 2", "a", 1.5, 1.4, 1.6]]
+    table = {"higher_is_better": False, "unit": "bits/byte", "rows": ["gpt <1>", "gpt 2"], "columns": ["a", "b"]}
+    found["matrices"], found["methods"] = {"bits_per_byte": table | {"cells": scores}}, []
+    text = page(compare([write_run(tmp_path / "models", found | {"methods": [{"name": "x", "title": "M"}]}, steps=1)]))
+    assert "M holds 2 models that were measured; they are no stream" in text
+    assert '<th scope="row">gpt &lt;1&gt;</th>' in text
+    assert "better than gpt &lt;1&gt; by 0.500" in text
+    assert "base model:" not in text
+
+
 @pytest.mark.parametrize(("domains", "limit"), [(15, 300_000), (60, 300_000), (100, 400_000)])
 def test_a_page_of_many_domains_stays_light(tmp_path, domains, limit):
     names = [f"domain-{number:03d}" for number in range(domains)]
@@ -154,6 +167,17 @@ def test_ten_runs_are_one_picture_and_one_ranked_table(tmp_path):
     gained = comparison.measure("bits_per_byte", "gained")
     assert order == sorted(comparison.labels, key=lambda label: -gained.estimates[comparison.labels.index(label)].value)
     assert "<details><summary>Difference to Method 0</summary>" in text
+
+
+def test_the_figure_of_the_guide_is_on_the_page(runs, monkeypatch):
+    monkeypatch.setattr(registry, "FIGURES", dict(registry.FIGURES))
+    guide = (Path(__file__).parents[2] / "docs" / "add-a-figure.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1), {"__name__": "forward"})
+    text = page(compare(runs))
+    assert "<figcaption>Forward transfer: better before its own stage than in the base model" in text
+    sections = re.search(r"page of runs:(.*?)\n\*", guide, re.DOTALL).group(1)
+    named = set(re.findall(r"`([^`]*)`", " ".join(sections.split())))
+    assert named == {found.section for found in registry.FIGURES.values() if found.data is Comparison}
 
 
 def test_a_new_plot_is_one_function(runs, monkeypatch):

@@ -7,11 +7,12 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everlearn import suites
-from everlearn.config.recipe import load
+from everlearn.config.recipe import Recipe, load, parse
 from everlearn.data.endtask import read_end_task
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
@@ -57,6 +58,10 @@ def invented(tmp_path):
         for part in corpora.PARTS:
             packed(data / f"D0/{source}/{part}.jsonl.gz", [{"text": f"{source} {part} {i}"} for i in range(5)])
     return data
+
+
+def parsed(*args: Any, **options: Any) -> Recipe:
+    return parse(suite.recipe(*args, **options))
 
 
 def texts(path: Path) -> list[str]:
@@ -155,7 +160,7 @@ def test_orders():
 
 
 def test_a_recipe_of_proxies(invented):
-    made = suite.recipe(
+    made = parsed(
         2, invented, model="m", method=["sequential", {"name": "das"}], end_tasks=None, samples=7,
         budget_tokens=50_000, batch=8, accumulate=2, block_size=64, seed=5, train={"bf16": True},
     )  # fmt: skip
@@ -176,7 +181,7 @@ def test_a_recipe_of_own_text_needs_no_folder(tmp_path):
     for name in ("a.txt", "b.txt", "general.txt"):
         (tmp_path / name).write_text("text\n")
     own = {"acl": str(tmp_path / "a.txt"), "ai": {"path": str(tmp_path / "b.txt"), "validation": 0.2}}
-    made = suite.recipe(("ai", "acl"), model="m", corpora={**own, "general": tmp_path / "general.txt"}, end_tasks=None)
+    made = parsed(("ai", "acl"), model="m", corpora={**own, "general": tmp_path / "general.txt"}, end_tasks=None)
     assert [domain.held_out_share for domain in made.domains] == [0.2, 0.05]
     assert made.run.notes == ()
     assert made.train["max_steps"] == 2500
@@ -238,7 +243,7 @@ def test_shipped_recipes_load(name, monkeypatch):
 @pytest.mark.parametrize("name", ["das", "sequential"])
 def test_shipped_recipes_are_the_papers_setting(name, monkeypatch):
     monkeypatch.setenv(suite.VARIABLE, str(DATA))
-    made = suite.recipe(
+    made = parsed(
         0, DATA, model="FacebookAI/roberta-base", method=name, samples=10_000, train={"bf16": True},
         end_tasks=suite.EndTasks(aspect="released"), name=f"six-domains-{name}",
     )  # fmt: skip

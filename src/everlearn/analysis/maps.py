@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
-from everlearn.files import load_tensors
 from everlearn.importance import accumulate, normalise
 from everlearn.importance.scores import Normalisation
-from everlearn.methods.masks.das import DAS
+from everlearn.methods import REGISTRY
+from everlearn.methods.base import Method, UnitImportance
 from everlearn.run.folder import RunFolder
+from everlearn.run.trainer import MEMORY, load_memories
 from everlearn.seeding import seed_for
 
 Map = dict[str, Tensor]
@@ -25,48 +25,54 @@ _DRAWS = 20
 _UNITS = 1000
 
 
-def maps_of(run: RunFolder) -> dict[str, Map]:
-    """The accumulated importance after each stage, and before the first ("general"), of a run with soft masks.
+@dataclass(frozen=True)
+class Maps:
+    """What a run remembers of the importance of units.
 
-    Returns:
-        "general" (where it was measured) and each learnt domain's name, in order, to site name to [units] in [0, 1).
+    Attributes:
+        sites: "general" (where it was measured) and each learnt domain's name, in order, to site name to [units] in
+            [0, 1).
+        how: how the maps were normalised.
+        grows: whether they accumulate over the domains.
+    """
+
+    sites: dict[str, Map]
+    how: Normalisation
+    grows: bool
+
+
+def maps_of(run: RunFolder) -> Maps:
+    """The accumulated importance after each stage, and before the first ("general"), of a run that measures it.
 
     Raises:
         RunError: no domain is learnt yet, or no stage of the run remembers importance.
     """
-    found: dict[str, Map] = {}
-    for index, domain in enumerate(run.recipe().domains, 1):
-        for path in sorted(run.stage(index, domain.name).glob("memory/*.safetensors")):
-            kinds: dict[str, Map] = {"general": {}, "accumulated": {}}
-            for key, value in load_tensors(path).items():
-                kind, _, site = key.partition("/")
-                if kind in kinds:
-                    kinds[kind][site] = value
-            if kinds["general"] and "general" not in found:
-                found["general"] = kinds["general"]
-            if kinds["accumulated"]:
-                found[domain.name] = kinds["accumulated"]
-    if not found:
-        names = [domain.name for domain in run.recipe().domains]
-        if not run.stage(1, names[0]).is_dir():
-            raise RunError(
-                f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then."
-            )
-        raise RunError(
-            f"{run.path} remembers no importance of units: analyse a run of `das`, or of a variant that measures it."
-        )
-    return found
+    recipe = run.recipe()
+    sites: dict[str, Map] = {}
+    last: UnitImportance | None = None
+    for index, domain in enumerate(recipe.domains, 1):
+        methods = recipe.methods()
+        load_memories(run.stage(index, domain.name) / MEMORY, methods)
+        found = next((each for method in methods if (each := method.importance()) is not None), None)
+        if found is None:
+            continue
+        if found.general:
+            sites.setdefault("general", dict(found.general))
+        sites[domain.name], last = dict(found.accumulated), found
+    if last is not None:
+        return Maps(sites, last.normalise, last.grows)
+    if not run.stage(1, recipe.domains[0].name).is_dir():
+        raise RunError(f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then.")
+    measuring = [f"`{name}`" for name, method in REGISTRY.items() if method.importance is not Method.importance]
+    raise RunError(
+        f"{run.path} remembers no importance of units: analyse a run of {' or '.join(sorted(measuring))}, or of a "
+        "variant that measures it."
+    )
 
 
 def kind_of_site(site: str) -> str:
     """heads, neurons or outputs: the last word of a site's name, in the plural."""
     return site.rsplit(".", 1)[-1].removesuffix("s") + "s"
-
-
-def settings_of(recipe: Recipe) -> tuple[Normalisation, bool]:
-    """How a run's maps were normalised, and whether they accumulate over the domains."""
-    found = next((method.config for method in recipe.methods() if isinstance(method, DAS)), None)
-    return ("tanh_abs", True) if found is None else (found.normalise, found.accumulate)
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def saturation(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", grows: 
     squashed by |tanh(z)| leave 0.44, 0.28, 0.20, 0.15 … of an update free after 1, 2, 3, 4 maps.
 
     Args:
-        maps: as :func:`maps_of` finds them.
+        maps: stage → site name → [units].
         how: how they were normalised.
         grows: whether they accumulate; if not, each domain has one map of its own, measured before it.
     """

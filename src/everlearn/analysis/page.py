@@ -10,17 +10,17 @@ import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from everlearn import __version__
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
 from everlearn.files import write_text
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import draw
-from everlearn.report.figures.curves import Curves, Line
+from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.formatting import fixed
 from everlearn.report.html import render
-from everlearn.report.tables import Cell, Table, terminal_table
+from everlearn.report.tables import Table, TableCell, terminal_table
+from everlearn.version import __version__
 
 _DECILES = 10
 
@@ -33,7 +33,7 @@ def write_analysis(
     curves = [*filled.free, filled.chance]
     saturation = Curves(
         "free to change: mean of 1 − I",
-        [Line(i, range(len(filled.stages)), values) for i, values in enumerate(curves)],
+        [Curve(i, range(len(filled.stages)), values) for i, values in enumerate(curves)],
         _FREE if filled.grows else _FREE_ANEW,
         ticks=filled.stages,
         limits=(0, 1),
@@ -102,7 +102,7 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
             "Free to change (mean of 1 − I)",
             (moment, *filled.kinds, "Independent maps"),
             tuple(
-                (stage, tuple(Cell(fixed(column[i])) for column in [*filled.free, filled.chance]))
+                (stage, tuple(TableCell(fixed(column[i])) for column in [*filled.free, filled.chance]))
                 for i, stage in enumerate(filled.stages)
             ),
         ),
@@ -110,7 +110,7 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
             "Units of importance 0.9 or more",
             (moment, *filled.kinds),
             tuple(
-                (stage, tuple(Cell(f"{column[i]:.1%}") for column in filled.protected))
+                (stage, tuple(TableCell(f"{column[i]:.1%}") for column in filled.protected))
                 for i, stage in enumerate(filled.stages)
             ),
         ),
@@ -122,7 +122,7 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
                 f"General importance of {kind}: cosine between domains",
                 ("Measured on", *alike.domains),  # type: ignore[union-attr]
                 tuple(
-                    (domain, tuple(Cell(fixed(value)) for value in row))
+                    (domain, tuple(TableCell(fixed(value)) for value in row))
                     for domain, row in zip(alike.domains, matrix, strict=True)  # type: ignore[union-attr]
                 ),
                 f"Unrelated random maps, normalised in the same way: {mean:.3f} on average, {highest:.3f} at most.",

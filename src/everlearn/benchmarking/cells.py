@@ -8,21 +8,22 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.errors import RunError
 from everlearn.evaluation import METRICS, Cell, set_path
+from everlearn.version import __version__
 
 Moment = Literal["base", "learnt", "final"]
 """The untouched base model; right after the own domain; the end of the stream."""
 
 
-class Part(BaseModel):
+class Stored(BaseModel):
     """Base of what is kept: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class Scores(Part):
+class TaskScores(Stored):
     """One end task at one moment: fractions, one for each fine-tuning."""
 
     accuracy: list[float]
@@ -33,7 +34,7 @@ class Scores(Part):
     """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
 
 
-class BitsPerByte(Part):
+class BitsPerByte(Stored):
     """Bits per byte after each domain."""
 
     rows: list[str]
@@ -44,12 +45,12 @@ class BitsPerByte(Part):
     """[rows][columns]."""
 
 
-class Measured(Part):
+class Measured(Stored):
     """What running a cell brought."""
 
     domains: list[str]
     """In the order in which they were learnt, if there was one."""
-    tasks: dict[str, dict[Moment, Scores]] = {}
+    tasks: dict[str, dict[Moment, TaskScores]] = {}
     """End task → moment → scores."""
     bits_per_byte: dict[str, dict[Moment, float]] = {}
     """Domain or general text → moment → bits per byte of held-out text."""
@@ -140,9 +141,9 @@ def load_results(folder: Path) -> list[CellResult]:
     return found
 
 
-def scores_of(cell: Cell) -> Scores:
+def scores_of(cell: Cell) -> TaskScores:
     """What an end task's predictions are worth."""
-    return Scores(**{name: METRICS[name].scores(cell).tolist() for name in Scores.model_fields})
+    return TaskScores(**{name: METRICS[name].scores(cell).tolist() for name in TaskScores.model_fields})
 
 
 def bits_of(evaluation: Path, row: int, name: str) -> float:

@@ -12,7 +12,7 @@ from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import crossed_mean, holm
 from everlearn.benchmarking.pairing import Rows, Unit, aligned
 from everlearn.evaluation.estimate import Estimate
-from everlearn.suites.six_domains.claims import CLAIMS, Claim, Number, Question
+from everlearn.suites.claims import Claim, ClaimQuestion, Number
 
 SIGNIFICANT = 0.05
 RUNS = 3
@@ -40,7 +40,7 @@ class Finding:
         tasks: end tasks, or domains.
     """
 
-    question: Question
+    question: ClaimQuestion
     verdict: Verdict = MISSING
     difference: Estimate = field(default_factory=Estimate)
     sides: tuple[float, ...] = ()
@@ -92,7 +92,7 @@ def parts(cell: CellResult, number: Number) -> dict[str, float]:
     return _between({task: found for task, found in scores.items() if task in earlier}, "learnt", "final")
 
 
-def ask(cells: Sequence[CellResult], question: Question) -> Finding:
+def ask(cells: Sequence[CellResult], question: ClaimQuestion) -> Finding:
     """Answer a question, without the correction for others."""
     ours, theirs = _rows(cells, question.entry, question.number), None
     if question.other is not None:
@@ -121,7 +121,7 @@ def ask(cells: Sequence[CellResult], question: Question) -> Finding:
     )
 
 
-def verdict(question: Question, interval: tuple[float, float] | None, runs: int) -> Verdict:
+def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs: int) -> Verdict:
     """The rule, fixed before anything was measured: which side of the bar the whole interval lies on.
 
     An end that touches the bar decides nothing, and neither do fewer than `RUNS` runs.
@@ -139,7 +139,7 @@ def verdict(question: Question, interval: tuple[float, float] | None, runs: int)
     return HOLDS if yes else FAILS if no else OPEN
 
 
-def judge(cells: Sequence[CellResult], claims: Sequence[Claim] = CLAIMS) -> list[Judged]:
+def judge(cells: Sequence[CellResult], claims: Sequence[Claim]) -> list[Judged]:
     """Judge claims from whatever cells there are."""
     judged = []
     for claim in claims:

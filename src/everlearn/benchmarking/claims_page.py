@@ -11,10 +11,12 @@ from everlearn.benchmarking.cells import CellResult, load_results
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, Finding, Judged, judge
 from everlearn.benchmarking.degenerate import constant_table
 from everlearn.benchmarking.effects import effect_tables
-from everlearn.benchmarking.entries import resolve
+from everlearn.benchmarking.entries import entry_of
+from everlearn.errors import RecipeError
 from everlearn.report import formatting as fmt
-from everlearn.report.tables import Cell, Table, escape_markdown, markdown_table
-from everlearn.suites.six_domains.claims import INTRODUCTION, Number, Question
+from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
+from everlearn.suites import Suite
+from everlearn.suites.claims import ClaimQuestion, Number
 
 NUMBERS: dict[Number, str] = {
     "f1": "F1",
@@ -29,26 +31,31 @@ _HIDDEN = ("corpora", "end_task_files")
 """Settings that are long lists of digests."""
 
 
-def write_claims(results: Path, output: Path) -> list[Judged]:
-    """Judge the claims of the DAS paper from a grid's results and write the page.
+def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
+    """Judge the claims about a suite from a grid's results and write the page.
 
     Args:
+        suite: what the grid was run on.
         results: folder of the cells; it may be empty, or absent.
         output: the Markdown file; replaced atomically.
 
     Raises:
+        RecipeError: the suite comes without claims.
         RunError: a file in `results` is no cell, or the cells were measured with different settings.
     """
+    if suite.claims is None:
+        raise RecipeError(f"`--claims`: the suite `{suite.name}` comes without claims that could be judged.")
     cells = load_results(results)
-    judged = judge(cells)
-    files.write_text(output, page("The claims of the DAS paper", INTRODUCTION, judged, cells))
+    judged = judge(cells, suite.claims.claims)
+    files.write_text(output, page(suite, suite.claims.title, suite.claims.introduction, judged, cells))
     return judged
 
 
-def page(title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
+def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
     """The page.
 
     Args:
+        suite: what the cells were measured on.
         title: its heading.
         introduction: Markdown.
         judged: the claims.
@@ -61,7 +68,7 @@ def page(title: str, introduction: str, judged: Sequence[Judged], cells: Sequenc
         parts.append(markdown_table(claim_table(number, each, titles), 3))
     if (constant := constant_table(cells)) is not None:
         parts += ["## What the end tasks can tell", markdown_table(constant, 3)]
-    effects = effect_tables(cells)
+    effects = effect_tables(cells, suite)
     parts.append("## The place in the stream")
     parts += [markdown_table(table, 3) for table in effects] or ["Not measured yet."]
     return "\n\n".join(parts) + "\n"
@@ -73,8 +80,8 @@ def summary(judged: Sequence[Judged]) -> Table:
     rows = []
     for number, each in enumerate(judged, 1):
         counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
-        counted = [Cell(str(counts[verdict])) for verdict in verdicts]
-        rows.append((f"{number}. {each.claim.sentence}", (Cell(f"**{each.verdict}**"), *counted)))
+        counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
+        rows.append((f"{number}. {each.claim.sentence}", (TableCell(f"**{each.verdict}**"), *counted)))
     tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
     asked = sum(len(each.findings) for each in judged)
     caption = (
@@ -96,7 +103,7 @@ def claim_table(number: int, judged: Judged, titles: Mapping[str, str]) -> Table
     return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
 
 
-def question(asked: Question, titles: Mapping[str, str]) -> str:
+def question(asked: ClaimQuestion, titles: Mapping[str, str]) -> str:
     """What is compared, in words: ``DAS > EWC: F1``."""
     entry, name = titles[asked.entry], NUMBERS[asked.number]
     sign = ">" if asked.relation == "above" else "<"
@@ -110,17 +117,17 @@ def question(asked: Question, titles: Mapping[str, str]) -> str:
     return f"{entry} {sign} {other}{f' + {margin}' if asked.bar else ''}: {name}"
 
 
-def _cells(finding: Finding) -> list[Cell]:
+def _cells(finding: Finding) -> list[TableCell]:
     scale, places = _scale(finding.question)
     shown = [None if x is None else scale * x for x in vars(finding.difference).values()]
     difference = fmt.estimate(type(finding.difference)(*shown), places, signed=True)
     sides = " / ".join(fmt.fixed(scale * side, places) for side in finding.sides) or fmt.MISSING
     size = f"{len(finding.runs)} × {finding.tasks}" if finding.runs else fmt.MISSING
     texts = (sides, difference, _p(finding.p_value), _p(finding.adjusted), size, finding.verdict)
-    return [Cell(text) for text in texts]
+    return [TableCell(text) for text in texts]
 
 
-def _scale(asked: Question) -> tuple[float, int]:
+def _scale(asked: ClaimQuestion) -> tuple[float, int]:
     """Scores are shown in points, bits as they are; and with how many decimals."""
     return (100.0, 2) if asked.published else (1.0, 4)
 
@@ -151,4 +158,4 @@ def _titles(judged: Sequence[Judged], cells: Sequence[CellResult]) -> dict[str, 
     questions = [finding.question for each in judged for finding in each.findings]
     names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
     known = {cell.entry: cell.title for cell in cells}
-    return {name: known[name] if name in known else resolve([name])[0].title for name in sorted(names)}
+    return {name: known[name] if name in known else entry_of(name).title for name in sorted(names)}

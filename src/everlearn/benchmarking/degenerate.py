@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from everlearn.benchmarking.cells import CellResult, Scores
-from everlearn.report.tables import Cell, Table
+from everlearn.benchmarking.cells import CellResult, TaskScores
+from everlearn.report.tables import Table, TableCell
 
 CONSTANT = "constant"
 """The entry that answers the most frequent label of the training part to everything."""
@@ -28,7 +28,7 @@ def constant_table(cells: Sequence[CellResult]) -> Table | None:
         others = [cell.tasks[task] for cell in cells if cell is not asked and task in cell.tasks]
         ends = [each["final"] for each in others if "final" in each]
         constant = sum(_same(end, moments["final"]) for end in ends)
-        rows.append((task, (Cell(str(constant)), Cell(str(len(ends))))))
+        rows.append((task, (TableCell(str(constant)), TableCell(str(len(ends))))))
         if constant > DEGENERATE * len(ends):
             named.append(f"{task} (in {constant} of {len(ends)} runs)")
     caption = "Counted where accuracy and macro-F1 both are those of the most frequent label of the training part."
@@ -40,6 +40,6 @@ def constant_table(cells: Sequence[CellResult]) -> Table | None:
     return Table("Runs that end with one label for everything", ("End task", "Runs", "of"), tuple(rows), caption)
 
 
-def _same(ours: Scores, other: Scores) -> bool:
+def _same(ours: TaskScores, other: TaskScores) -> bool:
     pairs = ((ours.accuracy, other.accuracy), (ours.macro_f1, other.macro_f1))
     return all(np.allclose(values, expected[0], rtol=0, atol=1e-12) for values, expected in pairs)

@@ -8,19 +8,21 @@ import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.claims import parts
-from everlearn.benchmarking.entries import place_in_tables
+from everlearn.benchmarking.entries import in_order
 from everlearn.report import formatting as fmt
-from everlearn.report.tables import Cell, Table
-from everlearn.suites.six_domains.claims import Number
+from everlearn.report.tables import Table, TableCell
+from everlearn.suites import Suite
+from everlearn.suites.claims import Number
 
 ENDS = 2
 """Domains at either end of the stream."""
 _Column = tuple[str, Callable[[CellResult], float | None]]
 
 
-def effect_tables(cells: Sequence[CellResult]) -> list[Table]:
+def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order."""
-    ordered = [cell for cell in cells if cell.order is not None]
+    entries = in_order({cell.entry for cell in cells}, suite)
+    ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
     if not ordered:
         return []
     if any(cell.tasks for cell in ordered):
@@ -52,8 +54,8 @@ def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Tabl
         within = [float(np.var(values, ddof=1)) for values in by_order.values() if len(values) > 1]
         between = float(np.std(list(means.values()), ddof=1)) if len(means) > 1 else None
         spread = float(np.sqrt(np.mean(within))) if within else None
-        found = [Cell(fmt.fixed(means.get(order), places), _runs(by_order.get(order, []))) for order in orders]
-        rows.append((name, (*found, Cell(fmt.fixed(between, places)), Cell(fmt.fixed(spread, places)))))
+        found = [TableCell(fmt.fixed(means.get(order), places), _runs(by_order.get(order, []))) for order in orders]
+        rows.append((name, (*found, TableCell(fmt.fixed(between, places)), TableCell(fmt.fixed(spread, places)))))
     caption = (
         "Means over seeds; in brackets the number of runs. Spread: standard deviation of these means over orders, and "
         "of single runs over the seeds of an order. With n seeds an order, chance alone makes means spread by the "
@@ -106,7 +108,7 @@ def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
             values = [each for each in map(value, own) if each is not None]
             spread = f"± {fmt.fixed(float(np.std(values, ddof=1)), places)}" if len(values) > 1 else ""
             mean = float(np.mean(values)) if values else None
-            found.append(Cell(fmt.fixed(mean, places, signed=position > 1), spread))
+            found.append(TableCell(fmt.fixed(mean, places, signed=position > 1), spread))
         rows.append((name, tuple(found)))
     caption = (
         "Means over runs ± standard deviation of single runs. Tasks differ in difficulty: with few orders compare "
@@ -128,7 +130,7 @@ def _entries(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:
     entries: dict[str, list[CellResult]] = {}
     for cell in cells:
         entries.setdefault(cell.entry, []).append(cell)
-    return [(entries[name][0].title, entries[name]) for name in sorted(entries, key=place_in_tables)]
+    return [(entries[name][0].title, entries[name]) for name in entries]
 
 
 def _scale(number: Number) -> tuple[float, int]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,31 +15,24 @@ from everlearn import files
 from everlearn.benchmarking.cells import CellResult, cell_name, load_results
 from everlearn.benchmarking.entries import Entry
 from everlearn.benchmarking.settings import Settings, identity
-from everlearn.benchmarking.suites import Suite
-from everlearn.config.recipe import Recipe
+from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import EverlearnError, RecipeError, RunError
-from everlearn.evaluation.results import Results
-from everlearn.learner import ContinualLearner
 from everlearn.methods import build
+from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.interruption import Interrupted
-from everlearn.run.progress import Advance, Reporter
+from everlearn.run.progress import Reporter
+from everlearn.suites import Suite
 
 FAILED = "failed.json"
 RUNNING = "Another process works on it. Should that be stopped, start this command again."
-WAIT = 2.0
-"""Seconds between looks at a lock that another process holds."""
 
 
 @dataclass(frozen=True)
-class GridCell:
-    """An entry in one order with one seed; None where that makes no difference."""
+class GridCell(Job):
+    """An entry in one order with one seed."""
 
     entry: Entry
-    order: int | None
-    seed: int | None
-    domains: tuple[str, ...]
-    spec: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -58,26 +49,7 @@ class State:
     reason: str = ""
 
 
-class Once(Reporter):
-    """Says a sentence once, however many cells say it, and names the cell that an activity belongs to."""
-
-    def __init__(self, other: Reporter) -> None:
-        self.other, self.cell, self.said = other, "", set[str]()
-
-    def say(self, text: str) -> None:
-        """Say it unless it was said."""
-        if text not in self.said:
-            self.said.add(text)
-            self.other.say(text)
-
-    @contextlib.contextmanager
-    def activity(self, text: str, total: int) -> Iterator[Advance]:
-        """The other's, with the cell's name."""
-        with self.other.activity(f"{self.cell}: {text}", total) as done:
-            yield done
-
-
-class Grid:
+class Grid(Workbench):
     """Entries × orders × seeds on one suite.
 
     Args:
@@ -110,18 +82,16 @@ class Grid:
         keep: bool = False,
         reporter: Reporter | None = None,
     ) -> None:
-        self.suite, self.settings, self.data, self.keep = suite, settings, data, keep
-        self.results, self.runs = results, runs.resolve()
-        self.reporter = Once(reporter or Reporter())
+        super().__init__(suite, settings, runs, data, reporter)
+        self.results, self.keep = results, keep
         for order in orders:
             if order not in suite.orders:
                 known = ", ".join(map(str, suite.orders))
                 raise RecipeError(f"`--orders` names {order}; the suite `{suite.name}` has {known}.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise RunError("A grid runs each cell in one process. Start `everlearn bench` several times to share it.")
-        self.first = tuple(suite.orders[min(suite.orders)])
         self.cells = self._cells(entries, orders, seeds)
-        self.shared = identity(settings, self.recipe(self.first, {"name": "sequential"}, 0, self.runs))
+        self.shared = identity(settings, self.recipe(self.first, {"name": PLAIN}, 0, self.runs))
         for found in load_results(results):
             found.check(self.shared, results)
 
@@ -133,7 +103,7 @@ class Grid:
                     own = order if entry.ordered else None
                     domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
                     spec = self.settings.spec(entry.method)
-                    cell = GridCell(entry, own, seed if entry.seeded else None, domains, spec)
+                    cell = GridCell(own, seed if entry.seeded else None, domains, spec, entry)
                     found.setdefault(cell.name, cell)
         return list(found.values())
 
@@ -255,76 +225,6 @@ class Grid:
             **measured,
         )
         files.write_json(self.path(cell), result.model_dump(mode="json"))
-
-    def recipe(self, order: Sequence[str], spec: dict[str, Any], seed: int, folder: Path) -> Recipe:
-        """A run of the suite in a folder."""
-        name = f"{folder.parent.name}-{folder.name}".removesuffix("-run")
-        return self.suite.recipe(
-            order, settings=self.settings, data=self.data, method=spec, seed=seed, name=name, folder=folder
-        )
-
-    def finish(self, recipe: Recipe) -> ContinualLearner:
-        """The learner of a run, after taking it to its end."""
-        learner = self._learner(recipe)
-        results = learner.folder.results_file
-        if not results.is_file() or Results.load(results).status != "finished":
-            self.share_base(learner.folder)
-            learner.resume()
-        return learner
-
-    def _learner(self, recipe: Recipe) -> ContinualLearner:
-        folder = RunFolder(recipe.folder())
-        if folder.recipe_file.is_file():
-            mine, wanted = (each.model_dump(exclude={"run": {"folder", "notes"}}) for each in (folder.recipe(), recipe))
-            if mine != wanted:
-                key = next(key for key in wanted if mine[key] != wanted[key])
-                raise RunError(
-                    f"{folder.path} holds a run of other settings (`{key}`). Remove it, or use another `--runs`."
-                )
-            return ContinualLearner.open(folder.path, reporter=self.reporter)
-        learner = ContinualLearner(recipe, reporter=self.reporter)
-        learner.check()
-        learner.folder.create(recipe)
-        return learner
-
-    # -- the base model ---------------------------------------------------------------------------------------
-
-    @cached_property
-    def base(self) -> RunFolder:
-        """A run folder with the scores of the base model, measured once for all cells."""
-        place, self.reporter.cell = self.runs / "base", "base"
-        with self.waiting_for(place, "measures the base model"):
-            learner = self._learner(self.recipe(self.first, {"name": "sequential"}, 0, place / "run"))
-            learner.scorer().score(0)
-            return learner.folder
-
-    def share_base(self, folder: RunFolder) -> None:
-        """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
-        for part in (self.base.row(0), self.base.sets):
-            for file in part.iterdir():
-                place = folder.path / file.relative_to(self.base.path)
-                if not file.name.startswith(("_", files.PARTIAL)) and not place.is_file():
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    partial = place.with_name(f"{files.PARTIAL}{place.name}")
-                    shutil.copyfile(file, partial)
-                    partial.replace(place)
-
-    @contextlib.contextmanager
-    def waiting_for(self, place: Path, work: str) -> Iterator[None]:
-        """Hold the lock of a folder, after waiting for another process that does the `work`."""
-        place.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            told = False
-            while True:
-                try:
-                    stack.enter_context(RunFolder(place).lock())
-                    break
-                except RunError:
-                    if not told:
-                        self.reporter.say(f"Waiting for another process, which {work}.")
-                    told = True
-                    time.sleep(WAIT)
-            yield
 
 
 def _options(cell: GridCell) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How a cell is made: methods learn the stream; the arrangements train plainly, each in its own way.
 
 All of it is runs of :class:`~everlearn.learner.ContinualLearner`, so a killed cell goes on where it was. The base
-model is measured once for the whole grid (:meth:`Grid.base`): its scores depend on model and data alone.
+model is measured once for the whole grid (:attr:`Workbench.base`): its scores depend on model and data alone.
 """
 
 from __future__ import annotations
@@ -9,27 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, Scores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, TaskScores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import is_held_out, read_documents
+from everlearn.data.corpus import is_held_out
+from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.evaluation import METRICS, Cell, Results, classification_cell, task_path
 from everlearn.learner import ContinualLearner
 
-if TYPE_CHECKING:
-    from everlearn.benchmarking.grid import Grid, GridCell
-
 POOL = "pool"
 
 
-def stream(grid: Grid, cell: GridCell, place: Path) -> Measured:
+def stream(bench: Workbench, job: Job, place: Path) -> Measured:
     """A method learns one domain after another."""
-    learner = grid.finish(grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "run"))
+    learner = bench.finish(bench.recipe(job.domains, job.spec, job.seed or 0, place / "run"))
     recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
     domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
     sets = measured_sets(evaluation, last, held_out_names(recipe))
@@ -55,12 +54,12 @@ def stream(grid: Grid, cell: GridCell, place: Path) -> Measured:
     )
 
 
-def constant(grid: Grid, cell: GridCell, place: Path) -> Measured:
+def constant(bench: Workbench, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    tasks = [t for t in grid.recipe(cell.domains, cell.spec, 0, place / "run").end_tasks if isinstance(t, EndTask)]
+    tasks = [t for t in bench.recipe(job.domains, job.spec, 0, place / "run").end_tasks if isinstance(t, EndTask)]
     scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
     return Measured(
-        domains=list(cell.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
+        domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
 
 
@@ -72,9 +71,9 @@ def always_the_most_frequent(task: EndTask) -> Cell:
     return classification_cell(test.labels, answers, classes, (0,), task.f1, task=task.name)
 
 
-def none(grid: Grid, cell: GridCell, place: Path) -> Measured:
+def none(bench: Workbench, job: Job, place: Path) -> Measured:
     """The base model as it is."""
-    recipe, evaluation = grid.base.recipe(), grid.base.path / "evaluation"
+    recipe, evaluation = bench.base.recipe(), bench.base.path / "evaluation"
     rows: dict[Moment, int] = {"base": 0, "final": 0}
     sets = measured_sets(evaluation, 0, held_out_names(recipe))
     return Measured(
@@ -85,11 +84,11 @@ def none(grid: Grid, cell: GridCell, place: Path) -> Measured:
     )
 
 
-def separate(grid: Grid, cell: GridCell, place: Path) -> Measured:
+def separate(bench: Workbench, job: Job, place: Path) -> Measured:
     """One model per domain, each trained from the base model; general text: the mean over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
-    parts = [grid.finish(grid.recipe((name,), cell.spec, cell.seed or 0, place / name)) for name in cell.domains]
-    found = Measured(domains=list(cell.domains))
+    parts = [bench.finish(bench.recipe((name,), job.spec, job.seed or 0, place / name)) for name in job.domains]
+    found = Measured(domains=list(job.domains))
     general: dict[str, list[dict[Moment, float]]] = {}
     for learner in parts:
         evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
@@ -111,15 +110,15 @@ def separate(grid: Grid, cell: GridCell, place: Path) -> Measured:
     return found
 
 
-def pool(grid: Grid, cell: GridCell, place: Path) -> Measured:
+def pool(bench: Workbench, job: Job, place: Path) -> Measured:
     """One training on all domains shuffled together, with as many steps as all of them."""
-    whole = grid.recipe(cell.domains, cell.spec, cell.seed or 0, place / "held-out")
+    whole = bench.recipe(job.domains, job.spec, job.seed or 0, place / "held-out")
     many = len(whole.domains)
     longer = {key: whole.train[key] * many for key in ("max_steps", "warmup_steps") if whole.train.get(key, 0) >= 1}
     answers = any(domain.target_column for domain in whole.domains)
-    with grid.waiting_for(grid.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
-        corpus = {"name": POOL, "path": str(pooled(whole, grid.runs / "pool-corpus")), "validation": None}
-    learner = grid.finish(
+    with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
+        corpus = {"name": POOL, "path": str(pooled(whole, bench.runs / "pool-corpus")), "validation": None}
+    learner = bench.finish(
         whole.changed(
             domains=[corpus | ({"target_column": "target"} if answers else {})],
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
@@ -127,12 +126,12 @@ def pool(grid: Grid, cell: GridCell, place: Path) -> Measured:
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
         )
     )
-    evaluation, base = learner.folder.path / "evaluation", grid.base.path / "evaluation"
+    evaluation, base = learner.folder.path / "evaluation", bench.base.path / "evaluation"
     # The pooled run holds no domain's text out: the six are measured as a model of the stream would be.
-    over = ContinualLearner(whole, reporter=grid.reporter)
-    grid.share_base(over.folder)
+    over = ContinualLearner(whole, reporter=bench.reporter)
+    bench.share_base(over.folder)
     scorer = over.scorer()
-    domains = [name for name in scorer.names() if name in cell.domains]
+    domains = [name for name in scorer.names() if name in job.domains]
     bits: dict[str, dict[Moment, float]] = {}
     for name in domains:
         scorer.score_alone(name, learner.folder.stage(1, POOL))
@@ -142,7 +141,7 @@ def pool(grid: Grid, cell: GridCell, place: Path) -> Measured:
     for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
         bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
     return Measured(
-        domains=list(cell.domains),
+        domains=list(job.domains),
         tasks={task.name: _tasks(evaluation, rows, task.name) for task in learner.recipe.end_tasks},
         bits_per_byte=bits,
         **_spent(learner),
@@ -167,7 +166,7 @@ def held_out_names(recipe: Recipe) -> list[str]:
     return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
 
 
-def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, Scores]:
+def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, TaskScores]:
     return {moment: scores_of(Cell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
 
 

@@ -11,22 +11,23 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from everlearn import __version__
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
-from everlearn.benchmarking.entries import place_in_tables, resolve
+from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.suites import Published, Suite
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
+from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.html import render
-from everlearn.report.tables import Cell, Table, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.suites import Published, Suite
+from everlearn.version import __version__
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
 _BITS = (
@@ -70,7 +71,7 @@ class Sheet:
             raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
         self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
         self.reference = lines[reference or plain_or_first(lines)]
-        self.lines = [lines[entry] for entry in sorted(rows & lines.keys(), key=place_in_tables)]
+        self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
@@ -80,13 +81,13 @@ class Sheet:
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
-        found += effect_tables(self.cells)
+        found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
         if self.suite.published is not None and self.tasks:
             found.append(self._published_table(self.suite.published))
         return found
 
-    def _rows(self, cells: Callable[[Line], list[Cell]]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    def _rows(self, cells: Callable[[Line], list[TableCell]]) -> tuple[tuple[str, tuple[TableCell, ...]], ...]:
         return tuple((line.title, tuple(cells(line))) for line in self.lines)
 
     def _task_table(self, metric: Metric) -> Table:
@@ -119,13 +120,13 @@ class Sheet:
         shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
         shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
 
-        def cells(line: Line) -> list[Cell]:
+        def cells(line: Line) -> list[TableCell]:
             found = []
             for name, _, scale, places in shown:
                 own = line.differences.get(name)
                 cell = _cell(own.estimate if own else None, places, scale, signed=True)
                 p = f" p = {own.p_value:.3f}" if own and own.p_value is not None else ""
-                found.append(Cell(cell.text, f"{cell.detail}{p}".strip()))
+                found.append(TableCell(cell.text, f"{cell.detail}{p}".strip()))
             return found
 
         return Table(
@@ -137,18 +138,18 @@ class Sheet:
         )
 
     def _facts_table(self) -> Table:
-        plain = next((line.seconds for line in self.lines if line.entry == "sequential"), 0.0)
+        plain = next((line.seconds for line in self.lines if line.entry == PLAIN), 0.0)
 
-        def cells(line: Line) -> list[Cell]:
+        def cells(line: Line) -> list[TableCell]:
             facts = line.facts
             return [
-                Cell(str(line.cells)),
-                Cell("yes" if facts.domain_id_at_test else "no"),
-                Cell("yes" if facts.old_data else "no"),
-                Cell(fmt.whole(facts.parameters)),
-                Cell(f"{facts.passes_per_step:.3g}"),
-                Cell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
-                Cell(fmt.whole(facts.tokens)),
+                TableCell(str(line.cells)),
+                TableCell("yes" if facts.domain_id_at_test else "no"),
+                TableCell("yes" if facts.old_data else "no"),
+                TableCell(fmt.whole(facts.parameters)),
+                TableCell(f"{facts.passes_per_step:.3g}"),
+                TableCell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
+                TableCell(fmt.whole(facts.tokens)),
             ]
 
         header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
@@ -166,11 +167,11 @@ class Sheet:
         mine = ("f1", "accuracy", "f1_forgetting", "accuracy_forgetting")
         lines = {line.entry: line for line in self.lines}
         rows = []
-        for entry in sorted({*published.rows, *lines}, key=place_in_tables):
+        for entry in in_order({*published.rows, *lines}, self.suite):
             given = published.rows.get(entry, (None,) * len(published.columns))
             own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
-            cells = [*(Cell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-            rows.append((lines[entry].title if entry in lines else resolve([entry])[0].title, tuple(cells)))
+            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
+            rows.append((lines[entry].title if entry in lines else entry_of(entry).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
         here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
         return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
@@ -281,7 +282,7 @@ class Sheet:
 def status_table(states: Sequence[State]) -> Table:
     """Cells that are not done, and how many are."""
     counts = {state: sum(each.state == state for each in states) for state in ("done", "running", "failed", "missing")}
-    rows = [(each.cell, (Cell(each.state), Cell(each.reason))) for each in states if each.state != "done"]
+    rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
     title = f"Cells: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     return Table(title, ("Cell", "State", "Why"), tuple(rows))
 
@@ -290,6 +291,6 @@ def _scaled(found: Estimate, scale: float) -> Estimate:
     return Estimate(*(None if value is None else scale * value for value in (found.value, found.low, found.high)))
 
 
-def _cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> Cell:
+def _cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
     shown = _scaled(found or Estimate(), scale)
-    return Cell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))
+    return TableCell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

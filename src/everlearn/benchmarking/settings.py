@@ -1,84 +1,20 @@
-"""What all cells of a grid share: the base model, the budget, how end tasks are fine-tuned."""
+"""The settings file of ``everlearn bench``, and what must be equal for two cells to stand in one table."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import Domain, corpus_fingerprint
+from everlearn.data.corpus import Domain
+from everlearn.data.documents import corpus_fingerprint
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
-
-
-class Group(BaseModel):
-    """Base of the groups: unknown keys are refused. A value that is left out is the suite's own (the paper's)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    def given(self) -> dict[str, Any]:
-        """The keys that were set."""
-        return {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
-
-
-class EndTaskSettings(Group):
-    """How end tasks are fine-tuned."""
-
-    settings: Literal["released", "paper"] | None = None
-    """Learning rate and epochs of the released code or of the paper, where they differ."""
-    aspect: Literal["pair", "released"] | None = None
-    """Aspect and sentence as two texts, or as one string as in the released code."""
-    max_train: int | None = Field(default=None, ge=1)
-    """Fine-tune on no more than so many examples."""
-    max_test: int | None = Field(default=None, ge=1)
-    """Measure on no more than so many examples."""
-    epochs_factor: float | None = Field(default=None, gt=0)
-    """The epochs times this."""
-    learning_rate: float | None = Field(default=None, gt=0)
-    """Peak learning rate, instead of the one of `settings`."""
-    batch_size: int | None = Field(default=None, ge=1)
-    """Examples per step."""
-    seeds: int | None = Field(default=None, ge=1)
-    """Fine-tunings per end task."""
-
-
-class Settings(Group):
-    """The settings file of ``everlearn bench``."""
-
-    model: str | None = None
-    """Hub id or folder of the base model; a folder relative to the file, or to where the command runs."""
-    steps: int | None = Field(default=None, ge=1)
-    """Optimizer steps per domain, the same for every method."""
-    budget_tokens: int | None = Field(default=None, ge=1)
-    """Tokens per domain instead of `steps`."""
-    batch: int | None = Field(default=None, ge=1)
-    """Rows per device and micro-batch."""
-    accumulate: int | None = Field(default=None, ge=1)
-    """Micro-batches per step."""
-    block_size: int | None = Field(default=None, ge=8)
-    """Tokens per row."""
-    learning_rate: float | None = Field(default=None, gt=0)
-    """Peak learning rate."""
-    samples: int | None = Field(default=None, ge=1)
-    """Rows for importance, for every method that measures it."""
-    blocks: int | None = Field(default=None, ge=1)
-    """Held-out rows per domain and of general text."""
-    corpora: dict[str, str | dict[str, Any]] | None = None
-    """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
-    end_tasks: EndTaskSettings = EndTaskSettings()
-    """How end tasks are fine-tuned."""
-    train: dict[str, Any] = {}
-    """Further `TrainingArguments`, such as `{bf16: true}`."""
-    methods: dict[str, dict[str, Any]] = {}
-    """Options of methods, by name, where the defaults are not wanted."""
-
-    def spec(self, method: str) -> dict[str, Any]:
-        """A method with its options, as a recipe has it."""
-        return {"name": method, **self.methods.get(method, {})}
+from everlearn.suites import EndTaskSettings, Settings
 
 
 def load_settings(path: Path | None, **changes: Any) -> Settings:

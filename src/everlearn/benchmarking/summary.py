@@ -15,9 +15,12 @@ from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
+from everlearn.methods.sequential import PLAIN
 
 Metric = Literal["f1", "accuracy"]
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
+BASE = "none"
+"""The entry of the base model as it is."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
 def plain_or_first(entries: Iterable[str]) -> str:
     """What the others are compared with unless something is named: plain training, the base model, or the first."""
     listed = list(entries)
-    return next(name for name in ("sequential", "none", *listed) if name in listed)
+    return next(name for name in (PLAIN, BASE, *listed) if name in listed)
 
 
 def _line(cells: Sequence[CellResult]) -> Line:

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from everlearn import __version__
 from everlearn.errors import EverlearnError, did_you_mean
+from everlearn.version import __version__
 
 VERBS = {
     "demo": "Start",

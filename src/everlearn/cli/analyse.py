@@ -27,14 +27,14 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show what a run's importance maps protect, and how much they leave free for the next domain."""
-    from everlearn.analysis import general_similarity, maps_of, saturation, settings_of
+    from everlearn.analysis import general_similarity, maps_of, saturation
     from everlearn.analysis.page import terminal, to_json, write_analysis
 
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    filled = saturation(maps, *settings_of(learner.recipe))
+    filled = saturation(maps.sites, maps.how, maps.grows)
     alike = general_similarity(learner, similarity) if similarity else None
-    page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps, filled, alike)
+    page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps.sites, filled, alike)
     show(to_json(filled, alike), as_json, lambda: terminal(filled, alike))
     if not as_json:
         console().print(f"Page: {page}", markup=False, soft_wrap=True)

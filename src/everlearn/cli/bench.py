@@ -53,7 +53,7 @@ def command(
     from rich.console import Group
     from rich.text import Text
 
-    from everlearn.benchmarking import Grid, find_suite, load_results, load_settings, resolve
+    from everlearn.benchmarking import Grid, load_results, load_settings, resolve
     from everlearn.benchmarking.claims_page import write_claims
     from everlearn.benchmarking.page import Sheet, status_table
     from everlearn.errors import RecipeError, RunError
@@ -61,14 +61,15 @@ def command(
     from everlearn.model.loading import quiet
     from everlearn.report.tables import terminal_table
     from everlearn.run.progress import Terminal
+    from everlearn.suites import find_suite
 
     quiet()
     for file in output or ():
         if file.suffix.lower().lstrip(".") not in Sheet.ENDINGS:
             raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
     chosen = find_suite(suite)
-    entries = resolve(_words(methods)) if methods is not None else []
-    against = resolve([reference], "--reference")[0].name if reference else None
+    entries = resolve(_words(methods), chosen) if methods is not None else []
+    against = resolve([reference], chosen, "--reference")[0].name if reference else None
     place, working = results or Path("bench") / suite, runs or Path("runs") / f"bench-{suite}"
     # A part of the results does not replace the page of all.
     pages = output or ([] if only_show and entries else [place / "index.html"])
@@ -114,7 +115,7 @@ def command(
                     raise
                 parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
     if claims is not None:
-        write_claims(place, claims)
+        write_claims(chosen, place, claims)
         parts.append(Text(f"Wrote {claims}"))
     if states:
         status = status_table(states)

@@ -31,44 +31,14 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
+from everlearn.methods.sequential import PLAIN
+from everlearn.model.source import Model
 
 
 class Group(BaseModel):
     """Base of the recipe's groups."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
-
-
-class Model(Group):
-    """The language model that is taught."""
-
-    path: str | None = None
-    """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
-    config: dict[str, Any] | None = None
-    """With `path`: fields of its configuration to change, for example `{hidden_dropout_prob: 0.0}`. Without, for random
-    weights: `model_type` and any field of that architecture's configuration."""
-    tokenizer: str | None = None
-    """Hub id or folder of the tokenizer; the model's own when left out."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
-    """Attention kernel, as transformers names it."""
-    trust_remote_code: bool = False
-    """Run model code that comes with the checkpoint. Only for repositories that you have read."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Model:
-        if self.path is None and self.config is None:
-            raise ValueError("give `path` (a pre-trained model) or `config` (random weights)")
-        if self.path is not None:
-            if self.config is not None and "model_type" in self.config:
-                raise ValueError("`config.model_type` is for random weights; leave it out, or leave out `path`")
-            return self
-        if self.config is not None and "model_type" not in self.config:
-            raise ValueError("`config` needs `model_type`, for example roberta")
-        if self.tokenizer is None:
-            raise ValueError("`config` needs `tokenizer` beside it")
-        return self
 
 
 class Data(Group):
@@ -108,7 +78,7 @@ class Evaluation(Group):
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
 
 
-class Run(Group):
+class RunSettings(Group):
     """Where the run is kept and what makes it random."""
 
     name: str = "run"
@@ -149,7 +119,7 @@ class Recipe(Group):
     """The language model that is taught."""
     domains: tuple[Domain, ...] = Field(min_length=1)
     """The corpora, in the order in which they are learnt."""
-    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_methods)] = ({"name": "sequential"},)
+    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_methods)] = ({"name": PLAIN},)
     """A method's name, a mapping of `name` and options, or a list of those that work together."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
     """What is learnt from text; the one that belongs to the model when left out."""
@@ -166,14 +136,14 @@ class Recipe(Group):
     step counts, saved with each stage; learning rates follow `train`)."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
-    run: Run = Run()
+    run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         if not value:
-            raise ValueError("a run needs one; for plain training write `sequential` (got [])")
+            raise ValueError(f"a run needs one; for plain training write `{PLAIN}` (got [])")
         methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
         return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 
@@ -383,6 +353,6 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "general": General,
         "data": Data,
         "evaluation": Evaluation,
-        "run": Run,
+        "run": RunSettings,
     }
     return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields

@@ -1,7 +1,8 @@
 """Corpora → documents → token blocks → block sources with exact state → batches."""
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks, tokens_in
-from everlearn.data.corpus import Corpus, Document, Domain, check_corpus, read_documents
+from everlearn.data.corpus import Corpus, Document, Domain
+from everlearn.data.documents import check_corpus, read_documents
 from everlearn.data.endtask import EndTask, LabelledSet, check_end_task, read_end_task
 from everlearn.data.loader import BlockLoader, sample_batches
 from everlearn.data.mixing import Mixture

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from everlearn.data.corpus import Corpus
 from everlearn.data.readers import files_beside
 from everlearn.errors import DataError, did_you_mean
-
-if TYPE_CHECKING:
-    from everlearn.data.corpus import Corpus
 
 
 def _explained(corpus: Corpus, error: Exception) -> DataError:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
-from everlearn.data.corpus import Corpus, Document, Domain, corpus_fingerprint, is_held_out, read_documents
+from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
+from everlearn.data.documents import corpus_fingerprint, read_documents
 from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, make_packer
 from everlearn.data.streaming import StreamedBlocks, too_small
 from everlearn.data.tokenize import Encoder, Kind

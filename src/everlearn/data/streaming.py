@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, hash_of
-from everlearn.data.corpus import Corpus, Document, corpus_fingerprint, is_held_out, read_documents
+from everlearn.data.corpus import Corpus, Document, is_held_out
+from everlearn.data.documents import corpus_fingerprint, read_documents
 from everlearn.data.packing import CHUNK, Packer, make_packer
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.errors import DataError

@@ -1,1 +1,1 @@
-"""``everlearn demo``."""
+"""What ``everlearn demo`` runs: real text, offline, with and without protection, on one page."""

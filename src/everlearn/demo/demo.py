@@ -39,12 +39,16 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
     with reporter.activity("Reading the installed libraries' documentation", 100) as done:
         docs.build(progress=lambda library, at, total: done(100 * at // total))
     base = recipes.load(RECIPE, overrides)
+    reporter.say(
+        f"{len(METHODS)} runs, one a method, over the same {len(base.domains)} domains: about 6 minutes on 2 cores. "
+        "Stopped, it goes on from there when it is called again."
+    )
     runs: list[Path] = []
     for number, (name, method) in enumerate(METHODS.items(), 1):
         place = folder / name
         wanted = base.changed(method=method, run={"name": name, "folder": str(place), "seed": base.run.seed})
         title = " and ".join(one.title for one in wanted.methods())
-        reporter.say(f"Run {number} of {len(METHODS)}: {len(base.domains)} domains with {title}")
+        reporter.say(f"Run {number} of {len(METHODS)}: {title}")
         begun = time.monotonic()
         learner = ContinualLearner(wanted, reporter=reporter)
         if (place / "recipe.yaml").exists():

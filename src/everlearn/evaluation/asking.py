@@ -12,7 +12,7 @@ from torch import Tensor
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import ModelError
 from everlearn.evaluation.predictor import Predictor, models_of
-from everlearn.model.anatomy import kind_of
+from everlearn.model.anatomy import Kind, kind_of
 from everlearn.model.modes import evaluating
 
 if TYPE_CHECKING:
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
 
 SMALLEST = 8
 """Tokens of a prompt that there must be room for."""
+
+
+def check_writes(task: Asked, kind: Kind) -> None:
+    """Refuse a model that fills masks: what comes next is nothing that it knows.
+
+    Raises:
+        ModelError: the model is an encoder.
+    """
+    if kind == "encoder":
+        raise ModelError(
+            f"End task '{task.name}' is of kind {task.kind}, which needs a model that reads from left to right; a "
+            "masked model fills gaps. Leave it out, or change `model.path`."
+        )
 
 
 class Asking:
@@ -42,11 +55,7 @@ class Asking:
     def __init__(self, task: Asked, predictor: Predictor, conditions: Conditions) -> None:
         self.task, self.conditions, self.models = task, conditions, models_of(predictor)
         self.kind = kind_of(self.models[0])
-        if self.kind == "encoder":
-            raise ModelError(
-                f"End task '{task.name}' is of kind {task.kind}, which needs a model that reads from left to right; "
-                f"'{type(self.models[0]).__name__}' fills masks. Leave it out, or change `model.path`."
-            )
+        check_writes(task, self.kind)
         self.encoder = Encoder(conditions.tokenizer, self.kind)
         self._longest = self._positions()
 

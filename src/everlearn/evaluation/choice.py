@@ -25,11 +25,12 @@ from torch import Tensor
 from everlearn.data.blocks import hash_of
 from everlearn.data.prompts import ChoiceTask, Question, read_choices
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation.asking import Asking, padded
+from everlearn.evaluation.asking import Asking, check_writes, padded
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.metrics import Floats, Metric, register_metric
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.model.anatomy import Kind
 from everlearn.model.objectives import IGNORE, Objective, TextToText
 
 PAD_TO, PAD_LABELS_TO = 32, 8
@@ -71,6 +72,9 @@ class Choice(Task):
     def check(self) -> str:
         counts = sorted({len(question.answers) for question in self.questions})
         return f"{len(self.questions):,} questions of {' or '.join(map(str, counts))} options"
+
+    def check_model(self, kind: Kind) -> None:
+        check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
         options = self.config.model_dump_json(exclude={"name", "domain", "test"})

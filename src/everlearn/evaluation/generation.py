@@ -15,11 +15,12 @@ import torch
 
 from everlearn.data.blocks import hash_of
 from everlearn.data.prompts import AnswerTask, Question, label_of, read_answers
-from everlearn.evaluation.asking import Asking, padded
+from everlearn.evaluation.asking import Asking, check_writes, padded
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.overlap import exact_match, rouge_l, token_f1
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.model.anatomy import Kind
 
 PAD_TO = 8
 _BYTES_PER_TOKEN = 4
@@ -42,6 +43,9 @@ class Generation(Task):
 
     def check(self) -> str:
         return f"{len(self.questions):,} prompts with an answer"
+
+    def check_model(self, kind: Kind) -> None:
+        check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
         options = self.config.model_dump_json(exclude={"name", "domain", "test"})

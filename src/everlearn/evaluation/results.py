@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate
+from everlearn.version import __version__
 
 FILE = "results.json"
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -41,6 +42,8 @@ class MethodUsed(Part):
     """URL of the paper; empty for plain training."""
     options: dict[str, Any] = {}
     """Every option, defaults included."""
+    as_saved: bool = True
+    """Whether whoever loads a stage's folder has the model that was scored, without adapters, gates or prompts."""
 
 
 Score = tuple[str, str, Number, Number | None, Number | None]

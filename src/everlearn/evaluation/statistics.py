@@ -29,7 +29,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Comparison(NamedTuple):
+class PairedDifference(NamedTuple):
     """A paired difference a − b of two means, its confidence interval and two-sided p-value."""
 
     difference: float
@@ -86,7 +86,7 @@ def bootstrap_ratio(
     return np.concatenate(parts)
 
 
-def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, seed: object = 0, resamples: int = RESAMPLES) -> Comparison:
+def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, seed: object = 0, resamples: int = RESAMPLES) -> PairedDifference:
     """Compare two means over the same units (blocks, examples, or seeds) by resampling the units.
 
     The p-value is twice the smaller share of resamples on one side of zero, at most 1 and never 0.
@@ -99,7 +99,7 @@ def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, seed: object = 0, resamples:
     low, high = percentiles(means)
     side = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
     p_value = min(1.0, 2 * (side + 1) / (resamples + 1))
-    return Comparison(float(difference.mean()), float(low), float(high), p_value)
+    return PairedDifference(float(difference.mean()), float(low), float(high), p_value)
 
 
 def permutation_test(a: ArrayLike, b: ArrayLike, *, seed: object = 0, permutations: int = 10_000) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from everlearn.data.endtask import TaskConfig
+    from everlearn.model.anatomy import Kind
     from everlearn.model.objectives import Objective
 
 
@@ -90,6 +91,9 @@ class Task:
     def check(self) -> str:
         """What there is, in words; raises ``DataError`` for examples that cannot be read or used."""
         raise NotImplementedError
+
+    def check_model(self, kind: Kind) -> None:
+        """Raise ``ModelError`` where a model of this kind (encoder, decoder, encoder-decoder) cannot be asked."""
 
     def fingerprint(self) -> str:
         """Of everything about the task that a score depends on, but for the model."""

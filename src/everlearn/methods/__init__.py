@@ -1,4 +1,9 @@
-"""The methods. Every module in here is imported, so a new file with ``@register`` is all that it takes."""
+"""Continual learning methods, one file each, in families by what they touch.
+
+Every module in here is imported, so a new file with ``@register`` is all that it takes. :mod:`base` is the interface,
+:mod:`engine` applies it; a family's folder says what its parts promise. A method never calls ``backward``, ``step`` or
+``zero_grad``, never prints and never sees the trainer.
+"""
 
 from __future__ import annotations
 

@@ -20,11 +20,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.evaluation.predictor import Predictor
-from everlearn.methods.engine.gradients import Gradients
+from everlearn.importance.scores import Normalisation
+from everlearn.methods.gradients import Gradients
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
-from everlearn.model.objectives import Objective, Outputs
+from everlearn.model.objectives import Objective, Outputs, View
 
 ApplyTo = Literal["update", "gradient"]
 FORWARD = 1 / 3
@@ -93,24 +94,6 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class View:
-    """Extra rows that a method wants run in the same forward pass as the batch.
-
-    Attributes:
-        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
-        gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
-        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
-            leaves the vocabulary out, which costs most of a small model's time.
-        positions: where each label is predicted, [b, K], if the batch has positions.
-    """
-
-    inputs: Batch
-    gates: Mapping[str, Tensor] | None = None
-    labels: Tensor | None = None
-    positions: Tensor | None = None
-
-
-@dataclass(frozen=True)
 class Mask:
     """Factors for parameters: 1 leaves a gradient or an update as it is, 0 removes it.
 
@@ -123,6 +106,23 @@ class Mask:
 
     factors: Mapping[str, Tensor]
     apply_to: ApplyTo = "update"
+
+
+@dataclass(frozen=True)
+class UnitImportance:
+    """How much units matter, as a method remembers it (:meth:`Method.importance`).
+
+    Attributes:
+        general: for general knowledge, before the first domain: site name → [units] in [0, 1); may be empty.
+        accumulated: what counts after the domains learnt so far.
+        normalise: how raw scores were brought to [0, 1).
+        grows: whether maps accumulate over the domains. If not, a domain's map is what held while it was learnt.
+    """
+
+    general: Mapping[str, Tensor]
+    accumulated: Mapping[str, Tensor]
+    normalise: Normalisation = "tanh_abs"
+    grows: bool = True
 
 
 Transform = Callable[[Tensor], Tensor]
@@ -178,6 +178,7 @@ class Method:
         grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
             decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained.
+        in_das_paper: what the DAS paper calls it, where that is no spelling of its name; without spaces and hyphens.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title and paper, and the name as its ``label``.
     """
@@ -191,6 +192,7 @@ class Method:
     adds_peft: ClassVar[bool] = False
     grows: int = 0
     freezes: ClassVar[bool] = False
+    in_das_paper: ClassVar[tuple[str, ...]] = ()
 
     class Config(MethodConfig):
         """Options of the method."""
@@ -361,6 +363,10 @@ class Method:
         own = type(self)
         return own.test_model is Method.test_model and own.test_predictor is Method.test_predictor
 
+    def importance(self) -> UnitImportance | None:
+        """What this method remembers of how much units matter, for ``everlearn analyse``; None: nothing."""
+        return None
+
     def memory(self) -> Memory:
         """What must be saved with a stage (and with each checkpoint inside it)."""
         return Memory()
@@ -402,8 +408,6 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
 M = TypeVar("M", bound=Method)
 REGISTRY: dict[str, type[Method]] = {}
 VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
-PAPER_NAMES = {"ncl": "sequential", "der++": "derpp"}
-"""What the DAS paper calls methods that have another name here, as :func:`plain_name` writes it."""
 
 
 def register(cls: type[M]) -> type[M]:
@@ -460,7 +464,7 @@ def build(spec: str | Mapping[str, Any] | Method) -> Method:
     if name in REGISTRY:
         return REGISTRY[name](configured(name, REGISTRY[name].Config, options))
     if name not in VARIANTS:
-        ours = PAPER_NAMES.get(plain_name(name))
+        ours = next((cls.name for cls in REGISTRY.values() if plain_name(name) in cls.in_das_paper), None)
         hint = f" In the DAS paper {name.upper()} is `{ours}`." if ours else did_you_mean(name.lower(), names())
         raise MethodError(f"There is no method '{name}'.{hint}")
     cls, variant = VARIANTS[name]

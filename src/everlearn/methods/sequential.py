@@ -14,4 +14,9 @@ class Sequential(Method):
     name = "sequential"
     title = "Sequential"
     paper = ""
+    in_das_paper: ClassVar[tuple[str, ...]] = ("ncl",)
     identity: ClassVar[dict[str, Any] | None] = {}
+
+
+PLAIN = Sequential.name
+"""Whoever needs plain training names it by this: the default of a recipe, the yardstick of a table."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -23,10 +23,8 @@ from transformers import (
 
 from everlearn.errors import ModelError, did_you_mean
 from everlearn.model.architectures import architecture_of
+from everlearn.model.source import Model
 from everlearn.seeding import seeded
-
-if TYPE_CHECKING:
-    from everlearn.config.recipe import Model
 
 CLASSES: dict[str, Any] = {
     "encoder": AutoModelForMaskedLM,

@@ -30,13 +30,30 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from everlearn.data.blocks import Block
-    from everlearn.methods.base import View
 
 Batch = dict[str, Tensor]
 IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
 _NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids"})
+
+
+@dataclass(frozen=True)
+class View:
+    """Extra rows that a method wants run in the same forward pass as the batch.
+
+    Attributes:
+        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
+        gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
+        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
+            leaves the vocabulary out, which costs most of a small model's time.
+        positions: where each label is predicted, [b, K], if the batch has positions.
+    """
+
+    inputs: Batch
+    gates: Mapping[str, Tensor] | None = None
+    labels: Tensor | None = None
+    positions: Tensor | None = None
 
 
 @dataclass

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
 from everlearn.run.trainer import load_memories, save_memories
+from everlearn.version import __version__
 
 FACTS = "stage.json"
 

@@ -136,8 +136,8 @@ class Theirs(Objective):
         Raises:
             DataError: it does not make a row of each (padding-free packing).
         """
-        assert self.collator is not None
-        batch = self.collator([as_example(block) for block in blocks])
+        collator = cast(Collator, self.collator)
+        batch = collator([as_example(block) for block in blocks])
         made = self.read(batch)
         if len(made["labels"]) != len(blocks):
             raise DataError(

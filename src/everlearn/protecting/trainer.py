@@ -126,7 +126,7 @@ class Protected(_Base):
             self.protected.save_state(place / FOLDER)
 
 
-class _Updates(TrainerCallback):
+class _StepHooks(TrainerCallback):
     """The update masks' place in the Trainer's step."""
 
     def __init__(self, domain: ProtectedDomain) -> None:
@@ -186,7 +186,7 @@ def protect_trainer(
     )
     if trainer.optimizer is not None:
         _refuse_given_optimizer(trainer, protected)
-    trainer.add_callback(_Updates(protected))
+    trainer.add_callback(_StepHooks(protected))
     own: Any = type(trainer)
     trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
     mixed: Any = trainer

@@ -9,8 +9,6 @@ from typing import Any
 
 import yaml
 
-from everlearn.errors import MethodError
-from everlearn.methods import build
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare_runs
 from everlearn.report.runs import Run, from_results
@@ -107,14 +105,8 @@ def _usage(run: Run, loader: str) -> str:
 
 def _beside(run: Run) -> list[str]:
     """How to get the model of the scores where a method reads texts with more than the model that is loaded."""
-    titles = []
-    for method in run.results.get("methods") or []:
-        try:
-            made = build({"name": method["name"], **(method.get("options") or {})})
-        except (MethodError, KeyError):  # of another version, or somebody's own: nothing is known about it
-            continue
-        if not made.tested_as_saved:
-            titles.append(made.title)
+    methods = run.results.get("methods") or []
+    titles = [str(method.get("title") or method.get("name")) for method in methods if not method.get("as_saved", True)]
     if not titles:
         return []
     named = escape_markdown(" and ".join(titles))

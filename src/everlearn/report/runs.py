@@ -28,6 +28,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\uf
 
 def clean(value: Any) -> Any:
     """Replace characters that no page, terminal or UTF-8 file can hold, in every string of a JSON value."""
+    if value is None or isinstance(value, int | float):
+        return value
     if isinstance(value, str):
         return _UNPRINTABLE.sub("\ufffd", value)
     if isinstance(value, list | tuple):

@@ -20,12 +20,12 @@ from everlearn.report.drawing import NAMED, SERIES
 from everlearn.report.measures import Measure
 from everlearn.report.verdict import verdict
 
-_BRIEF = 240
+BRIEF = 240
 """Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """What a cell says: a text, a smaller text after it, and whether it is clearly the best of its column."""
 
     text: str
@@ -39,15 +39,15 @@ class Table:
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows: tuple[tuple[str, tuple[TableCell, ...]], ...]
     caption: str = ""
 
 
-def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> Cell:
+def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> TableCell:
     """An estimate of a measure, written with the measure's decimals."""
     signed = measure.signed if signed is None else signed
     text = fmt.fixed(estimate.value, measure.places, signed)
-    return Cell(text, fmt.interval(estimate, measure.places, signed), best)
+    return TableCell(text, fmt.interval(estimate, measure.places, signed), best)
 
 
 def heading(measure: Measure) -> str:
@@ -59,10 +59,10 @@ def heading(measure: Measure) -> str:
 def headline_table(comparison: Comparison) -> Table:
     """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks."""
     measures, several = comparison.headline, any(len(pool.runs) > 1 for pool in comparison.pools)
-    rows: list[tuple[str, tuple[Cell, ...]]] = []
+    rows: list[tuple[str, tuple[TableCell, ...]]] = []
     for pool in comparison.ranking:
         cells = [cell(m.estimates[pool], m, m.best == pool) for m in measures]
-        seeds = [Cell(str(len(comparison.pools[pool].runs)))] if several else []
+        seeds = [TableCell(str(len(comparison.pools[pool].runs)))] if several else []
         rank = f"{len(rows) + 1}. " if len(comparison.pools) > NAMED else ""
         rows.append((f"{rank}{comparison.labels[pool]}", (*seeds, *cells)))
     caption = "At the end: against the base model. In brackets: 95 % intervals"
@@ -100,7 +100,7 @@ def differing_table(comparison: Comparison) -> Table | None:
     if not comparison.differing:
         return None
     rows = tuple(
-        (key, tuple(Cell(fmt.shorten(values[pool], 60)) for pool in comparison.ranking))
+        (key, tuple(TableCell(fmt.shorten(values[pool], 60)) for pool in comparison.ranking))
         for key, values in comparison.differing.items()
     )
     header = ("Setting", *(comparison.labels[pool] for pool in comparison.ranking))
@@ -110,11 +110,11 @@ def differing_table(comparison: Comparison) -> Table | None:
 def column_table(measure: Measure, comparison: Comparison) -> Table:
     """One measure: domains (or tasks) × the first runs of the ranking, and their mean."""
     shown = comparison.ranking[:SERIES]
-    brief = len(measure.columns) * len(shown) > _BRIEF
+    brief = len(measure.columns) * len(shown) > BRIEF
 
-    def cells(found: Measure) -> tuple[Cell, ...]:
+    def cells(found: Measure) -> tuple[TableCell, ...]:
         made = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]
-        return tuple(Cell(each.text) for each in made) if brief else tuple(made)
+        return tuple(TableCell(each.text) for each in made) if brief else tuple(made)
 
     rows = [(column, cells(measure.column(column))) for column in measure.columns]
     if len(rows) > 1:
@@ -152,7 +152,7 @@ def terminal_table(table: Table) -> RichTable:
     return shown
 
 
-def _rich(entry: Cell) -> Text:
+def _rich(entry: TableCell) -> Text:
     text = Text(entry.text, style="bold" if entry.best else "")
     return text.append(f"\n{entry.detail}", style="dim") if entry.detail else text
 
@@ -187,7 +187,7 @@ def _pipe(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _markdown_cell(entry: Cell) -> str:
+def _markdown_cell(entry: TableCell) -> str:
     # Numbers: nothing in them is live inside a table.
     return f"{f'**{entry.text}**' if entry.best else entry.text} {entry.detail}".strip()
 
@@ -238,7 +238,7 @@ def latex_table(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def _latex_cell(entry: Cell) -> str:
+def _latex_cell(entry: TableCell) -> str:
     text = rf"\textbf{{{escape_latex(entry.text)}}}" if entry.best else escape_latex(entry.text)
     return rf"{text} {{\scriptsize {escape_latex(entry.detail)}}}" if entry.detail else text
 

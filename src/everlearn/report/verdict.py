@@ -79,11 +79,16 @@ def _choice(comparison: Comparison) -> list[str]:
 
 
 def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
-    others = [run for run in gained.ranking if run != first]
-    alike = [comparison.labels[run] for run in others if gained.judge(first, run) == 0]
+    alike = [run for run in gained.ranking if run != first and gained.judge(first, run) == 0]
     if not alike:
         return []
-    return [f"At the end it cannot be told apart from {_few(alike)}: the difference is within its uncertainty."]
+    named = [comparison.labels[run] for run in alike]
+    found = [f"At the end it cannot be told apart from {_few(named)}: the difference is within its uncertainty."]
+    for measure in comparison.measures[gained.metric]:
+        kept = [comparison.labels[run] for run in alike if measure.judge(run, first) == 1]
+        if measure.quantity.key == "general_drift" and kept:
+            found.append(f"Of these, {_few(kept)} clearly {measure.quantity.better}.")
+    return found
 
 
 def _unequal(comparison: Comparison) -> list[str]:
@@ -187,6 +192,9 @@ def _detail(measure: Measure, run: int, reference: int) -> str:
 
 def _alone(comparison: Comparison) -> list[str]:
     run, label = comparison.pools[0].runs[0], comparison.labels[0]
+    if not run.domains and run.matrices:
+        models = max(len(matrix.rows) for matrix in run.matrices.values())
+        return [f"{label} holds {models} models that were measured; they are no stream, so nothing was learnt in turn."]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:

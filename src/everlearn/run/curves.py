@@ -13,7 +13,7 @@ from everlearn.evaluation.task import Conditions
 from everlearn.seeding import seeded
 
 
-class Curves(TrainerCallback):
+class StageCurves(TrainerCallback):
     """Scores the model that is being trained, as it stands, after every so many steps.
 
     It is seen in evaluation mode and without gradients; no generator, weight or optimizer is touched, so the stage

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.run.trainer import checkpoints
+from everlearn.version import __version__
 
 try:
     import fcntl
@@ -29,7 +30,7 @@ except ImportError:  # Windows has no flock; nothing else here needs it
 
 TIME = "_time.json"
 """Beside the cells of a row: how long measuring them took; no cell can have this name."""
-WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors")
+WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
 """What a thinned stage is without."""
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 

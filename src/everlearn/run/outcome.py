@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlearn import __version__, files
+from everlearn import files
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.evaluation import (
@@ -24,6 +24,7 @@ from everlearn.evaluation import (
 from everlearn.evaluation.build import BASE
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
+from everlearn.version import __version__
 
 
 class Outcome:
@@ -59,6 +60,7 @@ class Outcome:
                         title=method.title,
                         paper=method.paper,
                         options=method.config.model_dump(mode="json"),
+                        as_saved=method.tested_as_saved,
                     )
                     for method in self.recipe.methods()
                 ],

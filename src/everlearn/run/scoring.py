@@ -11,29 +11,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
 
 from everlearn import files
 from everlearn.config.arguments import training_arguments
-from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.endtask import TaskConfig
 from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
-from everlearn.data.prepare import Prepared, default_cache
+from everlearn.data.prepare import default_cache
 from everlearn.errors import DataError, ModelError
 from everlearn.evaluation import Cell, Checkpoint, HeldOut, HeldOutText, Predictor, make_task, set_path, task_path
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.methods.base import Batch, Method, Reading
-from everlearn.methods.stage import Checkpoints
-from everlearn.model.text_format import TextFormat
-from everlearn.run.folder import TIME, RunFolder
-from everlearn.run.progress import Reporter
+from everlearn.run.folder import TIME
+from everlearn.run.open_run import OpenRun
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
 from everlearn.seeding import seed_for
 
@@ -41,45 +37,18 @@ MASKS = "evaluation"
 """Seeds the masks of held-out text: the same for every run, so that runs are scored on the same labels."""
 
 
-class Learner(Protocol):
-    """What is asked of the run that is measured; see :class:`everlearn.learner.ContinualLearner`."""
-
-    recipe: Recipe
-    folder: RunFolder
-    reporter: Reporter
-    processes: Any
-
-    def setting(self) -> TextFormat:
-        """How text is read."""
-
-    def prepared(self, name: str) -> Prepared:
-        """The token blocks of a domain, or of the general text."""
-
-    def model_after(self, index: int) -> nn.Module:
-        """The model after so many domains."""
-
-    def load(self, place: Path) -> nn.Module:
-        """A model that was saved."""
-
-    def checkpoints(self, count: int) -> Checkpoints:
-        """The first so many models of the stream."""
-
-    def methods_after(self, index: int) -> list[Method]:
-        """The methods with what they remember after so many domains."""
-
-
 class Scorer:
     """Measures one run.
 
     Args:
-        learner: whose models are measured.
+        run: whose models are measured.
     """
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        self.recipe = learner.recipe
-        self.folder = learner.folder
-        self.cells = learner.folder.path / "evaluation"
+    def __init__(self, run: OpenRun) -> None:
+        self.run = run
+        self.recipe = run.recipe
+        self.folder = run.folder
+        self.cells = run.folder.path / "evaluation"
         self.domains = [domain.name for domain in self.recipe.domains]
         self.device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
         self.bf16 = bool(self.recipe.train.get("bf16", False))
@@ -94,7 +63,7 @@ class Scorer:
         """The held-out blocks of a domain: those that the run kept, or a seeded sample, kept from now on."""
         path = self._set(name)
         if not path.is_file():
-            prepared = self.learner.prepared(name)
+            prepared = self.run.prepared(name)
             if prepared.validation is None:
                 raise DataError(f"'{name}' holds out no text to measure on (`validation`).")
             blocks = prepared.validation
@@ -110,20 +79,23 @@ class Scorer:
         :meth:`score` draws them on one process alone, where processes that read a text cannot wait for each other.
         """
         for name in [name for name in self.names() if not self._set(name).is_file()]:
-            self.learner.prepared(name)
+            self.run.prepared(name)
 
     def check_end_tasks(self) -> None:
-        """Raise ``DataError`` for an end task that cannot be read, unless it was measured long ago."""
+        """Raise ``DataError`` for an end task that cannot be read, unless it was measured long ago, and ``ModelError``
+        for one that the model cannot be asked."""
         for config in self.recipe.end_tasks:
             if not task_path(self.cells, 0, config.name).is_file():
-                make_task(config).check()
+                task = make_task(config)
+                task.check_model(self.run.setting().kind)
+                task.check()
 
     def _set(self, name: str) -> Path:
         return self.folder.sets / f"{name}.safetensors"
 
     def conditions(self, row: int) -> Conditions:
         """How a task is measured after `row` domains."""
-        format_ = self.learner.setting()
+        format_ = self.run.setting()
         evaluation = self.recipe.evaluation
         return Conditions(
             row=self.label(row),
@@ -175,11 +147,11 @@ class Scorer:
 
     def _model(self, row: int) -> nn.Module:
         """The plain checkpoint after `row` domains."""
-        return self.learner.model_after(row).to(self.device)
+        return self.run.model_after(row).to(self.device)
 
     def _readers(self, row: int) -> list[Method]:
         """The methods that read a text with more than the checkpoint, with what they remember."""
-        return [method for method in self.learner.methods_after(row) if not method.tested_as_saved]
+        return [method for method in self.run.methods_after(row) if not method.tested_as_saved]
 
     def _blocks(self, name: str | None) -> PackedBlocks:
         if name is None:
@@ -202,16 +174,16 @@ class Scorer:
             objective=objective,
             language_model=model,
             batches=batches,
-            checkpoints=self.learner.checkpoints(row + 1),
+            checkpoints=self.run.checkpoints(row + 1),
         )
 
     # -- one row ----------------------------------------------------------------------------------------------
 
     def score(self, row: int) -> None:
         """Measure what is missing of the checkpoint after `row` domains; 0 is the base model."""
-        if self.learner.processes.is_main_process:
+        if self.run.processes.is_main_process:
             self._score(row)
-        self.learner.processes.wait_for_everyone()
+        self.run.processes.wait_for_everyone()
 
     def _score(self, row: int) -> None:
         sets = [name for name in wanted_sets(self.recipe, row) if not set_path(self.cells, row, name).is_file()]
@@ -228,12 +200,12 @@ class Scorer:
                 raise
             # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
             who = "The base model" if row == 0 else f"The model after {self.domains[row - 1]}"
-            self.learner.reporter.say(f"{who} is not measured on new sets: {error}")
+            self.run.reporter.say(f"{who} is not measured on new sets: {error}")
             return
         readers = self._readers(row)
         shared = SharedCells(self.shared_folder(), model) if row == 0 and not readers else None
         if sets:
-            with self.learner.reporter.activity(f"Held-out text, {where}", len(sets)) as done:
+            with self.run.reporter.activity(f"Held-out text, {where}", len(sets)) as done:
                 for index, name in enumerate(sets, 1):
                     self._measure_text(row, name, model, readers, shared).save(set_path(self.cells, row, name))
                     done(index)
@@ -269,14 +241,14 @@ class Scorer:
             if not task_path(self.cells, 0, config.name).is_file():
                 raise
             # Learnt long ago and its labelled files are gone: that is no reason not to learn a new domain.
-            self.learner.reporter.say(f"End task '{config.name}' is left out {where}: {error}")
+            self.run.reporter.say(f"End task '{config.name}' is left out {where}: {error}")
             return
         path = task_path(self.cells, row, config.name)
         if shared is not None and (found := shared.find(task, how)) is not None:
             found.save(path)
             return
         predictor = self._asked(row, task, model, readers)
-        with self.learner.reporter.activity(f"End task {config.name}, {where}", work.units) as done:
+        with self.run.reporter.activity(f"End task {config.name}, {where}", work.units) as done:
             cell = task.measure(predictor, replace(how, progress=done))
         cell.save(path)
         if shared is not None:
@@ -284,7 +256,7 @@ class Scorer:
 
     def _asked(self, row: int, task: Task, model: nn.Module, readers: Sequence[Method]) -> Predictor:
         """What answers an end task: with methods that read with more, they are given the task's own unlabelled text."""
-        objective, format_ = self.conditions(row).objective, self.learner.setting()
+        objective, format_ = self.conditions(row).objective, self.run.setting()
         if not readers:
             return Checkpoint(model, objective)
 
@@ -301,10 +273,10 @@ class Scorer:
     def score_alone(self, name: str, place: Path) -> None:
         """Measure a domain's model that was trained alone."""
         path = self.cells / "alone" / f"{name}.safetensors"
-        if self.learner.processes.is_main_process and not path.is_file():
-            model = self.learner.load(place).to(self.device)
+        if self.run.processes.is_main_process and not path.is_file():
+            model = self.run.load(place).to(self.device)
             self._losses(model, name).save(path)
-        self.learner.processes.wait_for_everyone()
+        self.run.processes.wait_for_everyone()
 
     def _losses(self, model: nn.Module, name: str) -> Cell:
         """A model's cell of a held-out set, whoever's model it is."""

@@ -25,9 +25,9 @@ from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError, ModelError, RecipeError, RunError, TrainingDiverged
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection, overrides
-from everlearn.methods.engine.sharding import local
 from everlearn.model.gathering import shared_parameters
 from everlearn.model.objectives import IGNORE, unwrap
+from everlearn.model.sharding import local
 from everlearn.run import carrying
 
 DATA_STATE = "data_state.json"

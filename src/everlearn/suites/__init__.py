@@ -1,25 +1,27 @@
-"""Built-in streams. In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand."""
+"""Streams for everybody: text, orders, end tasks, and what others published and claim.
+
+In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand. A suite is a folder in
+here with a ``suite.py``, which registers it. It knows methods by name only, and nothing of runs, reports or grids.
+"""
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
 
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.suites.base import SUITES, Published, Suite, find_suite, locate, register_suite
+from everlearn.suites.settings import EndTaskSettings, Settings
 
-SUITES = {"docs": "everlearn.suites.docs.address", "six-domains": "everlearn.suites.six_domains.address"}
-"""Name in an address → module with its ``locate(inside)``."""
+for _suite in sorted(Path(__file__).parent.glob("*/suite.py")):
+    importlib.import_module(f"{__name__}.{_suite.parent.name}.suite")
 
-
-def locate(address: str) -> Path:
-    """The file or folder behind a ``suite:`` path, without that prefix.
-
-    Raises:
-        RecipeError: there is no such suite or file.
-        DataError: what the file is made of is missing.
-    """
-    suite, _, inside = address.partition("/")
-    if suite not in SUITES:
-        raise RecipeError(f"There is no suite '{suite}' ('suite:{address}').{did_you_mean(suite, SUITES)}")
-    found: Path = importlib.import_module(SUITES[suite]).locate(inside)
-    return found
+__all__ = [
+    "SUITES",
+    "EndTaskSettings",
+    "Published",
+    "Settings",
+    "Suite",
+    "find_suite",
+    "locate",
+    "register_suite",
+]

@@ -9,19 +9,22 @@ import dataclasses
 import inspect
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from everlearn.config.recipe import Data, Evaluation, Model, Recipe, Run
+from everlearn.config.arguments import REFUSED, RUN_WIDE
+from everlearn.config.recipe import Data, Evaluation, Recipe, RunSettings
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
-from everlearn.methods import REGISTRY, build, names
+from everlearn.methods import build, names
 from everlearn.methods.base import VARIANTS
+from everlearn.methods.sequential import PLAIN
+from everlearn.model.source import Model
 
 CAPABILITIES = {
     "old_data": "Old data",
@@ -136,7 +139,7 @@ def schema() -> dict[str, Any]:
     one = {"$ref": "#/$defs/Method"}
     properties["method"] = {
         "anyOf": [one, {"type": "array", "items": one, "minItems": 1}],
-        "default": "sequential",
+        "default": PLAIN,
         "description": "A method's name, a mapping of `name` and options, or a list of those that work together.",
     }
     for key in ("model", "general"):  # a bare path is short for {path: …}
@@ -148,6 +151,8 @@ def schema() -> dict[str, Any]:
     tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
     properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
     properties["train"] = _training_schema(properties["train"])
+    own_arguments = definitions["Domain"]["properties"]
+    own_arguments["train"] = _training_schema(own_arguments["train"], RUN_WIDE)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
 
 
@@ -159,14 +164,12 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
     return list(entry["anyOf"]) if "anyOf" in entry else [{"$ref": entry["$ref"]}]
 
 
-def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
     from transformers import TrainingArguments
-
-    from everlearn.config.arguments import REFUSED
 
     properties = {}
     for field in sorted(dataclasses.fields(TrainingArguments), key=lambda field: field.name):
-        if field.init and field.name not in REFUSED:
+        if field.init and field.name not in REFUSED and field.name not in without:
             text = field.metadata.get("help")
             properties[field.name] = {"description": " ".join(str(text).split())} if text else {}
     return {**entry, "type": "object", "properties": properties, "additionalProperties": False}
@@ -174,6 +177,7 @@ def _training_schema(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 # -- a recipe to start from -----------------------------------------------------------------------------------
 
+_METHOD = "das"
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "model": {"path": "FacebookAI/roberta-base"},
     "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
@@ -200,8 +204,9 @@ def commented_recipe() -> str:
         _group("end_tasks", EndTask, listed=True, active=False),
         _group("data", Data),
         _training(),
+        _choice("optimizer"),
         _group("evaluation", Evaluation),
-        _group("run", Run),
+        _group("run", RunSettings),
     ]
     return "\n".join(parts)
 
@@ -243,8 +248,7 @@ def _methods() -> str:
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
         wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
         lines += [line.replace("\u00a0", " ") for line in wrapped]
-    default = "das" if "das" in REGISTRY else "sequential"
-    return "\n".join([*lines, f"method: {default}"]) + "\n"
+    return "\n".join([*lines, f"method: {_METHOD}"]) + "\n"
 
 
 def _training() -> str:

@@ -23,6 +23,7 @@ from everlearn.evaluation import (
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
+from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.wanted import held_out_names
@@ -92,7 +93,7 @@ def evaluate(
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):
-        wanted = recipe.changed(model={"path": checkpoint.path}, method=["sequential"])
+        wanted = recipe.changed(model={"path": checkpoint.path}, method=[PLAIN])
         learner = ContinualLearner(wanted, reporter=reporter)
         learner.folder = RunFolder(folder)
         learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks

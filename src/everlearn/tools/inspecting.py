@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from everlearn.config.recipe import Model
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method, Setting
@@ -21,6 +20,7 @@ from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import CLASSES, load_config
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from everlearn.model.source import Model
 from everlearn.tools.planning import passes, saved, size
 
 

@@ -26,6 +26,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.run.progress import Reporter
@@ -225,7 +226,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     plain, protected = [], []
     for alike in _alike(learner, domains):
         steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
-        plain.append((steps, _timing(_step_seconds(learner, domain, [build("sequential")]), steps)))
+        plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
         # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
         rows = [min(cost.passes_per_domain, each.rows or 10**9) for cost in costs.values() for each in alike]
         once = sum(rows) * plain[-1][1].seconds_per_step / alike[0].rows_per_step
@@ -330,7 +331,8 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
     held = largest = 0
     keep = recipe.run.keep_stages
     kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
-    for number, ((count, checkpoint, finished), args) in enumerate(zip(trainings, itertools.cycle(arguments))):
+    each = zip(trainings, itertools.cycle(arguments), strict=False)
+    for number, ((count, checkpoint, finished), args) in enumerate(each):
         limit = args.save_total_limit or count
         # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
         largest = max(
@@ -338,7 +340,7 @@ def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
         )
         held += finished
         if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
-            held -= 4 * sizes.stages[number - kept]
+            held -= (12 if recipe.optimizer == "carry" else 4) * sizes.stages[number - kept]
     return largest
 
 

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe, load
-from everlearn.data.corpus import check_corpus
+from everlearn.data.documents import check_corpus
 from everlearn.errors import EverlearnError, ModelError, RunError
-from everlearn.evaluation import make_task
+from everlearn.evaluation import Task, make_task
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import load_model, load_tokenizer
 from everlearn.run.progress import Reporter
@@ -100,6 +100,11 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
         learner.check_methods(loaded[0])
         return " + ".join(method.title for method in recipe.methods())
 
+    def end_task(task: Task) -> str:
+        if fits:
+            task.check_model(learner.setting(loaded[0]).kind)
+        return task.check()
+
     checks("run folder", free)
     has_arguments = checks("training arguments", arguments)
     has_model = checks("model and its head", model)
@@ -114,8 +119,8 @@ def _preflight(recipe: Recipe, checks: _Checks, reporter: Reporter | None) -> No
             lambda corpus=corpus: _rows(learner, corpus.name),  # type: ignore[misc]
             fits and readable and has_arguments,
         )
-    for task in recipe.end_tasks:
-        checks(f"end task '{task.name}': files and labels", lambda task=task: make_task(task).check())  # type: ignore[misc]
+    for task in map(make_task, recipe.end_tasks):
+        checks(f"end task '{task.name}': files and labels", lambda task=task: end_task(task))  # type: ignore[misc]
     checks("disk space", lambda: _disk(learner, loaded[0]), fits and has_arguments)
 
 

@@ -62,10 +62,12 @@ class IncLoRA(Method):
         """The model itself must come without adapters, and no other method may add some."""
         super().check(setting)
         if any(isinstance(module, BaseTunerLayer) for module in setting.model.modules()):
-            raise MethodError("Method 'inc_lora' needs a plain model, but this one has adapters. Merge them first.")
+            raise MethodError(
+                f"Method '{self.label}' needs a plain model, but this one has adapters. Merge them first."
+            )
         for other in setting.methods:
             if other.adds_peft and other.name != self.name:
-                raise MethodError(f"Methods 'inc_lora' and '{other.label}' both add adapters. Remove one of them.")
+                raise MethodError(f"Methods '{self.label}' and '{other.label}' both add adapters. Remove one of them.")
         self._targets(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:
@@ -96,7 +98,7 @@ class IncLoRA(Method):
     def detach(self, stage: Stage) -> None:
         """Add the adapter to the weights, keep a copy of it, and leave a plain model."""
         if not isinstance(stage.model, PeftModel):
-            raise MethodError("Method 'inc_lora' lost its adapter during the domain: `stage.model` was replaced.")
+            raise MethodError(f"Method '{self.label}' lost its adapter during the domain: `stage.model` was replaced.")
         self._finished = [*self._finished, stage.domain]
         for name, value in get_peft_model_state_dict(stage.model).items():
             self._adapters[f"{stage.domain}/{name}"] = value.detach().cpu().clone()
@@ -139,7 +141,7 @@ class IncLoRA(Method):
             ]
             if not matching:
                 raise MethodError(
-                    f"Method 'inc_lora', option 'target_modules': the model has no linear layer '{name}'."
+                    f"Method '{self.label}', option 'target_modules': the model has no linear layer '{name}'."
                 )
             found += [path for path in matching if path not in found]
         return found

@@ -89,7 +89,7 @@ class KD(Method):
         if not self.config.weight:
             return {}
         if self._teacher is None:
-            raise MethodError("Method 'kd' has no teacher: run `begin_domain` before the first step.")
+            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
         student = outputs.views[0] if outputs.views else outputs.hidden
         with torch.no_grad(), rounding_like(stage.model):
             teacher = stage.objective.hidden(self._teacher, _unmasked(stage, batch))

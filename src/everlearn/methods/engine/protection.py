@@ -37,13 +37,13 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage, View
 from everlearn.methods.engine.beside import OutputsBeside
-from everlearn.methods.engine.gradients import Gradients
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
-from everlearn.methods.engine.sharding import local, shard_like
 from everlearn.methods.engine.transforms import Transforms
+from everlearn.methods.gradients import Gradients
 from everlearn.model.anatomy import head_path
 from everlearn.model.objectives import Outputs, unwrap
+from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
 
 Result = TypeVar("Result")

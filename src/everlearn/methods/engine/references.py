@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
-from everlearn.methods.engine.gradients import Gradients
 from everlearn.methods.engine.processes import processes, rank
+from everlearn.methods.gradients import Gradients
 from everlearn.methods.stage import Stage
 from everlearn.model.objectives import IGNORE
 

@@ -64,7 +64,7 @@ class CLASSIC(HATAdapter):
         super().check(setting)
         if self.config.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
-                "Method 'classic', option 'contrast': it compares representations of whole texts, but an "
+                f"Method '{self.label}', option 'contrast': it compares representations of whole texts, but an "
                 "encoder-decoder's last layer represents only the answer. Set `contrast: 0`."
             )
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.methods.engine.attachment import Attachment
-from everlearn.methods.engine.sharding import local
+from everlearn.model.sharding import local
 
 LIMIT = 6.0
 """|e| is kept below it, so that the gradient of a gate never vanishes (section 2.4 of the paper)."""

@@ -22,6 +22,7 @@ from everlearn.methods.base import (
     Needs,
     Setting,
     Stage,
+    UnitImportance,
     View,
     register,
 )
@@ -275,6 +276,12 @@ class DAS(Method):
         return plain and self.config.contrast_kind != "specific"
 
     # -- state ------------------------------------------------------------------------------------------------
+
+    def importance(self) -> UnitImportance | None:
+        """The maps of general knowledge and of everything so far."""
+        if not self._importance:
+            return None
+        return UnitImportance(self._general, self._importance, self.config.normalise, self.config.accumulate)
 
     def memory(self) -> Memory:
         """Importance for general knowledge, the accumulated importance, and the domains that are in it."""

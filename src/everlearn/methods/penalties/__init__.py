@@ -1,1 +1,5 @@
-"""Methods that add a penalty on the weights."""
+"""Methods that add a penalty on the weights to the loss.
+
+A method is one file: what matters is measured when a domain ends and kept as memory, the penalty is computed in each
+step from the parameters as this process holds them.
+"""

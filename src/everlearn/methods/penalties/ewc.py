@@ -25,8 +25,8 @@ from everlearn.methods.base import (
     Variant,
     register,
 )
-from everlearn.methods.engine.sharding import shard_like, sum_over_shards
 from everlearn.model.modes import evaluating, training
+from everlearn.model.sharding import shard_like, sum_over_shards
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

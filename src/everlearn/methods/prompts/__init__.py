@@ -1,1 +1,5 @@
-"""Methods that add soft prompts."""
+"""Methods that put trained vectors in front of a text.
+
+A method is one file; :mod:`domain_prompt` is the prompt itself. It is attached for a stage or a test like an adapter,
+changes no position of the text's own labels, and says how many positions it takes from the longest input.
+"""

@@ -15,7 +15,7 @@ _NAMED = 40
 
 
 @dataclass(frozen=True)
-class Domain:
+class DomainBalance:
     """A domain against the base model: right after its stage, and at the end of the stream."""
 
     name: str
@@ -27,7 +27,7 @@ class Domain:
 class Balance:
     """The domains of a run in the order in which they were learnt."""
 
-    domains: tuple[Domain, ...]
+    domains: tuple[DomainBalance, ...]
     unit: str
 
 
@@ -48,7 +48,7 @@ def balance(found: Balance) -> Iterator[Plate]:
     yield plate(drawing, caption, f"{said}.")
 
 
-def _rows(domains: list[Domain], low: float, high: float, unit: str) -> Drawing:
+def _rows(domains: list[DomainBalance], low: float, high: float, unit: str) -> Drawing:
     step = 24 if len(domains) <= 15 else 17
     names = [fmt.shorten(domain.name, 26) for domain in domains]
     left = min(_LEFT_MAX, max(map(width_of, names)) + 14)
@@ -66,7 +66,7 @@ def _rows(domains: list[Domain], low: float, high: float, unit: str) -> Drawing:
     return drawing
 
 
-def _stream(domains: list[Domain], low: float, high: float, unit: str) -> Drawing:
+def _stream(domains: list[DomainBalance], low: float, high: float, unit: str) -> Drawing:
     left, top, bottom = 64, 34, 330
     drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
     y, x = Scale(low, high, bottom, top), Scale(0.5, len(domains) + 0.5, left, _WIDTH - 12)

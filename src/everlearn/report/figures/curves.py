@@ -11,7 +11,7 @@ from everlearn.report.figures.registry import Plate, figure, plate
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One line: the rank of its run gives colour and marker; a missing value interrupts it."""
 
     series: int
@@ -38,7 +38,7 @@ class Curves:
     """
 
     unit: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
     caption: str
     numbers: str = ""
     ticks: Sequence[str] | None = None

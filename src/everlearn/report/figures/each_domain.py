@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
-from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 
 SHOWN = 12
@@ -32,7 +32,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             # Where only some stages were measured the line goes through these.
             points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
             if points:
-                lines.append(Line(comparison.ranks[pool], [p for p, _ in points], [v for _, v in points]))
+                lines.append(Curve(comparison.ranks[pool], [p for p, _ in points], [v for _, v in points]))
         if not lines:
             continue
         stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}

@@ -38,7 +38,7 @@ class Heat:
         corner: what the rows are.
         columns: their names.
         rows: names and cells.
-        scale: the change with the strongest colour; the largest one when None.
+        scale: the change with the strongest colour; when None the largest one, in a picture the 95th percentile.
         note: where the numbers are when there are too many to be written out.
     """
 
@@ -60,8 +60,10 @@ def heat(found: Heat) -> Iterator[Plate]:
     """The table with its numbers, or a picture of it."""
     if not found.rows or not found.columns:
         return
-    known = [abs(shade.change) for _, row in found.rows for shade in row if shade.change is not None]
-    scale = found.scale or max(known, default=0.0)
+    known = sorted(abs(shade.change) for _, row in found.rows for shade in row if shade.change is not None)
+    # In a picture one wild column must not make all others pale: the strongest colour is what 5 % of the cells reach.
+    strongest = len(known) - 1 if found.readable else int(0.95 * (len(known) - 1))
+    scale = found.scale or (known[strongest] if known else 0.0)
     yield _table(found, scale) if found.readable else _picture(found, scale)
 
 
@@ -107,7 +109,7 @@ def _picture(found: Heat, scale: float) -> Plate:
         drawing.text(left - 6, top + high * (i + 0.5) + 0.35 * SIZE, names[i], "end")
     for j in _sparse(columns, width):
         drawing.text(left + wide * (j + 0.5) + 4, top + height + 14, fmt.shorten(found.columns[j], 14), "end", turn=-40)
-    strongest = f"The strongest colour is a change of {fmt.fixed(scale, 3)}."
+    strongest = f"The strongest colour is a change of {fmt.fixed(scale, 3)} or more."
     caption = f"{found.title}: {len(found.rows)} × {len(found.columns)}. {strongest} {found.note}".strip()
     return plate(drawing, caption)
 

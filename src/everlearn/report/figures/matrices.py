@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everlearn.evaluation.build import BASE
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
@@ -44,6 +45,7 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
     run = comparison.pools[pool].runs[0]
     matrix = run.matrices[metric]
     places = fmt.decimals(estimate.value for estimate in matrix.scores.values())
+    first = "base" if matrix.rows[:1] == [BASE] else fmt.shorten(matrix.rows[0], 20) if matrix.rows else ""
     own = {column: matrix.own_stage(column) for column in matrix.columns}
     small = len(matrix.rows) * len(matrix.columns) <= READABLE
     rows = []
@@ -51,13 +53,21 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
         shades = []
         for column in matrix.columns:
             change, estimate = matrix.worsening(column, 0, i), matrix.cell(i, column)
-            text = fmt.fixed(estimate.value, places) if small else ""
-            told = "not measured" if estimate.value is None else fmt.interval(estimate, places)
-            if small and i and change is not None:
-                told += f" {'better' if change < 0 else 'worse'} than base by {fmt.fixed(abs(change), places)}"
-            shades.append(Shade(change, text, told.strip() if small else "", own[column] == i))
-        rows.append((label if i else "base model", shades))
+            text, told = "", ""
+            if small:
+                text = fmt.fixed(estimate.value, places)
+                told = "not measured" if estimate.value is None else fmt.interval(estimate, places)
+                if i and change is not None:
+                    told += f" {'better' if change < 0 else 'worse'} than {first} by {fmt.fixed(abs(change), places)}"
+            shades.append(Shade(change, text, told.strip(), own[column] == i))
+        rows.append((label if i or label != BASE else "base model", shades))
     unit = f" ({matrix.unit})" if matrix.unit else ""
     seed = f", seed {run.results.get('seed')}" if len(comparison.pools[pool].runs) > 1 else ""
     title = f"{comparison.labels[pool]}{seed}: {metric.replace('_', ' ')}{unit}"
-    return Heat(title, "after", matrix.columns, rows, note=f"The numbers are in {run.place}/results.json.")
+    return Heat(
+        title,
+        "after" if run.domains else "model",
+        matrix.columns,
+        rows,
+        note=f"The numbers are in {run.place}/results.json.",
+    )

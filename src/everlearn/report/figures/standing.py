@@ -63,8 +63,8 @@ def standing(found: Standings) -> Iterator[Plate]:
         ends = max(x(low), _LEFT), min(x(high), _RIGHT)
         points.append(Point(x(at[0]), y(at[1]), fmt.shorten(name, 30), run.recommended, *ends))
     _names(drawing, points)
-    drawing.line(_RIGHT - 218, 22, _RIGHT - 232, 11, INK, 2)
-    drawing.path(f"M{_RIGHT - 238},6l11,2.5l-6.5,8.5z", fill=INK)
+    drawing.line(_RIGHT - 252, 21, _RIGHT - 264, 11, INK, 2)
+    drawing.path(f"M{_RIGHT - 270},6l11,2.5l-6.5,8.5z", fill=INK)
     drawing.text(_RIGHT, 20, "better: more learnt, less forgotten", "end", bold=True)
     caption = (
         "Learning against forgetting: up is more learnt, left is less forgotten. The cross is the base model; the "
@@ -150,7 +150,7 @@ def _names(drawing: Drawing, points: Sequence[Point]) -> None:
         )
         for x, y in sides:
             box = (x, y, x + long, y + high)
-            inside = x >= 2 and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
+            inside = x >= _LEFT and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
             if inside and not any(_overlap(box, other) for i, other in enumerate(taken) if i != own):
                 drawing.text(x, y + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
                 taken.append(box)

@@ -7,7 +7,7 @@ from functools import partial
 
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
-from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.runs import Matrix
 
@@ -22,7 +22,7 @@ def forgotten_so_far(comparison: Comparison) -> Iterator[Plate]:
 @figure("general", title="General text along the stream", data=Comparison, section="stream")
 def general(comparison: Comparison) -> Iterator[Plate]:
     """What general text lost against the base model after each stage."""
-    for name in comparison.general:
+    for name in comparison.general if comparison.runs[0].domains else ():
         caption = f"General text ({fmt.shorten(name, 40)}): change since the base model; lower is better."
         yield from _along(comparison, partial(_drift, name=name), caption)
 
@@ -51,7 +51,7 @@ def _along(comparison: Comparison, score: Callable[..., float | None], caption: 
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
         y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
         if any(value is not None for value in y):
-            lines.append(Line(rank, stages, y))
+            lines.append(Curve(rank, stages, y))
             end = next(value for value in reversed(y) if value is not None)
             said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
     if not lines:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES, spread
-from everlearn.report.figures.curves import Curves, Line, curves
+from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.training_log import curve, starts
 
@@ -30,7 +30,7 @@ def training_loss(comparison: Comparison) -> Iterator[Plate]:
             numbers = f"It ends at {fmt.fixed(y[-1])}."
             yield from curves(
                 Curves(
-                    "training loss", [Line(rank, x, y)], caption, numbers,
+                    "training loss", [Curve(rank, x, y)], caption, numbers,
                     marks=rules, markers=False, x_label="step", limits=limits,
                 )
             )  # fmt: skip
@@ -46,5 +46,5 @@ def method_losses(comparison: Comparison) -> Iterator[Plate]:
             if y:
                 caption, numbers = f"{comparison.labels[pool]}: {key}", f"It ends at {fmt.fixed(y[-1])}."
                 yield from curves(
-                    Curves("", [Line(rank, x, y)], caption, numbers, markers=False, small=True, x_label="step")
+                    Curves("", [Curve(rank, x, y)], caption, numbers, markers=False, small=True, x_label="step")
                 )

@@ -12,16 +12,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from everlearn.errors import DataError, did_you_mean
 from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
 from everlearn.suites.docs import reading, tasks
+from everlearn.suites.docs.document import Doc, Split
 from everlearn.suites.docs.reading import STANDARD_LIBRARY, Passage
 
-Split = Literal["test", "validation", "train"]
 Progress = Callable[[str, int, int], None]
 
 DOMAINS = ("sympy", "networkx", "pandas", "matplotlib", "scipy", "torch")
@@ -44,18 +43,6 @@ _CROWDED = 0.4
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 _NOT_WORD = re.compile(r"[\W_]+")
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Doc:
-    """One document."""
-
-    text: str
-    subpackage: str
-    """Where it stands below the library (``core``, ``algorithms.flow``); empty when unknown or not a docstring."""
-    split: Split
-    key: str
-    """Hash of its letters and digits: decides split and order, and finds duplicates."""
 
 
 def documents(library: str) -> list[Doc]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from everlearn.suites.docs.corpus import Doc
+from everlearn.suites.docs.document import Doc
 
 MOST_CLASSES = 8
 FEWEST_DOCUMENTS = 60

@@ -5,72 +5,12 @@ Written down before anything was measured. The sentences are ours; entries are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
-
-Number = Literal["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten"]
-"""What is compared; see :func:`everlearn.benchmarking.summary.numbers`."""
-Relation = Literal["above", "below", "within"]
+from everlearn.suites.claims import Claim, Claims, Number, questions
 
 AVERAGES: tuple[Number, ...] = ("f1", "accuracy")
 FORGETTING: tuple[Number, ...] = ("f1_forgetting", "accuracy_forgetting")
 POINT = 0.01
 """One point of a score: the margin within which scores count as equal, and forgetting as none."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """One comparison.
-
-    Attributes:
-        entry: whose number.
-        other: the entry whose number is subtracted; None where the number is judged by itself.
-        number: which.
-        relation: what is claimed of it: above `bar`, below `bar`, or between −`bar` and `bar`.
-        bar: in the unit of the number; scores are fractions.
-    """
-
-    entry: str
-    other: str | None
-    number: Number
-    relation: Relation
-    bar: float = 0.0
-
-    @property
-    def published(self) -> bool:
-        """Whether the paper has this number; it has no bits per byte."""
-        return not self.number.startswith("bits")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence that holds if all of its comparisons do."""
-
-    sentence: str
-    questions: tuple[Question, ...]
-    remark: str = ""
-
-
-def _all(
-    entries: str | Iterable[str],
-    relation: Relation,
-    others: str | Iterable[str] | None,
-    numbers: Iterable[Number],
-    bar: float = 0.0,
-) -> tuple[Question, ...]:
-    def listed(names: str | Iterable[str] | None) -> list[str | None]:
-        return [names] if names is None or isinstance(names, str) else list(names)
-
-    return tuple(
-        Question(entry, other, number, relation, bar)
-        for entry in listed(entries)
-        if entry is not None
-        for other in listed(others)
-        for number in numbers
-    )
-
-
 LEARNT_IN_ORDER = ("sequential", "ncl_adapter", "demix", "bcl", "classic", "kd", "ewc", "derpp", "hat", "hat_all",
                    "hat_adapter")  # fmt: skip
 COMPONENTS = ("das_without_initialisation", "das_without_soft_mask", "das_random", "das_without_contrast",
@@ -79,52 +19,53 @@ COMPONENTS = ("das_without_initialisation", "das_without_soft_mask", "das_random
 CLAIMS = (
     Claim(
         "DAS has the best average of all systems.",
-        _all("das", "above", ("none", "separate", "dap_adapter", "dap_prompt", *LEARNT_IN_ORDER), AVERAGES),
+        questions("das", "above", ("none", "separate", "dap_adapter", "dap_prompt", *LEARNT_IN_ORDER), AVERAGES),
         "Pool has a claim of its own below.",
     ),
     Claim(
         "DAS has a negative forgetting rate: what is learnt later helps earlier domains.",
-        _all("das", "below", None, (*FORGETTING, "bits_forgotten")),
+        questions("das", "below", None, (*FORGETTING, "bits_forgotten")),
     ),
     Claim(
         "DAS has the lowest forgetting rate.",
-        _all("das", "below", LEARNT_IN_ORDER, FORGETTING) + _all("das", "below", "sequential", ("bits_forgotten",)),
+        questions("das", "below", LEARNT_IN_ORDER, FORGETTING)
+        + questions("das", "below", "sequential", ("bits_forgotten",)),
     ),
     Claim(
         "Plain continual training, NCL-Adapter, DEMIX, KD, EWC and DER++ forget.",
-        _all(("sequential", "ncl_adapter", "demix", "kd", "ewc", "derpp"), "above", None, FORGETTING)
-        + _all("sequential", "above", None, ("bits_forgotten",)),
+        questions(("sequential", "ncl_adapter", "demix", "kd", "ewc", "derpp"), "above", None, FORGETTING)
+        + questions("sequential", "above", None, ("bits_forgotten",)),
         "With one adapter per domain on a frozen model (DEMIX) nothing can be forgotten: where fine-tuning is "
         "deterministic its rate is exactly 0.",
     ),
-    Claim("Each component of DAS helps its average.", _all("das", "above", COMPONENTS, AVERAGES)),
+    Claim("Each component of DAS helps its average.", questions("das", "above", COMPONENTS, AVERAGES)),
     Claim(
         "The proxy's KL, which needs no general data, is as good as the KL on general data.",
-        _all("das", "within", "das_wiki_kl", AVERAGES, POINT),
+        questions("das", "within", "das_wiki_kl", AVERAGES, POINT),
         "As good: within one point either way. Not to see a difference is not enough.",
     ),
     Claim(
         "Importance for general knowledge by KL is better than by the masked-language-model loss.",
-        _all(("das", "das_wiki_kl"), "above", "das_wiki_mlm", AVERAGES),
+        questions(("das", "das_wiki_kl"), "above", "das_wiki_mlm", AVERAGES),
     ),
     Claim(
         "Learning in the whole language model beats adapters and prompts.",
-        _all("separate", "above", ("dap_adapter", "dap_prompt"), (*AVERAGES, "bits_learnt"))
-        + _all("sequential", "above", "ncl_adapter", (*AVERAGES, "bits_learnt")),
+        questions("separate", "above", ("dap_adapter", "dap_prompt"), (*AVERAGES, "bits_learnt"))
+        + questions("sequential", "above", "ncl_adapter", (*AVERAGES, "bits_learnt")),
         "One model per domain against one adapter or prompt per domain; plain training in the stream against one "
         "adapter for the stream.",
     ),
     Claim(
         "HAT does not forget.",
-        _all("hat", "below", None, FORGETTING, POINT),
+        questions("hat", "below", None, FORGETTING, POINT),
         "Does not forget: the rate is below one point.",
     ),
     Claim(
         "HAT learns badly: worse than training without protection.",
-        _all("hat", "below", "sequential", (*AVERAGES, "bits_learnt")),
+        questions("hat", "below", "sequential", (*AVERAGES, "bits_learnt")),
         "HAT is told at test where a text comes from; plain training is not.",
     ),
-    Claim("DAS is better than Pool, which learns all domains at once.", _all("das", "above", "pool", AVERAGES)),
+    Claim("DAS is better than Pool, which learns all domains at once.", questions("das", "above", "pool", AVERAGES)),
 )
 
 INTRODUCTION = """\
@@ -168,3 +109,5 @@ the paper.
 F1 is macro-F1, for ChemProt micro-F1. The forgetting rate is (1/(T−1)) Σ (A_kk − A_Tk) over the domains before the
 last: below 0 is good. Scores are in points (percent); "Measured" has both sides.
 """
+
+DAS_PAPER = Claims("The claims of the DAS paper", INTRODUCTION, CLAIMS)

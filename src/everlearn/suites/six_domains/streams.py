@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.methods import build
+from everlearn.methods.sequential import PLAIN
+from everlearn.suites.settings import steps_of, with_samples
 from everlearn.suites.six_domains.cache import data_folder
 from everlearn.suites.six_domains.corpora import GENERAL, PARTS, PROXIES, general_file, proxy_file
 from everlearn.suites.six_domains.tasks import EndTasks, task_file
@@ -55,7 +55,7 @@ def recipe(
     data: Path | str | None = None,
     *,
     model: str | Path | Mapping[str, Any],
-    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = "sequential",
+    method: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] = PLAIN,
     corpora: Mapping[str, Corpus] | None = None,
     steps: int | None = None,
     budget_tokens: int | None = None,
@@ -70,8 +70,8 @@ def recipe(
     train: Mapping[str, Any] | None = None,
     name: str | None = None,
     folder: Path | str | None = None,
-) -> Recipe:
-    """A run over the six domains, with their end tasks; the defaults are the paper's (released) setting.
+) -> dict[str, Any]:
+    """The recipe of a run over the six domains, with their end tasks; the defaults are the paper's (released) setting.
 
     Args:
         order: a number of :data:`ORDERS`, or domains by name (some or all, in any order).
@@ -96,6 +96,9 @@ def recipe(
         name: of the run; by default order and methods.
         folder: of the run; by default below ``runs/``.
 
+    Returns:
+        What a recipe's YAML would hold; :func:`everlearn.config.recipe.parse` reads it.
+
     Raises:
         RecipeError: an argument is not allowed.
         DataError: a file is missing; the sentence names it and what to change.
@@ -105,8 +108,8 @@ def recipe(
     for key in own:
         if key not in (*DOMAINS, GENERAL):
             raise RecipeError(f"`corpora` names '{key}', no domain.{did_you_mean(key, (*DOMAINS, GENERAL))}")
-    specs = _with_samples(method, samples)
-    number = _steps(steps, budget_tokens, batch * accumulate * block_size)
+    specs = with_samples(method, samples)
+    number = steps_of(steps, budget_tokens, batch * accumulate * block_size, STEPS)
     place = functools.cache(lambda: data_folder(data))  # looked for only where something is taken from it
 
     def corpus(key: str) -> dict[str, Any]:
@@ -126,61 +129,37 @@ def recipe(
         evaluation |= {"end_tasks": end_tasks.when, "end_task_seeds": end_tasks.seeds}
     labels = "+".join(str(spec["name"]) for spec in specs)
     title = name or f"six-domains-{order if isinstance(order, int) else '-'.join(names)}-{labels}"
-    return parse(
-        {
-            "model": dict(model) if isinstance(model, Mapping) else str(model),
-            "domains": [corpus(key) for key in names],
-            "general": corpus(GENERAL),
-            "end_tasks": tasks,
-            "method": specs,
-            "objective": "masked",
-            "data": {"block_size": block_size},
-            "train": {
-                "per_device_train_batch_size": batch,
-                "gradient_accumulation_steps": accumulate,
-                "max_steps": number,
-                "learning_rate": learning_rate,
-                "lr_scheduler_type": "linear",
-                "warmup_steps": round(0.1 * number),
-                "weight_decay": 0.0,
-                "max_grad_norm": 0,
-                "adam_epsilon": 1e-6,
-                **(train or {}),
-            },
-            "evaluation": evaluation,
-            "run": {
-                "name": title,
-                "seed": seed,
-                "folder": None if folder is None else str(folder),
-                "notes": sentences(names, own),
-            },
-        }
-    )
+    return {
+        "model": dict(model) if isinstance(model, Mapping) else str(model),
+        "domains": [corpus(key) for key in names],
+        "general": corpus(GENERAL),
+        "end_tasks": tasks,
+        "method": specs,
+        "objective": "masked",
+        "data": {"block_size": block_size},
+        "train": {
+            "per_device_train_batch_size": batch,
+            "gradient_accumulation_steps": accumulate,
+            "max_steps": number,
+            "learning_rate": learning_rate,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": round(0.1 * number),
+            "weight_decay": 0.0,
+            "max_grad_norm": 0,
+            "adam_epsilon": 1e-6,
+            **(train or {}),
+        },
+        "evaluation": evaluation,
+        "run": {
+            "name": title,
+            "seed": seed,
+            "folder": None if folder is None else str(folder),
+            "notes": sentences(names, own),
+        },
+    }
 
 
 def sentences(names: Sequence[str], corpora: Mapping[str, Corpus] | None = None) -> list[str]:
     """What a reader should know about the corpora of these domains: which are proxies, and of what."""
     found = [name for name in names if name not in (corpora or {})]
     return [f"Proxy corpus '{name}': {PROXIES[name].sentence}." for name in found]
-
-
-def _steps(steps: int | None, tokens: int | None, per_step: int) -> int:
-    if steps is not None and tokens is not None:
-        raise RecipeError(f"Give `steps` or `budget_tokens`, not both (got {steps} and {tokens}).")
-    if tokens is not None:
-        if tokens < per_step:
-            raise RecipeError(
-                f"`budget_tokens` is {tokens}, less than one step of {per_step} tokens (`batch` × `accumulate` × "
-                "`block_size`)."
-            )
-        return tokens // per_step
-    return STEPS if steps is None else steps
-
-
-def _with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
-    listed = [method] if isinstance(method, str | Mapping) else list(method)
-    specs: list[dict[str, Any]] = [{"name": item} if isinstance(item, str) else dict(item) for item in listed]
-    for spec in specs:
-        if samples is not None and "samples" in type(build(spec).config).model_fields:
-            spec.setdefault("samples", samples)
-    return specs

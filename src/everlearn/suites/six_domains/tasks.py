@@ -31,7 +31,7 @@ PAPER_LEARNING_RATE = 1e-5
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskSource:
     """Where an end task comes from and how it is fine-tuned.
 
     Attributes:
@@ -66,10 +66,10 @@ def _parts(name: str, parts: Sequence[str], suffix: str = "json") -> tuple[str, 
 
 _CAMERAS = ("NikonCoolpix4300", "CanonPowerShotSD500", "CanonS100")
 TASKS = {
-    "restaurant": Task(
+    "restaurant": TaskSource(
         "SemEval-2014 restaurants", ("restaurant14.train.json",), ("restaurant14.test.json",), None, 3, 5
     ),
-    "acl": Task(
+    "acl": TaskSource(
         "ACL-ARC citation intent",
         ("citation_intent.train.jsonl",),
         _parts("citation_intent", ("test", "dev"), "jsonl"),
@@ -77,7 +77,7 @@ TASKS = {
         6,
         10,
     ),
-    "ai": Task(
+    "ai": TaskSource(
         "SciERC relations",
         ("sciie-relation-extraction.train.jsonl",),
         _parts("sciie-relation-extraction", ("test", "dev"), "jsonl"),
@@ -86,7 +86,7 @@ TASKS = {
         5,
         paper_epochs=10,
     ),
-    "phone": Task(
+    "phone": TaskSource(
         "Nokia phones",
         _parts("Nokia6610", ("train", "dev", "test")),
         _parts("Nokia6600", ("train", "dev", "test")),
@@ -94,7 +94,7 @@ TASKS = {
         2,
         15,
     ),
-    "pubmed": Task(
+    "pubmed": TaskSource(
         "ChemProt",
         ("chemprot.train.jsonl",),
         _parts("chemprot", ("test", "dev"), "jsonl"),
@@ -103,7 +103,7 @@ TASKS = {
         10,
         f1="micro",
     ),
-    "camera": Task(
+    "camera": TaskSource(
         "digital cameras",
         _parts("CanonG3", ("train", "test", "dev")),
         tuple(f"{camera}.{part}.json" for part in ("train", "dev", "test") for camera in _CAMERAS),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from everlearn.errors import MethodError
-from everlearn.methods.engine.sharding import local, shard_like, sum_over_shards
+from everlearn.model.sharding import local, shard_like, sum_over_shards
 
 
 class Gradients(Mapping[str, Tensor]):

@@ -1,0 +1,41 @@
+"""What a model is in a recipe: where it comes from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Model(BaseModel):
+    """The language model that is taught."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+    path: str | None = None
+    """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
+    config: dict[str, Any] | None = None
+    """With `path`: fields of its configuration to change, for example `{hidden_dropout_prob: 0.0}`. Without, for random
+    weights: `model_type` and any field of that architecture's configuration."""
+    tokenizer: str | None = None
+    """Hub id or folder of the tokenizer; the model's own when left out."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
+    """Attention kernel, as transformers names it."""
+    trust_remote_code: bool = False
+    """Run model code that comes with the checkpoint. Only for repositories that you have read."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Model:
+        if self.path is None and self.config is None:
+            raise ValueError("give `path` (a pre-trained model) or `config` (random weights)")
+        if self.path is not None:
+            if self.config is not None and "model_type" in self.config:
+                raise ValueError("`config.model_type` is for random weights; leave it out, or leave out `path`")
+            return self
+        if self.config is not None and "model_type" not in self.config:
+            raise ValueError("`config` needs `model_type`, for example roberta")
+        if self.tokenizer is None:
+            raise ValueError("`config` needs `tokenizer` beside it")
+        return self

@@ -1,0 +1,275 @@
+"""An open run: its recipe, its folder, and what its stages are made of — text, models, methods with their memory.
+
+Everything in here is made from the recipe and from finished stages alone, and nothing is trained or measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from torch import nn
+from transformers import TrainingArguments
+
+from everlearn.config.arguments import training_arguments
+from everlearn.config.recipe import Recipe
+from everlearn.data import prepare
+from everlearn.data.blocks import DeferredBlocks
+from everlearn.data.corpus import Domain
+from everlearn.data.prepare import Prepared
+from everlearn.errors import ModelError, RecipeError, RunError
+from everlearn.evaluation.results import Results
+from everlearn.methods.base import Method, Setting, Stage
+from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
+from everlearn.methods.stage import Checkpoints
+from everlearn.model.anatomy import kind_of
+from everlearn.model.loading import load_model, load_tokenizer, load_weights
+from everlearn.model.objectives import make_objective
+from everlearn.model.source import Model
+from everlearn.model.text_format import TextFormat
+from everlearn.run import carrying
+from everlearn.run.folder import RunFolder
+from everlearn.run.progress import Reporter
+from everlearn.run.trainer import MEMORY, load_memories
+from everlearn.seeding import seed_for, seeded
+
+
+class OpenRun:
+    """What a run's stages are made of.
+
+    Args:
+        recipe: of the run.
+        reporter: who is told what is going on; nobody when left out.
+    """
+
+    def __init__(self, recipe: Recipe, reporter: Reporter | None = None) -> None:
+        self.recipe = recipe
+        self.folder = RunFolder(recipe.folder())
+        # One process evaluates while the others wait: longer than the ten minutes after which they would give up.
+        # As TrainingArguments are made: told nothing, accelerate makes no group of processes without an accelerator.
+        cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
+        self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
+        self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
+        self._prepared: dict[str, Prepared] = {}
+        self._setting: TextFormat | None = None
+
+    # -- text -------------------------------------------------------------------------------------------------
+
+    def setting(self, model: nn.Module | None = None) -> TextFormat:
+        """How text becomes what the model reads: the same for the whole run."""
+        if self._setting is None:
+            if model is None:
+                model = self.some_model()
+            tokenizer = self.some_tokenizer()
+            vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+            if len(tokenizer) > vocabulary:
+                raise ModelError(
+                    f"The tokenizer '{tokenizer.name_or_path}' has {len(tokenizer)} tokens and the model embeddings "
+                    f"for {vocabulary}: they do not belong together (`model.tokenizer`)."
+                )
+            data = self.recipe.data
+            objective = make_objective(
+                self.recipe.objective,
+                model,
+                tokenizer,
+                mask_probability=data.mask_probability,
+                isolate=data.isolate_documents,
+            )
+            longest = objective.longest_input(model)
+            if data.block_size is not None and longest is not None and data.block_size > longest:
+                raise ModelError(
+                    f"`data.block_size` is {data.block_size}, but the model's longest input is {longest}. Set it to "
+                    f"{longest} or less."
+                )
+            size = data.block_size or min(512, longest or 512)
+            self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
+        return self._setting
+
+    def prepared(self, name: str) -> Prepared:
+        """The token blocks of a domain, or of the general text, made once and cached."""
+        if name not in self._prepared:
+            format_ = self.setting()
+            general = [self.recipe.general] if self.recipe.general is not None else []
+            corpus = next(domain for domain in (*self.recipe.domains, *general) if domain.name == name)
+            with self.processes.main_process_first():
+                self.reporter.say(f"Reading {name}")
+                self._prepared[name] = prepare(
+                    corpus,
+                    format_.tokenizer,
+                    format_.kind,
+                    format_.block_size,
+                    seed=self.recipe.run.seed,
+                    cache=self.recipe.data.cache,
+                )
+        return self._prepared[name]
+
+    def steps(self, domain: str) -> int:
+        """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
+        source = self.prepared(domain).train
+        args = training_arguments(self.recipe.train_of(domain), self.folder.path, 0)
+        if args.max_steps > 0:
+            return args.max_steps
+        if source.size is None:
+            raise RecipeError("A streaming corpus has no length: set `train.max_steps`.")
+        return max(1, int(args.num_train_epochs * source.size / self.rows_per_step(args)))
+
+    def rows_per_step(self, args: TrainingArguments) -> int:
+        """Rows of all processes and micro-batches in one optimizer step."""
+        return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
+
+    # -- models and methods -----------------------------------------------------------------------------------
+
+    def some_model(self) -> nn.Module:
+        """The base model; years later, when it is not to be had any more, the first stage that has its weights."""
+        try:
+            return load_model(self.recipe.model, self.recipe.run.seed)
+        except ModelError:
+            if (model := self._first_stage()) is None:
+                raise
+            return load_model(model)
+
+    def some_tokenizer(self) -> Any:
+        """The base model's tokenizer, or the copy in the first stage."""
+        try:
+            return load_tokenizer(self.recipe.model)
+        except ModelError:
+            if (model := self._first_stage()) is None:
+                raise
+            return load_tokenizer(model)
+
+    def _first_stage(self) -> Model | None:
+        for index, domain in enumerate(self.recipe.domains, 1):
+            place = self.folder.stage(index, domain.name)
+            if place.is_dir() and not self.folder.without_weights(index, domain.name):
+                return Model(path=str(place), attn_implementation=self.recipe.model.attn_implementation)
+        return None
+
+    def model_after(self, index: int) -> nn.Module:
+        """The model after a stage in float32; 0 is the base model."""
+        if index == 0:
+            return load_model(self.recipe.model, self.recipe.run.seed)
+        name = self.recipe.domains[index - 1].name
+        if self.folder.without_weights(index, name):
+            raise ModelError(
+                f"The weights of stage {index} ('{name}') of {self.folder.path} were removed: `run.keep_stages` is "
+                f"{self.recipe.run.keep_stages}. Set it to `all`, in a new run, to keep them."
+            )
+        return self.load(self.folder.stage(index, name))
+
+    def carried_to(self, index: int) -> carrying.Carried | None:
+        """The optimizer's state that a stage goes on from; None for a fresh one."""
+        if self.recipe.optimizer == "reset" or index == 1:
+            return None
+        return carrying.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
+
+    def checkpoints(self, count: int) -> Checkpoints:
+        """The models before a stage, for its methods: only those that are sealed and whole are read."""
+        return Checkpoints(count, self._sealed_model_after)
+
+    def _sealed_model_after(self, index: int) -> nn.Module:
+        if index > 0:
+            self.must_be_learnt(index, self.recipe.domains[index - 1].name)
+        return self.model_after(index)
+
+    def load(self, place: Path) -> nn.Module:
+        """A model that this run saved, in float32."""
+        return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
+
+    def methods_after(self, index: int) -> list[Method]:
+        """The methods, in the order in which they act, with what they remember after a stage."""
+        methods = in_order(self.recipe.methods())
+        if index > 0:
+            load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
+        return methods
+
+    def must_be_learnt(self, index: int, name: str) -> None:
+        """Raise ``RunError`` unless the stage of a domain is there and whole."""
+        if self.folder.finished(index, name):
+            return
+        if self.folder.results_file.is_file() and name in Results.load(self.folder.results_file).domains:
+            raise RunError(
+                f"Domain '{name}' was learnt, but its model is not in {self.folder.path} any more. `everlearn bench` "
+                "removes the models of finished cells unless it is told to `--keep` them; `everlearn resume "
+                f"{self.folder.path}` would train this one again."
+            )
+        raise RunError(f"Domain '{name}' is not learnt yet: `everlearn resume {self.folder.path}` first.")
+
+    # -- a stage ----------------------------------------------------------------------------------------------
+
+    def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
+        """What the methods see of a domain's training, before it begins."""
+        format_ = self.setting()
+        model: nn.Module = self.model_after(index - 1)
+        for method in methods:
+            with seeded(self.recipe.run.seed, index, method.name, "prepare"):
+                model = method.prepare_model(model)
+        prepared = self.prepared(domain.name)
+        general = None
+        if self.recipe.general is not None:
+            name = self.recipe.general.name
+            general = DeferredBlocks(name, lambda: self.prepared(name).train)
+        args = training_arguments(self.recipe.train_of(domain.name), self.folder.path, 0, 1)
+        return Stage(
+            index=index,
+            domain=domain.name,
+            earlier=tuple(d.name for d in self.recipe.domains[: index - 1]),
+            model=model.to(args.device),
+            tokenizer=format_.tokenizer,
+            objective=format_.objective.reseeded(self.recipe.run.seed, index, "mask"),
+            source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
+            general=general,
+            batch_size=args.per_device_train_batch_size,
+            rows_per_step=self.rows_per_step(args),
+            seed=self.recipe.run.seed,
+            steps=self.steps(domain.name),
+            checkpoints=self.checkpoints(index),
+        )
+
+    def check_parts(self, only: str | None = None) -> None:
+        """Everything that can be wrong with methods, model, training arguments and text.
+
+        Args:
+            only: check the data of this domain alone (the others are learnt and need not be there any more).
+        """
+        self.check_methods(self.some_model())
+        for domain in self.recipe.domains:
+            training_arguments(self.recipe.train_of(domain.name), self.folder.path, self.recipe.run.seed)
+        for domain in self.recipe.domains:
+            if only in (None, domain.name):
+                self.steps(domain.name)
+        if self.recipe.general is not None and only is None:
+            self.prepared(self.recipe.general.name)
+
+    def check_methods(self, model: nn.Module) -> None:
+        """Refuse methods that do not fit the model, the objective or each other."""
+        methods = tuple(self.recipe.methods())
+        if self.recipe.optimizer == "carry":
+            check_carrying(methods)
+        format_ = self.setting(model)
+        check_methods(
+            methods,
+            Setting(
+                model=model,
+                objective=format_.objective,
+                methods=methods,
+                has_peft=any(method.adds_peft for method in methods),
+                has_general=self.recipe.general is not None,
+                block_size=format_.block_size,
+            ),
+        )
+
+    def notes(self) -> list[str]:
+        """What a reader of the results should know."""
+        precision = next((name for name in ("bf16", "fp16") if self.recipe.train.get(name)), "float32")
+        notes = [f"Weights and optimizer are float32; the computation is {precision}."]
+        if self.setting().objective.leaks:
+            notes.append(
+                "Documents that share a row see each other (as in most published work on encoders); "
+                "`data.isolate_documents: true` hides them from each other."
+            )
+        cut = {name: prepared.truncated for name, prepared in self._prepared.items() if prepared.truncated}
+        notes += [f"{count} examples of '{name}' were longer than a row and cut." for name, count in cut.items()]
+        return [*notes, *self.recipe.run.notes]

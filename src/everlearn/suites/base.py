@@ -1,0 +1,125 @@
+"""What a suite is: a stream of domains for everybody, with what others measured on it and claim about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.suites.claims import Claims
+from everlearn.suites.settings import Settings
+
+
+@dataclass(frozen=True)
+class Published:
+    """Numbers that others published.
+
+    Attributes:
+        title: whose.
+        columns: what each number is, as the source says.
+        rows: entry → numbers in percent; None where the source has none.
+        caption: where they were read, and what is doubtful.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[float | None, ...]]
+    caption: str
+
+
+class Suite:
+    """Base of the suites. Subclass, set the attributes, write both functions, decorate with ``@register_suite``.
+
+    Attributes:
+        name: the word in addresses (``suite:NAME/…``) and for ``everlearn bench``.
+        orders: numbered orders of the same domains.
+        tasks: end task → the domain that it belongs to.
+        published: what others measured on it.
+        claims: what a paper claims that was measured on it.
+        groups: words for several entries of a table, such as ``all``; tables list entries in this order.
+        paper_names: what its paper calls entries that have another name here, without spaces and hyphens.
+    """
+
+    name: str
+    orders: Mapping[int, Sequence[str]]
+    tasks: Mapping[str, str]
+    published: Published | None = None
+    claims: Claims | None = None
+    groups: Mapping[str, tuple[str, ...]] = {}
+    paper_names: Mapping[str, str] = {}
+
+    def locate(self, inside: str) -> Path:
+        """The file or folder behind an address, made on demand.
+
+        Args:
+            inside: the address after ``suite:NAME/``.
+
+        Raises:
+            RecipeError: there is no such address.
+            DataError: what it is made of is missing.
+        """
+        raise NotImplementedError
+
+    def recipe(
+        self,
+        order: int | Sequence[str],
+        *,
+        settings: Settings,
+        data: Path | None,
+        method: Mapping[str, Any],
+        seed: int,
+        name: str,
+        folder: Path,
+    ) -> dict[str, Any]:
+        """What the recipe of a run holds. End tasks are wanted after the task's own domain.
+
+        Args:
+            order: a number of :attr:`orders`, or some of the domains by name.
+            settings: what is not the suite's own.
+            data: folder of the suite's data; None where the suite finds it itself.
+            method: as in a recipe.
+            seed: of the run.
+            name: of the run.
+            folder: of the run.
+
+        Raises:
+            RecipeError: there is no such order or domain, or a setting does not fit.
+            DataError: a file is missing.
+        """
+        raise NotImplementedError
+
+
+SUITES: dict[str, Suite] = {}
+S = TypeVar("S", bound=Suite)
+
+
+def register_suite(cls: type[S]) -> type[S]:
+    """Make a suite known by name to addresses and to ``everlearn bench``."""
+    SUITES[cls.name] = cls()
+    return cls
+
+
+def find_suite(name: str) -> Suite:
+    """A suite by its name.
+
+    Raises:
+        RecipeError: there is none of this name.
+    """
+    if name not in SUITES:
+        raise RecipeError(f"There is no suite '{name}'.{did_you_mean(name, SUITES)}")
+    return SUITES[name]
+
+
+def locate(address: str) -> Path:
+    """The file or folder behind a ``suite:`` path, without that prefix.
+
+    Raises:
+        RecipeError: there is no such suite or file.
+        DataError: what the file is made of is missing.
+    """
+    suite, _, inside = address.partition("/")
+    if suite not in SUITES:
+        raise RecipeError(f"There is no suite '{suite}' ('suite:{address}').{did_you_mean(suite, SUITES)}")
+    return SUITES[suite].locate(inside)

@@ -1,0 +1,80 @@
+"""What a paper claims, as comparisons that a grid can decide; :mod:`everlearn.benchmarking.claims` judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Number = Literal["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten"]
+"""What is compared; see :func:`everlearn.benchmarking.summary.numbers`."""
+Relation = Literal["above", "below", "within"]
+
+
+@dataclass(frozen=True)
+class ClaimQuestion:
+    """One comparison.
+
+    Attributes:
+        entry: whose number.
+        other: the entry whose number is subtracted; None where the number is judged by itself.
+        number: which.
+        relation: what is claimed of it: above `bar`, below `bar`, or between −`bar` and `bar`.
+        bar: in the unit of the number; scores are fractions.
+    """
+
+    entry: str
+    other: str | None
+    number: Number
+    relation: Relation
+    bar: float = 0.0
+
+    @property
+    def published(self) -> bool:
+        """Whether the paper has this number; it has no bits per byte."""
+        return not self.number.startswith("bits")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that holds if all of its comparisons do."""
+
+    sentence: str
+    questions: tuple[ClaimQuestion, ...]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Everything that one paper claims.
+
+    Attributes:
+        title: heading of the page.
+        introduction: Markdown: whose claims these are, and how they are decided.
+        claims: in the order of the page.
+    """
+
+    title: str
+    introduction: str
+    claims: tuple[Claim, ...]
+
+
+def questions(
+    entries: str | Iterable[str],
+    relation: Relation,
+    others: str | Iterable[str] | None,
+    numbers: Iterable[Number],
+    bar: float = 0.0,
+) -> tuple[ClaimQuestion, ...]:
+    """Every entry against every other one, in every number."""
+
+    def listed(names: str | Iterable[str] | None) -> list[str | None]:
+        return [names] if names is None or isinstance(names, str) else list(names)
+
+    return tuple(
+        ClaimQuestion(entry, other, number, relation, bar)
+        for entry in listed(entries)
+        if entry is not None
+        for other in listed(others)
+        for number in numbers
+    )

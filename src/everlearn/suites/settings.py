@@ -1,0 +1,111 @@
+"""What can be set of a suite's runs: the base model, the budget, how end tasks are fine-tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from everlearn.errors import RecipeError
+from everlearn.methods import build
+
+
+class Given(BaseModel):
+    """Base of the groups: unknown keys are refused. A value that is left out is the suite's own (the paper's)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    def given(self) -> dict[str, Any]:
+        """The keys that were set."""
+        return {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
+
+
+class EndTaskSettings(Given):
+    """How end tasks are fine-tuned."""
+
+    settings: Literal["released", "paper"] | None = None
+    """Learning rate and epochs of the released code or of the paper, where they differ."""
+    aspect: Literal["pair", "released"] | None = None
+    """Aspect and sentence as two texts, or as one string as in the released code."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Fine-tune on no more than so many examples."""
+    max_test: int | None = Field(default=None, ge=1)
+    """Measure on no more than so many examples."""
+    epochs_factor: float | None = Field(default=None, gt=0)
+    """The epochs times this."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate, instead of the one of `settings`."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Examples per step."""
+    seeds: int | None = Field(default=None, ge=1)
+    """Fine-tunings per end task."""
+
+
+class Settings(Given):
+    """The settings file of ``everlearn bench``."""
+
+    model: str | None = None
+    """Hub id or folder of the base model; a folder relative to the file, or to where the command runs."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps per domain, the same for every method."""
+    budget_tokens: int | None = Field(default=None, ge=1)
+    """Tokens per domain instead of `steps`."""
+    batch: int | None = Field(default=None, ge=1)
+    """Rows per device and micro-batch."""
+    accumulate: int | None = Field(default=None, ge=1)
+    """Micro-batches per step."""
+    block_size: int | None = Field(default=None, ge=8)
+    """Tokens per row."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak learning rate."""
+    samples: int | None = Field(default=None, ge=1)
+    """Rows for importance, for every method that measures it."""
+    blocks: int | None = Field(default=None, ge=1)
+    """Held-out rows per domain and of general text."""
+    corpora: dict[str, str | dict[str, Any]] | None = None
+    """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
+    end_tasks: EndTaskSettings = EndTaskSettings()
+    """How end tasks are fine-tuned."""
+    train: dict[str, Any] = {}
+    """Further `TrainingArguments`, such as `{bf16: true}`."""
+    methods: dict[str, dict[str, Any]] = {}
+    """Options of methods, by name, where the defaults are not wanted."""
+
+    def spec(self, method: str) -> dict[str, Any]:
+        """A method with its options, as a recipe has it."""
+        return {"name": method, **self.methods.get(method, {})}
+
+
+def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherwise: int) -> int:
+    """Optimizer steps per domain.
+
+    Args:
+        steps: asked for.
+        budget_tokens: asked for instead.
+        per_step: tokens of a step.
+        otherwise: the suite's own number.
+
+    Raises:
+        RecipeError: both are asked for, or the budget is less than one step.
+    """
+    if steps is not None and budget_tokens is not None:
+        raise RecipeError(f"Give `steps` or `budget_tokens`, not both (got {steps} and {budget_tokens}).")
+    if budget_tokens is not None:
+        if budget_tokens < per_step:
+            raise RecipeError(
+                f"`budget_tokens` is {budget_tokens}, less than one step of {per_step} tokens (`batch` × "
+                "`accumulate` × `block_size`)."
+            )
+        return budget_tokens // per_step
+    return otherwise if steps is None else steps
+
+
+def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
+    """What a recipe says of its methods, with a number of rows for importance where none is given."""
+    listed = [method] if isinstance(method, str | Mapping) else list(method)
+    specs: list[dict[str, Any]] = [{"name": item} if isinstance(item, str) else dict(item) for item in listed]
+    for spec in specs:
+        if samples is not None and "samples" in type(build(spec).config).model_fields:
+            spec.setdefault("samples", samples)
+    return specs

@@ -1,0 +1,51 @@
+"""The suite `six-domains`, as recipes, grids and pages see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import RecipeError
+from everlearn.suites.base import Suite, register_suite
+from everlearn.suites.settings import Settings
+from everlearn.suites.six_domains import address, streams
+from everlearn.suites.six_domains.claims import DAS_PAPER
+from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES, PUBLISHED
+from everlearn.suites.six_domains.tasks import TASKS, EndTasks
+
+
+@register_suite
+class SixDomains(Suite):
+    """The benchmark of DAS (arXiv 2302.03241)."""
+
+    name = "six-domains"
+    orders = streams.ORDERS
+    tasks = {name: name for name in TASKS}  # noqa: RUF012 - see Suite
+    published = PUBLISHED
+    claims = DAS_PAPER
+    groups = GROUPS
+    paper_names = PAPER_NAMES
+
+    def locate(self, inside: str) -> Path:
+        """A corpus' or an end task's file."""
+        return address.locate(inside)
+
+    def recipe(
+        self,
+        order: int | Sequence[str],
+        *,
+        settings: Settings,
+        data: Path | None,
+        method: Mapping[str, Any],
+        seed: int,
+        name: str,
+        folder: Path,
+    ) -> dict[str, Any]:
+        """A run over the six domains."""
+        given = settings.given()
+        tasks = EndTasks(**given.pop("end_tasks").given())
+        given.pop("methods")
+        if "model" not in given:
+            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        return streams.recipe(order, data, method=method, end_tasks=tasks, seed=seed, name=name, folder=folder, **given)

@@ -1,0 +1,181 @@
+"""The house: arrows run down, no circle, one meaning a name, no long file, and a map that is true.
+
+The order of the rooms is declared in docs/architecture.md and nowhere else; docs/rooms.py reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import re
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+LONGEST = 600
+HOPS = 8
+SHARED = {"Config"}
+"""Class names that several files may define: a method's options are `Config` inside the method's class."""
+
+
+def _rooms() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", DOCS / "rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rooms = _rooms()
+TREES: dict[str, ast.Module] = rooms.parsed()
+GRAPH: dict[str, set[str]] = rooms.imports(TREES)
+FLOORS: list[list[str]] = rooms.floors()
+
+
+def test_no_circle_between_files() -> None:
+    assert rooms.circles(GRAPH) == []
+
+
+def test_no_circle_between_folders() -> None:
+    assert rooms.circles(rooms.folders(GRAPH)) == []
+
+
+def test_every_file_is_in_a_room_and_every_room_is_there() -> None:
+    declared = [room for floor in FLOORS for room in floor]
+    assert len(declared) == len(set(declared))
+    found = {file: rooms.room_of(file, declared) for file in TREES}
+    assert {file for file, room in found.items() if room is None} == {"__init__.py", "__main__.py"}
+    assert set(found.values()) - {None} == set(declared)
+
+
+def test_arrows_run_down() -> None:
+    level = {room: number for number, floor in enumerate(FLOORS) for room in floor}
+    up = {pair: found for pair, found in rooms.between_rooms(GRAPH, FLOORS).items() if level[pair[0]] >= level[pair[1]]}
+    assert up == {}
+
+
+def test_nobody_imports_the_face_of_the_package() -> None:
+    """`everlearn/__init__.py` hands on names of every room: who imports it stands above and below everything."""
+    assert [file for file, others in GRAPH.items() if "__init__.py" in others] == []
+
+
+def test_imports_for_types_and_inside_functions_are_seen() -> None:
+    """What holds the code must be able to fail."""
+    tree = ast.parse(
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from everlearn.b import B\n"
+        "def f():\n    import everlearn.c\n    from everlearn import d\n"
+    )
+    trees = {"a.py": tree, "b.py": ast.parse("from everlearn.a import A"), "c.py": ast.parse(""), "d.py": ast.parse("")}
+    trees["__init__.py"] = ast.parse("")
+    graph = rooms.imports(trees)
+    assert graph["a.py"] == {"b.py", "c.py", "d.py"}
+    assert rooms.circles(graph) == [["a.py", "b.py"]]
+    assert rooms.circles({"x": {"y"}, "y": {"z"}, "z": {"x"}, "w": {"x"}}) == [["x", "y", "z"]]
+    assert rooms.needed([("a", "b"), ("b", "c"), ("a", "c")]) == [("a", "b"), ("b", "c")]
+    page = "\n## Rooms\n| room | x |\n|---|---|\n| `a.py`, `b.py` | top |\n| `c/` | low |\n\n## Next\n| `d.py` | no |\n"
+    assert rooms.floors(page) == [["a.py", "b.py"], ["c/"]]
+
+
+def test_the_picture_is_of_this_house() -> None:
+    assert rooms.PICTURE.read_text(encoding="utf-8") == rooms.picture(), "run `python docs/rooms.py`"
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for file, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(file)
+    assert {name: files for name, files in found.items() if len(files) > 1 and name not in SHARED} == {}
+
+
+def test_no_file_is_long() -> None:
+    long = {file: n for file in TREES if (n := len((rooms.SOURCE / file).read_text("utf-8").splitlines())) > LONGEST}
+    assert long == {}
+
+
+def test_every_folder_says_what_it_is() -> None:
+    folders = {file for file in TREES if file.endswith("/__init__.py")}
+    assert {file.rpartition("/")[0] for file in TREES if "/" in file} == {file.rpartition("/")[0] for file in folders}
+    assert [file for file in folders if not ast.get_docstring(TREES[file])] == []
+
+
+def _walks() -> dict[str, list[tuple[str, str]]]:
+    """Title → (file, name in it) of each hop, as docs/architecture.md tells them."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8").split("\n## Three walks\n", 1)[1].split("\n## ", 1)[0]
+    parts = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    hop = re.compile(r"^\d+\. `([\w/.]+)` `([\w.]+)`", re.MULTILINE)
+    return {part.splitlines()[0]: hop.findall(part) for part in parts}
+
+
+def _names(tree: ast.AST, prefix: str = "") -> set[str]:
+    """Functions, classes, methods and annotated or assigned attributes, as `Class.name`."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                found |= _names(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            found |= {prefix + target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def test_there_are_three_walks() -> None:
+    assert list(_walks()) == ["A batch", "A score", "A key of the recipe"]
+
+
+@pytest.mark.parametrize("title", ["A batch", "A score", "A key of the recipe"])
+def test_a_walk_goes_through_the_house_as_told(title: str) -> None:
+    """Every file and name exists, each step crosses an import, no file is entered twice, and there are few."""
+    hops = _walks()[title]
+    files = [file for file, _ in hops]
+    assert 2 <= len(hops) <= HOPS
+    assert len(files) == len(set(files)), "a walk does not come back"
+    for file, name in hops:
+        assert file in TREES, file
+        assert name in _names(TREES[file]), f"{file} has no {name}"
+    for one, other in itertools.pairwise(files):
+        assert other in _known(one) or one in _known(other), f"{one} and {other} do not know each other"
+
+
+def _known(file: str) -> set[str]:
+    """What a file imports, by itself or through the face of a folder, which hands on names."""
+    faces = {other for other in GRAPH[file] if other.endswith("/__init__.py")}
+    return GRAPH[file].union(*(GRAPH[face] for face in faces))
+
+
+def test_nothing_decides_by_the_name_of_a_method() -> None:
+    """Outside the methods' own files, the suites (whose claims are about methods) and the demo (which shows some)."""
+    own = {name for file, tree in TREES.items() if file.startswith("methods/") for name in _method_names(tree)}
+    assert {"das", "hat_all", "inc_lora", "sequential"} <= own
+    ordinary = {"replay"}  # the name of a block source
+    wired = [
+        f"{file}:{node.lineno}: {node.value}"
+        for file, tree in TREES.items()
+        if not file.startswith(("methods/", "suites/", "demo/"))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value in own - ordinary
+    ]
+    assert [place for place in wired if not place.startswith("tools/describing.py")] == []
+    assert len(wired) <= 1, "the example recipe of `everlearn init` names one"
+
+
+def _method_names(tree: ast.Module) -> set[str]:
+    """Names that classes and variants give themselves."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for line in node.body:
+                if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "name":
+                    found.add(getattr(line.value, "value", ""))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Variant" and node.args:
+            found.add(getattr(node.args[0], "value", ""))
+    return found
