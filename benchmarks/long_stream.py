@@ -21,7 +21,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from everlearn.config.recipe import Recipe, parse
-from everlearn.evaluation import Results
 from everlearn.files import write_json, write_text
 from everlearn.learner import ContinualLearner
 from everlearn.run.outcome import Outcome
@@ -102,7 +101,7 @@ def measure(folder: Path, model: Path, length: int, columns: str) -> dict[str, A
     run = made.folder()
     whole = timed(ContinualLearner(made).run)
     again = timed(ContinualLearner.open(run).resume)
-    outcome, results = Outcome(made, ContinualLearner.open(run).folder), Results.load(run)
+    outcome = Outcome(made, ContinualLearner.open(run).folder)
     cells = list((run / "evaluation").glob("stage-*/*.safetensors"))
     found = {
         "domains": length,
@@ -112,7 +111,6 @@ def measure(folder: Path, model: Path, length: int, columns: str) -> dict[str, A
         "results_bytes": (run / "results.json").stat().st_size,
         "page_bytes": (run / "report.html").stat().st_size,
         "run_seconds": whole,
-        "evaluation_seconds": round(results.cost.evaluation_seconds, 3),
         "results_seconds": timed(lambda: outcome.results("causal", [])),
         "resume_finished_seconds": again,
     }
@@ -145,8 +143,8 @@ thread: *Results* is making `results.json` from the cells of the whole run (2,00
 
 {chr(10).join(lines)}
 
-Bytes of `results.json` per measured cell, for growing N: {growth}. They stay the same or fall, so the file grows with
-what was measured: linearly in N under `own`, with half the square under `seen`, with the square under `all`.
+Bytes of `results.json` per measured cell, for growing N: {growth}. The file grows with what was measured (about 3 N
+cells under `own`, N² / 2 under `seen`, N² under `all`), plus a part that each domain has once.
 """
 
 

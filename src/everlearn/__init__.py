@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
     from everlearn.methods.distillation.kd import KD
-    from everlearn.methods.engine.protection import Protection, ProtectionCallback
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
     from everlearn.methods.gates.cpt import CPT
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
+    from everlearn.protecting import protect
 
 _WHERE = {
     "everlearn.data.corpus": ("Corpus", "Domain"),
@@ -47,7 +47,6 @@ _WHERE = {
     "everlearn.methods.penalties.ewc": ("EWC",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
-    "everlearn.methods.engine.protection": ("Protection", "ProtectionCallback"),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.adapters.adapter": ("Adapter",),
     "everlearn.methods.distillation.kd": ("KD",),
@@ -61,6 +60,7 @@ _WHERE = {
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
+    "everlearn.protecting": ("protect",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -89,14 +89,13 @@ __all__ = [
     "Method",
     "MethodConfig",
     "Needs",
-    "Protection",
-    "ProtectionCallback",
     "Recipe",
     "Replay",
     "Results",
     "Sequential",
     "Stage",
     "__version__",
+    "protect",
     "register",
 ]
 

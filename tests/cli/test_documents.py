@@ -89,7 +89,7 @@ def test_python_in_the_documents_runs(everlearn: Project) -> None:
     for seed, name in enumerate(("reviews", "papers", "general", "a", "b")):
         write_jsonl(data / f"{name}.jsonl", [{"text": text} for text in tiny.texts(400, seed, words=40)])
     blocks = [*code_blocks(ROOT / "README.md", "python"), *code_blocks(ROOT / "docs" / "quickstart.md", "python")]
-    assert len(blocks) == 3
+    assert len(blocks) == 5
     for number, block in enumerate(blocks):
         small = {
             "FacebookAI/roberta-base": str(everlearn.models / "roberta"),
@@ -98,8 +98,13 @@ def test_python_in_the_documents_runs(everlearn: Project) -> None:
             '"per_device_train_batch_size": 32': '"per_device_train_batch_size": 4',
             "DAS()": "DAS(samples=8)",
             "samples=1000": "samples=8",
-            "samples=64": "samples=4",
-            "blocks=160": "blocks=16",
+            "Qwen/Qwen3-0.6B": str(everlearn.models / "llama"),
+            "max_steps=1000": "max_steps=2, use_cpu=True, bf16=False, report_to='none'",
+            "per_device_train_batch_size=32": "per_device_train_batch_size=4",
+            '"ewc"': '{"name": "ewc", "samples": 8}',
+            '["das",': '[{"name": "das", "samples": 8, "general": "none"},',
+            'split="train"': 'split="train[:40]"',
+            'memory="memory/"': f'memory="memory-{number}/"',
             'folder="runs/': f'data={{"block_size": 32}}, evaluation={{"blocks": 8}}, folder="runs/{number}-',
         }
         for old, new in small.items():

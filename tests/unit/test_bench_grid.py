@@ -22,6 +22,7 @@ from everlearn.benchmarking.page import status_table
 from everlearn.benchmarking.workbench import Once
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
+from everlearn.evaluation import Results
 from everlearn.learner import ContinualLearner
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
@@ -71,27 +72,27 @@ def copy_of(whole: Path, folder: Path) -> Path:
 
 def test_a_stream_is_what_the_learner_measured(whole: Path) -> None:
     found = cell(whole, "sequential-order0-seed0")
-    results = files.read_json(whole / "runs/sequential-order0-seed0/run/results.json")
-    accuracy, bits = results["matrices"]["accuracy"], results["matrices"]["bits_per_byte"]
+    results = Results.load(whole / "runs/sequential-order0-seed0/run")
+    accuracy, bits = results.matrices["accuracy"], results.matrices["bits_per_byte"]
     for stage, (name, moments) in enumerate(found.tasks.items(), 1):
-        column = accuracy["columns"].index(name)
+        column = accuracy.columns.index(name)
         for moment, row in (("base", 0), ("learnt", stage), ("final", 3)):
             scores = moments[moment]  # type: ignore[index]
             assert len(scores.accuracy) == 2
-            assert sum(scores.accuracy) / 2 == pytest.approx(accuracy["values"][row][column])
+            assert sum(scores.accuracy) / 2 == pytest.approx(accuracy.values[row][column])
             assert (scores.f1 == scores.accuracy) == (name == "c") or scores.f1 == scores.macro_f1
     assert found.matrix is not None
-    assert found.matrix.columns == bits["columns"] == ["a", "b", "c", "general"]
-    assert found.matrix.values == [pytest.approx(row) for row in bits["values"]]
-    assert found.bits_per_byte["a"]["learnt"] == pytest.approx(bits["values"][1][0])
+    assert found.matrix.columns == bits.columns == ["a", "b", "c", "general"]
+    assert found.matrix.values == [pytest.approx(row) for row in bits.values]
+    assert found.bits_per_byte["a"]["learnt"] == pytest.approx(bits.values[1][0])
     assert found.bits_per_byte["general"].keys() == {"base", "final"}
-    assert found.tokens == results["cost"]["tokens"] == 3 * STEPS * 2 * 32
+    assert found.tokens == results.cost.tokens == 3 * STEPS * 2 * 32
     assert cell(whole, "ewc-order0-seed0").options == {"samples": 4, "strength": 10.0}
 
 
 def test_only_diagonal_and_final_end_tasks_are_fine_tuned(whole: Path) -> None:
     evaluation = whole / "runs/sequential-order0-seed0/run/evaluation"
-    measured = [sorted(path.stem for path in (evaluation / f"stage-0{row}").glob("[abc].json")) for row in range(4)]
+    measured = [sorted(path.stem for path in (evaluation / f"stage-0{row}/tasks").glob("*")) for row in range(4)]
     assert measured == [["a", "b", "c"], ["a"], ["b"], ["a", "b", "c"]]
 
 
@@ -134,7 +135,7 @@ def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Pat
         (tmp_path / f"{part}.jsonl").write_text("".join(lines))
     own = {"name": "t", "train": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
     told = making_module.always_the_most_frequent(EndTask(**own, unseen_labels="wrong"))
-    assert told.predictions.tolist() == [[2] * 6]
+    assert told["predictions"].tolist() == [[2] * 6]
     scores = scores_of(told)
     assert (scores.accuracy, scores.macro_f1) == ([pytest.approx(1 / 6)], [pytest.approx(2 / 7 / 3)])
     assert scores.f1 == scores.macro_f1
@@ -142,9 +143,9 @@ def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Pat
     train, test = read_end_task(fewer)
     counts = Counter(train.labels.tolist())
     told = making_module.always_the_most_frequent(fewer)
-    assert told.truth.tolist() == test.labels.tolist()
-    assert told.predictions.tolist() == [[max(sorted(counts), key=counts.__getitem__)] * 3]
-    assert told.classes.tolist() == sorted(counts)
+    assert told["truth"].tolist() == test.labels.tolist()
+    assert told["predictions"].tolist() == [[max(sorted(counts), key=counts.__getitem__)] * 3]
+    assert told.facts["classes"] == sorted(counts)
 
 
 def test_separate_models_start_from_the_base(whole: Path) -> None:
@@ -155,8 +156,7 @@ def test_separate_models_start_from_the_base(whole: Path) -> None:
     assert alone.bits_per_byte["b"]["learnt"] != stream.bits_per_byte["b"]["learnt"]
     assert alone.tokens == stream.tokens
     drifts = [
-        files.read_json(whole / f"runs/separate-seed0/{name}/results.json")["matrices"]["bits_per_byte"]["values"][1][1]
-        for name in "abc"
+        Results.load(whole / f"runs/separate-seed0/{name}").matrices["bits_per_byte"].values[1][1] for name in "abc"
     ]
     assert alone.bits_per_byte["general"]["final"] == pytest.approx(sum(drifts) / 3)
 
@@ -194,7 +194,7 @@ def test_only_missing_cells_are_made(whole: Path, tmp_path: Path, monkeypatch: p
     assert len(trained) == 3
     kept = list((tmp_path / "runs/sequential-order0-seed0/run").glob("stage-*"))
     assert kept == []
-    assert (tmp_path / "runs/sequential-order0-seed0/run/evaluation/stage-01/a.json").is_file()
+    assert (tmp_path / "runs/sequential-order0-seed0/run/evaluation/stage-01/tasks/a.safetensors").is_file()
     trained.clear()
     (tmp_path / "results/sequential-order0-seed0.json").unlink()
     again.run()

@@ -303,6 +303,7 @@ def test_the_page_stands_alone_and_names_are_text() -> None:
     assert "<i>&" not in page
     assert "0: a → b → c; 1: c → a → b" in page
     assert page == sheet().page()
+    assert page.index('aria-label="Learning against forgetting') < page.index("<dl class=")
 
 
 def test_other_formats() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import SERIES, Drawing, Scale, spread, tick_texts, ticks
 from everlearn.report.figures import FIGURES, draw
-from everlearn.report.figures.balance import Balance, Domain
-from everlearn.report.figures.curves import Curves, Line
+from everlearn.report.figures.balance import Balance, DomainBalance
+from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.heat import READABLE, Heat, Shade
 from everlearn.report.figures.standing import Standing, Standings, frontier
@@ -52,29 +52,29 @@ def test_colours_and_fonts_come_from_the_page():
 
 def test_the_same_input_gives_the_same_bytes():
     data = Curves(
-        "loss", [Line(0, [0, 1, 2], [0.1, None, 0.3]), Line(1, [0, 1, 2], [0.2] * 3)], "A.", zero=True, marks=[1]
+        "loss", [Curve(0, [0, 1, 2], [0.1, None, 0.3]), Curve(1, [0, 1, 2], [0.2] * 3)], "A.", zero=True, marks=[1]
     )
     assert one("curves", data) == one("curves", data)
 
 
 def test_a_missing_value_interrupts_its_line():
-    svg = one("curves", Curves("loss", [Line(0, [0, 1, 2, 3], [0.1, 0.2, None, 0.3])], "A."))
+    svg = one("curves", Curves("loss", [Curve(0, [0, 1, 2, 3], [0.1, 0.2, None, 0.3])], "A."))
     line = re.search(r'<path d="(M[^"]*)" style="fill:none;stroke:var\(--series-0\)', svg).group(1)
     assert re.sub(r"[-\d.,]+", "", line) == "MLM"
 
 
 def test_many_names_are_turned_and_thinned():
     long = [f"a long domain {i}" for i in range(8)]
-    svg = one("curves", Curves("loss", [Line(0, range(8), [1.0] * 8)], "A.", ticks=long))
+    svg = one("curves", Curves("loss", [Curve(0, range(8), [1.0] * 8)], "A.", ticks=long))
     assert svg.count("rotate(-40)") == 8
     many = [f"domain {i}" for i in range(237)]
-    svg = one("curves", Curves("loss", [Line(0, range(237), [1.0] * 237)], "A.", ticks=many))
+    svg = one("curves", Curves("loss", [Curve(0, range(237), [1.0] * 237)], "A.", ticks=many))
     assert svg.count("rotate(-40)") <= 15
     assert "domain 236" in texts(svg)
 
 
 def test_runs_after_the_sixth_are_grey():
-    svg = one("curves", Curves("loss", [Line(rank, [0, 1], [rank, rank]) for rank in range(10)], "A."))
+    svg = one("curves", Curves("loss", [Curve(rank, [0, 1], [rank, rank]) for rank in range(10)], "A."))
     assert set(re.findall(r"var\(--series-(\d)\)", svg)) == {str(rank) for rank in range(SERIES)}
     assert "stroke:var(--faint);stroke-width:0.7" in svg
 
@@ -221,14 +221,14 @@ def test_where_nothing_was_measured_nothing_is_drawn():
     empty = Drawing(1, 1)
     assert empty.svg("").count("<path") == 0
     assert draw("dots", Dots("", [], [], "")) == []
-    assert draw("curves", Curves("", [Line(0, [0], [None])], "")) == []
+    assert draw("curves", Curves("", [Curve(0, [0], [None])], "")) == []
     assert draw("heat", Heat("", "", [], [])) == []
-    assert draw("balance", Balance((Domain("a", None, None),), "")) == []
+    assert draw("balance", Balance((DomainBalance("a", None, None),), "")) == []
 
 
 @pytest.mark.parametrize("count", [3, 40, 41, 236])
 def test_every_domain_of_a_run_has_its_two_ends(count):
-    found = Balance(tuple(Domain(f"d{i}", 0.5, 0.5 - i / 100) for i in range(count)), "bits/byte")
+    found = Balance(tuple(DomainBalance(f"d{i}", 0.5, 0.5 - i / 100) for i in range(count)), "bits/byte")
     svg = one("balance", found)
     assert svg.count('class="ring"') == svg.count('class="dot"') == count + 1  # and the legend's
     assert ("d2" in texts(svg)) == (count <= 40)

@@ -20,7 +20,7 @@ from everlearn.report.drawing import NAMED, SERIES
 from everlearn.report.measures import Measure
 from everlearn.report.verdict import verdict
 
-_BRIEF = 240
+BRIEF = 240
 """Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
 
 
@@ -110,7 +110,7 @@ def differing_table(comparison: Comparison) -> Table | None:
 def column_table(measure: Measure, comparison: Comparison) -> Table:
     """One measure: domains (or tasks) × the first runs of the ranking, and their mean."""
     shown = comparison.ranking[:SERIES]
-    brief = len(measure.columns) * len(shown) > _BRIEF
+    brief = len(measure.columns) * len(shown) > BRIEF
 
     def cells(found: Measure) -> tuple[TableCell, ...]:
         made = [cell(found.estimates[pool], found, not brief and found.best == pool) for pool in shown]

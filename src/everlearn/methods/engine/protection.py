@@ -23,27 +23,30 @@ stage has phases: first everybody measures, then everybody attaches; first every
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import TrainerCallback
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
-from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage
+from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage, View
+from everlearn.methods.engine.beside import OutputsBeside
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
 from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
-from everlearn.model.objectives import Outputs
+from everlearn.model.anatomy import head_path
+from everlearn.model.objectives import Outputs, unwrap
 from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
 
+Result = TypeVar("Result")
 EXCLUSIVE = {
     "starting_weights": "says which weights a domain starts from",
     "optimizer": "chooses the optimizer",
@@ -148,12 +151,15 @@ class Protection:
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer that the methods want, given one of what is trained now."""
         groups: list[dict[str, Any]] = optimizer.param_groups
+        streams = self._streams("optimizer")
         for method in self.methods:
-            groups = method.parameter_groups(self.stage, groups)
+            with streams[method.name]():
+                groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
             optimizer.param_groups = groups
         for method in self.methods:
-            optimizer = method.optimizer(self.stage, optimizer)
+            with streams[method.name]():
+                optimizer = method.optimizer(self.stage, optimizer)
         self.stage.optimizer = optimizer
         return optimizer
 
@@ -166,7 +172,8 @@ class Protection:
                 for group in groups:
                     # A scheduler that is made takes the present rate for the full one, and this one has begun.
                     group["lr"] = group["initial_lr"]
-                chosen = method.schedule(self.stage, scheduler)
+                with self._streams("schedule")[method.name]():
+                    chosen = method.schedule(self.stage, scheduler)
                 if chosen is scheduler:
                     for group, rate in zip(groups, now, strict=True):
                         group["lr"] = rate
@@ -180,7 +187,11 @@ class Protection:
             for method in self.methods:
                 with streams[method.name]():
                     method.begin_training(self.stage)
-            self._transforms = Transforms(self.methods, self.stage)
+            wanted = []
+            for method in self.methods:
+                with streams[method.name]():
+                    wanted.append((method.label, method.transforms(self.stage)))
+            self._transforms = Transforms(wanted, self.stage)
 
     def end(self) -> None:
         """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
@@ -226,6 +237,40 @@ class Protection:
         Returns:
             The objective's outputs (without views) and the extra losses by "<method>/<loss>".
         """
+        told = self._tell(model, batch)
+        views = [method.views(self.stage, told) for method in self.methods]
+        outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
+        return replace(outputs, views=[], view_losses=[]), self._extra_losses(told, views, outputs)
+
+    def beside(
+        self, model: nn.Module, batch: dict[str, Tensor], theirs: Callable[[], Result]
+    ) -> tuple[Result, dict[str, Tensor]]:
+        """The methods' losses beside a pass over the batch that somebody else makes, with a loss of their own.
+
+        Views run in a second pass. The batch's hidden states are caught in theirs if it goes through the vocabulary
+        head, and computed again, when a method asks for them, if it does not.
+
+        Args:
+            model: as in :meth:`forward`.
+            batch: what `theirs` runs on, in the objective's form.
+            theirs: runs the model on the batch.
+
+        Returns:
+            What `theirs` returned and the extra losses by "<method>/<loss>".
+        """
+        told, core, caught = self._tell(model, batch), unwrap(model), []
+        head = core.get_submodule(head_path(core))
+        handle = head.register_forward_pre_hook(lambda _, args: caught.append(args[0]))
+        try:
+            result = theirs()
+        finally:
+            handle.remove()
+        views = [method.views(self.stage, told) for method in self.methods]
+        outputs = OutputsBeside(self.stage.objective, core, batch, caught, [v for group in views for v in group])
+        return result, self._extra_losses(told, views, outputs)
+
+    def _tell(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Before a pass over a batch: where it is in the stage, and what the methods say of it."""
         self.start()
         self._model = model
         count = len(next(iter(batch.values())))
@@ -235,15 +280,19 @@ class Protection:
         for method in self.methods:
             given = method.before_forward(self.stage, batch)
             told |= {f"{method.name}/{key}": value for key, value in given.items()}
-        views = [method.views(self.stage, told) for method in self.methods]
-        outputs = self.stage.objective.forward(model, batch, [view for group in views for view in group])
+        return told
+
+    def _extra_losses(
+        self, told: dict[str, Tensor], views: Sequence[Sequence[View]], outputs: Outputs
+    ) -> dict[str, Tensor]:
         extra: dict[str, Tensor] = {}
         hidden, losses = iter(outputs.views), iter(outputs.view_losses)
         for method, group in zip(self.methods, views, strict=True):
-            own = replace(outputs, views=[next(hidden) for _ in group], view_losses=[next(losses) for _ in group])
+            own = copy.copy(outputs)
+            own.views, own.view_losses = [next(hidden) for _ in group], [next(losses) for _ in group]
             for name, value in method.extra_losses(self.stage, told, own).items():
                 extra[f"{method.name}/{name}"] = value
-        return replace(outputs, views=[], view_losses=[]), extra
+        return extra
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The whole loss of a batch, and its parts for the log."""
@@ -327,27 +376,7 @@ class Protection:
         placed = []
         for name, factor in mask.factors.items():
             if name not in parameters:
-                raise MethodError(f"Method '{method.name}' masks '{name}', which is no parameter of the model.")
+                raise MethodError(f"Method '{method.label}' masks '{name}', which is no parameter of the model.")
             placed.append((parameters[name], shard_like(factor, parameters[name])))
         self._local[id(method)] = (mask, placed)
         return placed
-
-
-class ProtectionCallback(TrainerCallback):
-    """Lets masks act in somebody else's ``transformers.Trainer``.
-
-    Extra losses need the training step: compute them with :meth:`Protection.loss` in your ``compute_loss``. Gradient
-    masks act after clipping here, because that is where the public callback sits; update masks do not care.
-    """
-
-    def __init__(self, protection: Protection) -> None:
-        self.protection = protection
-
-    def on_pre_optimizer_step(self, *args: object, **kwargs: object) -> None:
-        """Mask gradients and keep what an update mask will restore."""
-        self.protection.after_backward()
-        self.protection.before_update()
-
-    def on_optimizer_step(self, *args: object, **kwargs: object) -> None:
-        """Take back the masked part of the update."""
-        self.protection.after_update()

@@ -150,7 +150,7 @@ def _names(drawing: Drawing, points: Sequence[Point]) -> None:
         )
         for x, y in sides:
             box = (x, y, x + long, y + high)
-            inside = x >= 2 and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
+            inside = x >= _LEFT and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
             if inside and not any(_overlap(box, other) for i, other in enumerate(taken) if i != own):
                 drawing.text(x, y + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
                 taken.append(box)

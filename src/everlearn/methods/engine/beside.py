@@ -1,0 +1,62 @@
+"""What methods see of a pass that somebody else makes: the outputs of the views, and hidden states on demand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.model.gates import row_gates
+from everlearn.model.objectives import IGNORE, Batch, Objective, Outputs
+
+if TYPE_CHECKING:
+    from everlearn.methods.base import View
+
+
+class OutputsBeside(Outputs):
+    """Outputs without losses, which are somebody else's.
+
+    Args:
+        objective: reads the batch.
+        model: without a distributed wrapper.
+        batch: in the objective's form.
+        caught: what entered the vocabulary head in their pass, if anything did, [B, S, H].
+        views: of all methods; they run here, in one pass.
+    """
+
+    def __init__(
+        self, objective: Objective, model: nn.Module, batch: Batch, caught: Sequence[Tensor], views: Sequence[View]
+    ) -> None:
+        self._objective, self._model, self._batch, self._caught = objective, model, batch, list(caught)
+        self.losses = torch.empty(0)
+        self.items = (batch["labels"] != IGNORE).sum()
+        self.views = _hidden(objective, model, views) if views else []
+        self.view_losses = [None] * len(views)
+
+    @property
+    def hidden(self) -> Tensor:  # type: ignore[override]
+        """Last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H]."""
+        # A head that is fused with the loss is not called, or called with some positions only.
+        if not self._caught or self._caught[0].shape[:-1] != self._positions:
+            self._caught[:] = [self._objective.hidden(self._model, self._objective.inputs(self._batch))]
+        return self._caught[0]
+
+    @property
+    def _positions(self) -> torch.Size:
+        return self._batch.get("decoder_input_ids", self._batch["input_ids"]).shape
+
+
+def _hidden(objective: Objective, model: nn.Module, views: Sequence[View]) -> list[Tensor]:
+    if any(view.labels is not None for view in views):
+        raise MethodError("Views with labels need a loss for their rows, which another trainer's pass does not give.")
+    rows = [len(next(iter(view.inputs.values()))) for view in views]
+    inputs = {name: torch.cat([view.inputs[name] for view in views]) for name in views[0].inputs}
+    gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if any(view.gates is not None for view in views):
+        gated = row_gates(model, [(n, view.gates) for n, view in zip(rows, views, strict=True)])
+    with gated:
+        return list(objective.hidden(model, inputs).split(rows))

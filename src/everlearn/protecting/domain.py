@@ -1,0 +1,197 @@
+"""One domain learnt in somebody else's training: checked, begun, ended, remembered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from everlearn import files
+from everlearn.errors import MethodError, RunError
+from everlearn.methods.base import Method, Setting, Stage, build
+from everlearn.methods.engine.protection import Protection, check_methods, overrides
+from everlearn.protecting.memory import MemoryFolder
+from everlearn.protecting.theirs import Collator, Examples, as_example, their_objective
+from everlearn.run.trainer import load_memories, save_memories
+
+STATE = "everlearn.json"
+NEEDS_A_RUN = {
+    "attach": "changes the model itself while a domain is learnt (adapters, gates, prompts, growth), which is not "
+    "everlearn's here",
+    "prepare_model": "wraps the model, which is not everlearn's here",
+    "starting_weights": "takes weights from earlier models, which only a run folder keeps",
+    "final_weights": "takes weights from earlier models, which only a run folder keeps",
+}
+"""Hooks that do not work in somebody else's training, and why."""
+
+
+class ProtectedDomain:
+    """What a protected trainer and a protected loop have in common.
+
+    Args:
+        model: without a wrapper, as the domain finds it.
+        methods: names, mappings with options, or methods.
+        memory: the folder.
+        dataset: the domain's examples.
+        collator: makes a batch of examples.
+        tokenizer: if there is one.
+        domain: its name; numbered when not given.
+        batch_size: rows of a batch when something is measured.
+        rows_per_step: of all processes and micro-batches.
+        steps: optimizer steps, as far as known.
+        seed: of measurements and of what is replayed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        methods: Sequence[str | Mapping[str, Any] | Method],
+        memory: str | Path,
+        *,
+        dataset: Any,
+        collator: Collator,
+        tokenizer: Any,
+        domain: str | None,
+        batch_size: int,
+        rows_per_step: int,
+        steps: int,
+        seed: int,
+    ) -> None:
+        built = [build(method) for method in methods]
+        self.folder = MemoryFolder(Path(memory))
+        index = len(self.folder.domains) + 1
+        name = domain if domain is not None else f"domain-{index}"
+        if name in self.folder.domains or not name or "/" in name:
+            raise MethodError(
+                f"Domain '{name}' is learnt already, or is no name for a folder; {memory} knows "
+                f"{', '.join(self.folder.domains) or 'none'}. Give another one (`domain`)."
+            )
+        self.examples = Examples(dataset, seed, name)
+        objective = their_objective(model, tokenizer, collator)
+        stage = Stage(
+            index=index,
+            domain=name,
+            earlier=tuple(self.folder.domains),
+            model=model,
+            tokenizer=tokenizer,
+            objective=objective,
+            source=self.examples,
+            general=None,
+            batch_size=batch_size,
+            seed=seed,
+            steps=steps,
+            rows_per_step=rows_per_step,
+        )
+        _refuse(built, self.examples)
+        setting = Setting(
+            model=model,
+            objective=objective,
+            methods=tuple(built),
+            has_peft=any(isinstance(module, BaseTunerLayer) for module in model.modules()),
+            has_general=False,
+            block_size=0,
+        )
+        check_methods(built, setting)
+        self.folder.load(built)
+        self.protection = Protection(built, stage)
+        self.objective, self.begun = objective, False
+
+    @property
+    def stage(self) -> Stage:
+        """What the methods see."""
+        return self.protection.stage
+
+    def begin(self) -> Any:
+        """Measure; the dataset to train on: the user's own, or a list of its examples with others mixed in.
+
+        A mixture is as long as one pass over the dataset, others included.
+        """
+        self.begun = True
+        with as_its_class_computes(self.stage.model):
+            source = self.protection.begin()
+        if source is self.examples:
+            return self.examples.dataset
+        return [as_example(block) for block in islice(source, source.size)]
+
+    def end(self) -> None:
+        """Measure what was learnt."""
+        with as_its_class_computes(self.stage.model):
+            self.protection.end()
+
+    def remember(self) -> None:
+        """Write the memory; on one process."""
+        self.folder.save(self.protection.methods, self.stage.domain)
+
+    def save_state(self, folder: Path) -> None:
+        """Beside a checkpoint in the middle of the domain."""
+        save_memories(folder, self.protection.methods)
+        facts = {"domain": self.stage.domain, "step": self.stage.step, "rows": self.protection.rows}
+        files.write_json(folder / STATE, facts)
+
+    def load_state(self, folder: Path) -> None:
+        """Take it back; before :meth:`begin`.
+
+        Raises:
+            RunError: there is none, or it is of another domain.
+        """
+        if not (folder / STATE).is_file():
+            raise RunError(f"{folder} has no {STATE}: the checkpoint was not written by a protected training.")
+        facts = files.read_json(folder / STATE)
+        if facts["domain"] != self.stage.domain:
+            raise RunError(
+                f"{folder} is a checkpoint of domain '{facts['domain']}', and this is '{self.stage.domain}': either "
+                "its domain was finished, or `memory` is another folder."
+            )
+        load_memories(folder, self.protection.methods)
+        self.stage.step, self.protection.rows = int(facts["step"]), int(facts["rows"])
+
+
+def _refuse(methods: Sequence[Method], examples: Examples) -> None:
+    """Raise ``MethodError`` for what cannot work in somebody else's training."""
+    for method in methods:
+        for hook, why in NEEDS_A_RUN.items():
+            if overrides(method, hook):
+                raise MethodError(f"Method '{method.label}' {why}. Use it with `everlearn run`.")
+        if not method.needs.old_data:
+            continue
+        if overrides(method, "views"):
+            raise MethodError(
+                f"Method '{method.label}' runs kept rows beside each batch, so that all must be equally wide, which a "
+                "collator that is not everlearn's does not promise. Use 'replay', or `everlearn run`."
+            )
+        if not examples.keepable:
+            raise MethodError(
+                f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
+                "names alone. Tokenise the dataset before training, and drop its other columns."
+            )
+
+
+@contextlib.contextmanager
+def as_its_class_computes(model: nn.Module) -> Iterator[None]:
+    """Without a forward that somebody put on the model itself (mixed precision, TRL's fused head).
+
+    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own: one
+    that was put there may be bound to the original. A forward that moves weights between devices stays.
+    """
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for module in model.modules():
+        own = vars(module)
+        if (module is model or isinstance(module, PreTrainedModel)) and "_hf_hook" not in own:
+            kept.append((own, {name: own.pop(name) for name in ("forward", "_original_forward") if name in own}))
+    try:
+        yield
+    finally:
+        for own, forwards in kept:
+            own.update(forwards)
+
+
+def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The sum of the methods' losses, 0 where there are none."""
+    return torch.stack([value.to(like.dtype) for value in extra.values()]).sum() if extra else like.new_zeros(())

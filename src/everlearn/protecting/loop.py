@@ -1,0 +1,177 @@
+"""Methods at work in a plain PyTorch loop: the model, the data and the loss are its owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError, RunError
+from everlearn.methods.base import Method
+from everlearn.methods.engine.processes import processes, rank
+from everlearn.methods.engine.protection import overrides
+from everlearn.model.objectives import unwrap
+from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+from everlearn.protecting.theirs import Collator
+
+Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
+
+
+def own_loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+    """The loss that a model of transformers computes itself when it is given labels."""
+    loss: Tensor = model(**batch).loss
+    return loss
+
+
+class ProtectedLoop:
+    """A domain of a plain loop; enter it, take batches from :attr:`data`, losses from :meth:`loss`.
+
+    Masks act inside ``optimizer.step()`` itself, by its hooks: no loop can forget them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        methods: Sequence[str | Mapping[str, Any] | Method],
+        memory: str | Path,
+        *,
+        data: Any,
+        collate: Collator,
+        loss: Loss = own_loss,
+        steps: int = 0,
+        batch_size: int = 8,
+        domain: str | None = None,
+        seed: int = 0,
+        resume: str | Path | None = None,
+    ) -> None:
+        self._model, self._optimizer, self._loss, self._resume = model, optimizer, loss, resume
+        self._domain = ProtectedDomain(
+            unwrap(model),
+            methods,
+            memory,
+            dataset=data,
+            collator=collate,
+            tokenizer=None,
+            domain=domain,
+            batch_size=batch_size,
+            rows_per_step=batch_size * processes(),
+            steps=steps,
+            seed=seed,
+        )
+        for method in self._domain.protection.methods:
+            if overrides(method, "schedule"):
+                raise MethodError(
+                    f"Method '{method.label}' chooses the learning rate's schedule, which a plain loop steps itself. "
+                    "Use it in a Trainer, or with `everlearn run`."
+                )
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        missing = [name for name, p in unwrap(model).named_parameters() if p.requires_grad and id(p) not in known]
+        if missing:
+            raise MethodError(
+                f"The optimizer does not hold '{missing[0]}', which is trainable: it was made for another model, or "
+                "before the model was changed. Make it of the model's parameters, or freeze what is not trained."
+            )
+        self._handles: list[Any] = []
+        self._data: Any = None
+        self._taken = self._ready = False
+        self._computed = 0
+        self.parts: dict[str, Tensor] = {}
+        """The methods' losses in the last :meth:`loss`, for a log."""
+
+    @property
+    def data(self) -> Any:
+        """What to train on: the dataset that was given, or with old examples mixed in.
+
+        Raises:
+            RunError: the ``with`` block has not begun.
+        """
+        self._inside("data")
+        self._taken = True
+        return self._data
+
+    def loss(self, batch: dict[str, Any]) -> Tensor:
+        """The loop's own loss on a batch plus every method's; call ``backward`` on it.
+
+        Under accumulation divide it like your own.
+
+        Args:
+            batch: as the collator makes it, on the model's device.
+        """
+        self._inside("loss")
+        if not self._taken and self._data is not self._domain.examples.dataset:
+            raise RunError("A method mixes other examples in: train on `protected.data`, not on your own dataset.")
+        read = self._domain.objective.read(batch)
+        own, extra = self._domain.protection.beside(self._model, read, lambda: self._loss(self._model, batch))
+        self.parts = {name: value.detach() for name, value in extra.items()}
+        self._computed += 1
+        return own + scaled_sum(extra, own)
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Clip the gradients, after the methods have acted on them; instead of ``clip_grad_norm_``."""
+        self._act()
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+
+    def save_state(self, folder: str | Path) -> None:
+        """Beside your checkpoint of model and optimizer: what the methods know, for ``protect(…, resume=folder)``."""
+        self._inside("save_state")
+        if rank() == 0:
+            self._domain.save_state(Path(folder))
+
+    def __enter__(self) -> ProtectedLoop:
+        if self._domain.begun:
+            raise RunError("This domain has begun already. For the next one call `protect` again.")
+        if self._resume is not None:
+            self._domain.load_state(Path(self._resume))
+        self._data = self._domain.begin()
+        chosen = self._domain.protection.optimizer(self._optimizer)
+        if chosen is not self._optimizer:
+            raise MethodError(
+                "A method replaces the optimizer, which a plain loop holds itself. Use it in a Trainer, or with "
+                "`everlearn run`."
+            )
+        self._handles = [
+            self._optimizer.register_step_pre_hook(self._before),
+            self._optimizer.register_step_post_hook(self._after),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if kind is not None:
+            return
+        self._domain.end()
+        if rank() == 0:
+            self._domain.remember()
+        if processes() > 1:
+            torch.distributed.barrier()
+
+    def _inside(self, what: str) -> None:
+        if not self._handles:
+            raise RunError(f"`protected.{what}` belongs inside `with protect(…) as protected:`.")
+
+    def _act(self) -> None:
+        if not self._computed:
+            raise RunError(
+                "The optimizer steps without a loss of `protected.loss(batch)` since its last step, so the methods had "
+                "no part in it. Take the loss from there."
+            )
+        if not self._ready:
+            self._domain.protection.after_backward()
+        self._ready = True
+
+    def _before(self, *_: Any) -> None:
+        self._act()
+        self._domain.protection.before_update()
+
+    def _after(self, *_: Any) -> None:
+        self._domain.protection.after_update()
+        self._computed, self._ready = 0, False

@@ -1,0 +1,208 @@
+"""Methods at work inside somebody's ``transformers.Trainer``: the same step as in everlearn's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import datasets
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
+
+from everlearn.errors import MethodError, RunError
+from everlearn.methods.base import Method
+from everlearn.model.objectives import unwrap
+from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+
+FOLDER = "everlearn"
+"""Of the methods' memory inside a checkpoint."""
+
+if TYPE_CHECKING:
+    _Base = Trainer
+else:
+    _Base = object
+
+
+class Protected(_Base):
+    """What a protected Trainer does beside what its own class does; mixed in by :func:`protect_trainer`."""
+
+    protected: ProtectedDomain
+    _computing = False
+    _parts: dict[str, Tensor]
+    _passes = 0
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Begin the domain, train as before, end the domain, and write the memory.
+
+        Raises:
+            RunError: the trainer has begun its domain already.
+        """
+        domain = self.protected
+        if domain.begun:
+            raise RunError(
+                "This trainer has begun its domain already. For the next domain, or to go on after an interruption "
+                "(`resume_from_checkpoint`), make the model and the trainer anew and `protect` it."
+            )
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
+        if resume_from_checkpoint:
+            domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
+        own: Any = self.train_dataset
+        self.train_dataset = domain.begin()
+        try:
+            result = super().train(resume_from_checkpoint, *args, **kwargs)
+        finally:
+            self.train_dataset = own
+        domain.end()
+        if self.is_world_process_zero():
+            domain.remember()
+        self.accelerator.wait_for_everyone()
+        return result
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping."""
+        self._computing = True
+        try:
+            loss = super().training_step(model, inputs, num_items_in_batch)
+        finally:
+            self._computing = False
+        if self.accelerator.sync_gradients:
+            self.protected.protection.after_backward(self.accelerator.backward)
+        return loss
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The trainer's own loss; while it trains, plus the methods' losses, each counted once in a step."""
+        options = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}
+        if not self._computing:
+            return super().compute_loss(model, inputs, **options)
+        batch = self.protected.objective.read(inputs)
+        compute: Callable[..., Any] = super().compute_loss
+        found, extra = self.protected.protection.beside(model, batch, lambda: compute(model, inputs, **options))
+        loss, rest = (found[0], found[1:]) if return_outputs else (found, ())
+        divided = self.loss_is_scaled_for_ga
+        if divided is None:
+            divided = (
+                self.model_accepts_loss_kwargs and num_items_in_batch is not None
+            ) or self.compute_loss_func is not None
+        # What is not divided by the Trainer later must be divided here: a step's loss is the mean of its passes'.
+        loss = loss + scaled_sum(extra, loss) / (self.current_gradient_accumulation_steps if divided else 1)
+        self._passes += 1
+        for name, value in extra.items():
+            self._parts[name] = self._parts.get(name, torch.zeros((), device=value.device)) + value.detach()
+        return (loss, *rest) if return_outputs else loss
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """The trainer's optimizer, or what the methods make of it."""
+        made = self.protected.protection.optimizer(super().create_optimizer(*args, **kwargs))
+        self.optimizer = made
+        return made
+
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's schedule, or what the methods make of it."""
+        self.protected.stage.steps = num_training_steps  # known now, where epochs were asked for
+        made: Any = self.lr_scheduler
+        if made is None:
+            made = self.protected.protection.schedule(super().create_scheduler(num_training_steps, *args, **kwargs))
+            self.lr_scheduler = made
+        return made
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Also log the methods' losses, the mean over passes since the last line."""
+        if "loss" in logs and self._passes:
+            logs |= {name: float(value) / self._passes for name, value in self._parts.items()}
+            self._parts, self._passes = {}, 0
+        super().log(logs, *args, **kwargs)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Also save what the methods know, inside the checkpoint."""
+        super()._save_checkpoint(model, trial)
+        if self.is_world_process_zero():
+            place = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            self.protected.save_state(place / FOLDER)
+
+
+class _StepHooks(TrainerCallback):
+    """The update masks' place in the Trainer's step."""
+
+    def __init__(self, domain: ProtectedDomain) -> None:
+        self.domain = domain
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.domain.protection.before_update()
+
+    def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.domain.protection.after_update()
+
+
+def protect_trainer(
+    trainer: Trainer,
+    methods: Sequence[str | Mapping[str, Any] | Method],
+    memory: str | Path,
+    domain: str | None = None,
+) -> Trainer:
+    """See :func:`everlearn.protect`."""
+    if isinstance(trainer, Protected):
+        raise MethodError("This trainer is protected already. List all methods in one call of `protect`.")
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise MethodError(
+            "`protect` does not work with several GPUs in one process (DataParallel), whose replicas no hook reaches. "
+            "Start one process a GPU (`torchrun`), or show the process one GPU (CUDA_VISIBLE_DEVICES)."
+        )
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise MethodError(
+            "`protect` works in one process and under DDP. Under DeepSpeed and FSDP nobody but the trainer has the "
+            "whole weights; `everlearn run` works with FSDP2 (`train.fsdp`)."
+        )
+    if args.auto_find_batch_size:
+        raise MethodError("`auto_find_batch_size` starts the training over, which would count steps twice. Unset it.")
+    if trainer.train_dataset is None:
+        raise MethodError("The trainer has no `train_dataset`, on which methods measure what matters. Give it one.")
+    if trainer.model is None or trainer.model_init is not None:
+        raise MethodError("This trainer makes a new model when it trains (`model_init`). Give it the model (`model`).")
+    dataset: Any = trainer.train_dataset
+    collator: Any = trainer.data_collator
+    if isinstance(dataset, datasets.Dataset):
+        dataset = trainer._remove_unused_columns(dataset, description="training")
+    else:
+        collator = trainer._get_collator_with_removed_columns(collator, description="training")
+    protected = ProtectedDomain(
+        unwrap(trainer.model),
+        methods,
+        memory,
+        dataset=dataset,
+        collator=collator,
+        tokenizer=getattr(trainer, "processing_class", None),
+        domain=domain,
+        batch_size=args.per_device_train_batch_size,
+        rows_per_step=args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        steps=max(args.max_steps, 0),
+        seed=args.seed,
+    )
+    if trainer.optimizer is not None:
+        _refuse_given_optimizer(trainer, protected)
+    trainer.add_callback(_StepHooks(protected))
+    own: Any = type(trainer)
+    trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
+    mixed: Any = trainer
+    mixed.protected, mixed._parts = protected, {}
+    return trainer
+
+
+def _refuse_given_optimizer(trainer: Trainer, protected: ProtectedDomain) -> None:
+    """An optimizer that was given is not made by the trainer, where methods have a say."""
+    from everlearn.methods.engine.protection import overrides
+
+    for method in protected.protection.methods:
+        for hook in ("parameter_groups", "optimizer", "schedule"):
+            if overrides(method, hook):
+                raise MethodError(
+                    f"Method '{method.label}' chooses the optimizer's settings, but this trainer was given an "
+                    "optimizer (`optimizers`). Let the trainer make it."
+                )
+    protected.stage.optimizer = trainer.optimizer

@@ -1,0 +1,119 @@
+"""Tables of the page that are not of the comparison itself: end tasks, cost, stages, the causal study, mixtures."""
+
+from __future__ import annotations
+
+from everlearn.evaluation.estimate import number
+from everlearn.report import formatting as fmt
+from everlearn.report.comparison import Comparison
+from everlearn.report.drawing import SERIES
+from everlearn.report.pooling import pooled
+from everlearn.report.runs import Run
+from everlearn.report.tables import BRIEF, Table, TableCell
+
+
+def task_table(comparison: Comparison, metric: str) -> Table:
+    """Tasks × (base model, the first runs of the ranking at the end of the stream), and the mean."""
+    average = comparison.measure(metric, "average")
+    shown = comparison.ranking[:SERIES]
+    matrices = comparison.matrices(metric)
+    tasks = [column for column in matrices[0].columns if all(column in matrix.columns for matrix in matrices)]
+    bases = {pool: [comparison.score(metric, pool, 0, task) for task in tasks] for pool in shown}
+    same = all(base == bases[shown[0]] for base in bases.values())
+    columns = (
+        [("Base model", bases[shown[0]])] if same else [(f"{comparison.labels[p]}, base", bases[p]) for p in shown]
+    )
+    places = fmt.decimals(value for base in bases.values() for value in base)
+    brief = len(tasks) * len(shown) > BRIEF
+    rows = []
+    for position, task in enumerate(tasks):
+        found = [pooled([matrix.cell(-1, task) for matrix in comparison.matrices(metric, pool)]) for pool in shown]
+        cells = [TableCell(fmt.fixed(base[position], places)) for _, base in columns]
+        cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
+        rows.append((task, tuple(cells)))
+    if average and len(tasks) > 1:
+        # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
+        own = [task in average.columns for task in tasks]
+        cells = []
+        for _, base in columns:
+            known = [value for value, counts in zip(base, own, strict=True) if counts]
+            whole = known and None not in known
+            cells.append(TableCell(fmt.fixed(sum(v or 0.0 for v in known) / len(known) if whole else None, places)))
+        for pool in shown:
+            e = average.estimates[pool]
+            cells.append(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places), average.best == pool))
+        rows.append(("mean", tuple(cells)))
+    names = (*(name for name, _ in columns), *(comparison.labels[pool] for pool in shown))
+    arrow = "↑" if matrices[0].higher_is_better else "↓"
+    return Table(f"{matrices[0].title} {arrow} at the end of the stream", ("Task", *names), tuple(rows))
+
+
+def cost_table(comparison: Comparison) -> Table:
+    """Time, tokens and memory of each pool."""
+    header = ("Run", "Total time", "Training", "Evaluation", "Tokens", "Tokens per second", "Peak memory")
+    rows = []
+    for pool in comparison.ranking:
+        label, runs = comparison.labels[pool], comparison.pools[pool].runs
+        cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
+        cells = [fmt.duration(cost.get(key)) for key in ("seconds", "training_seconds", "evaluation_seconds")]
+        cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
+        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
+    caption = "As measured: only as good as the machine was quiet." + (
+        " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
+    )
+    return Table("Time, tokens and memory", header, tuple(rows), caption)
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def stage_table(label: str, run: Run) -> Table | None:
+    """What each stage of a run took."""
+    rows = []
+    for stage in run.cost.get("stages") or []:
+        seen = {
+            key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
+        }
+        cells = [fmt.duration(seen["seconds"]), *(fmt.whole(seen[k]) for k in ("tokens", "steps", "tokens_per_second"))]
+        rows.append((str(stage.get("domain")), tuple(map(TableCell, [*cells, fmt.fixed(seen["final_loss"])]))))
+    header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
+    return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
+
+
+def study_table(label: str, run: Run) -> Table | None:
+    """Perplexities as the causal study names them."""
+    study = run.results.get("study") or {}
+    keys = ("zero_shot", "fine_tuned_alone", "continual", "last_checkpoint", "forgotten")
+    if run.results.get("objective") != "causal" or not any(study.get(key) for key in keys):
+        return None
+    found = {key: {d: number((study.get(key) or {}).get(d)) for d in run.domains} for key in keys}
+    median = {key: number((study.get("median") or {}).get(key)) for key in keys}
+    places = {key: 3 if key == "forgotten" else fmt.decimals(found["zero_shot"].values()) for key in keys}
+    rows = [(d, tuple(TableCell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
+    if any(value is not None for value in median.values()):
+        rows.append(("median", tuple(TableCell(fmt.fixed(median[k], places[k])) for k in keys)))
+    header = (
+        "Domain",
+        "Zero-shot (ZS)",
+        "Fine-tuned alone (FT)",
+        "Continual (CPT)",
+        "Last checkpoint (LC)",
+        "Forgotten",
+    )
+    caption = (
+        "Perplexities ↓: of the base model; trained on this domain alone; right after its stage; at the end of the "
+        "stream. Forgotten: log LC − log CPT, in nats per token."
+    )
+    return Table(f"{label}: the causal study", header, tuple(rows), caption)
+
+
+def mixture_table(label: str, run: Run) -> Table | None:
+    """The share of each source in each stage, asked and realised."""
+    rows = []
+    for entry in run.results.get("mixture") or []:
+        shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]
+        cells = [str(entry.get("source")), *shares, fmt.whole(number(entry.get("tokens")))]
+        rows.append((f"{entry.get('stage')} · {entry.get('domain')}", tuple(map(TableCell, cells))))
+    header = ("Stage", "Source", "Asked", "Realised", "Tokens")
+    return Table(f"{label}: what each stage was made of", header, tuple(rows)) if rows else None
