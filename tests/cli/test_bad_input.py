@@ -117,6 +117,10 @@ CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {
     ),
     "model id without network": (whole("model", "somebody/some-model"), ("somebody/some-model", "model.path")),
     "corpus id without network": (domain(path="somebody/some-data"), ("somebody/some-data", "path")),
+    "general text that is called as the column of means is": (
+        whole("general", {"name": "mean", "path": "a.jsonl"}),
+        ("'mean' is taken", "choose another"),
+    ),
     "replay of a general corpus that is not named": (
         whole("method", {"name": "replay", "source": "general"}),
         ("replay", "source", "general"),

@@ -67,6 +67,10 @@ def test_a_folder_that_was_used_before_measures_the_text_of_today(asked):
     assert [each.code for each in found] == [0, 0], found[0].err
     used, fresh = (json.loads(each.out)["matrices"]["bits_per_byte"]["cells"] for each in found)
     assert used == fresh
+    resumed = asked("resume", "measured")
+    assert resumed.code == 2
+    assert "is no run folder: it has the scores of models" in resumed.err
+    assert not list((asked.folder / "measured").glob("stage-*"))
 
 
 def test_a_run_is_not_overwritten(asked):

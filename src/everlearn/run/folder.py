@@ -30,6 +30,8 @@ except ImportError:  # Windows has no flock; nothing else here needs it
 
 TIME = "_time.json"
 """Beside the cells of a row: how long measuring them took; no cell can have this name."""
+NO_RUN = "checkpoints.json"
+"""In a folder where `everlearn evaluate` has kept what it measured: there is nothing to resume."""
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
 """What a thinned stage is without."""
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
@@ -85,6 +87,8 @@ class RunFolder:
         """
         if not self.recipe_file.is_file():
             raise RunError(f"{self.path} is no run folder: it has no recipe.yaml.")
+        if (self.path / NO_RUN).is_file():
+            raise RunError(f"{self.path} is no run folder: it has the scores of models that existed already.")
         return recipes.load(self.recipe_file)
 
     @contextlib.contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError, RunError
@@ -24,7 +25,7 @@ from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
-from everlearn.run.folder import RunFolder
+from everlearn.run.folder import NO_RUN, RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.wanted import held_out_names
 
@@ -134,6 +135,7 @@ def evaluate(
     )
     results.save(folder / "results.json")
     recipes.save(recipe, folder / "recipe.yaml")
+    files.write_json(folder / NO_RUN, {"checkpoints": {each.label: each.path for each in checkpoints}})
     return results
 
 
