@@ -337,6 +337,19 @@ def test_a_schedule_starts_from_the_full_rate_whatever_was_made_before_it() -> N
     assert rates[10:] == [0.4] * 10
 
 
+def test_a_group_of_parameters_may_say_only_what_is_different_in_it() -> None:
+    def halves(stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        return [{"params": parameters[:3], "lr": 0.5}, {"params": parameters[3:]}]
+
+    stage = stages.stage(tiny.model(), 1)
+    asked = torch.optim.AdamW(stage.model.parameters(), lr=0.1, betas=(0.8, 0.9))
+    optimizer = Protection([Probe(parameter_groups=halves)], stage).optimizer(asked)
+    stage.objective.forward(stage.model, next(stage.batches(4))).loss.backward()
+    optimizer.step()
+    assert [(group["lr"], group["betas"]) for group in optimizer.param_groups] == [(0.5, (0.8, 0.9)), (0.1, (0.8, 0.9))]
+
+
 def test_recadam_against_a_slow_reference() -> None:
     """θ ← θ − λ (AdamW's step) − (1 − λ) η γ (θ − θ*), two steps in float64."""
     stage = stages.stage(tiny.model(), 1, steps=2)

@@ -156,7 +156,8 @@ class Protection:
             with streams[method.name]():
                 groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
-            optimizer.param_groups = groups
+            # As torch fills in a group that says only what is different in it.
+            optimizer.param_groups = [{**optimizer.defaults, **group} for group in groups]
         for method in self.methods:
             with streams[method.name]():
                 optimizer = method.optimizer(self.stage, optimizer)
