@@ -21,6 +21,7 @@ from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gradients import Gradients
 from everlearn.model import objectives
+from everlearn.model.substitution import substituted
 from methods_of_other_kinds import OTHERS, registered
 
 LAYER = "roberta.encoder.layer.0.output.dense.weight"
@@ -104,6 +105,26 @@ def test_a_transform_draws_from_a_generator_of_its_own_and_leaves_nothing_behind
     protection.end()
     assert torch.equal(stage.objective.forward(model, batch).loss, plain), "eval and end: as if it had not been"
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_pass_that_breaks_off_leaves_nothing_either(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.model().train()
+    stage = stages.stage(model, 1)
+    protection, batch = Protection([Probe(transforms=lambda stage: noise(LAYER))], stage), next(stage.batches(4))
+    module = model.get_submodule(LAYER.removesuffix(".weight"))
+
+    def broken(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "forward", broken)
+    with pytest.raises(error):
+        protection.forward(model, batch)
+    protection.end()
+    assert not substituted(module)
+    assert not module._forward_hooks
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -246,7 +267,8 @@ def test_migu_ranks_by_the_outputs_of_the_batch_alone() -> None:
     """Not by those of rows whose gradient another method wants, which are run after the mask is made."""
     masks = []
     for rows in ({}, {"old": stages.blocks(4, seed=7)}):
-        migu, model = build("migu"), tiny.model()
+        migu: Any = build("migu")
+        model = tiny.model()
         stage = stages.stage(model.train(), 2)
         protection = Protection([migu, Asking(references=lambda stage, rows=rows: rows)], stage)
         protection.begin()
