@@ -283,6 +283,20 @@ def test_migu_ranks_by_the_outputs_of_the_batch_alone() -> None:
     assert all(torch.equal(value, masks[1][name]) for name, value in masks[0].items())
 
 
+def test_migu_ranks_by_the_batch_beside_somebody_elses_pass_too() -> None:
+    """There other methods' views run in a pass of their own."""
+    found = []
+    for others in ([], [build({"name": "das", "general": "none"})]):
+        migu: Any = build("migu")
+        stage = stages.stage(tiny.model().train(), 2)
+        protection, batch = Protection([migu, *others], stage), next(stage.batches(4))
+        protection.begin()
+        _, extra = protection.beside(stage.model, batch, lambda s=stage, b=batch: s.objective.forward(s.model, b).loss)
+        assert ("das/contrast" in extra) == bool(others)
+        found.append(migu._magnitude.pop())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
 @pytest.mark.parametrize("hook", ["parameter_groups", "optimizer", "schedule", "begin_training", "transforms"])
 def test_what_a_hook_draws_before_training_is_its_own(hook: str) -> None:
     """The same wherever the global generators are, which stay there: a resumed run draws what the killed one drew."""
