@@ -14,7 +14,9 @@ from everlearn.report.drawing import Drawing
 from everlearn.report.figures import figure, plate, registry
 from everlearn.report.formatting import flatten
 from everlearn.report.runs import read_run
+from everlearn.report.tables import headline_table
 from everlearn.report.training_log import curve, starts
+from everlearn.report.verdict import verdict
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 NASTY = '"><script>alert(1)</script>&amp;$x$\u202e'
@@ -138,6 +140,30 @@ def test_models_without_a_stream_have_their_scores_and_no_verdict(tmp_path):
     assert '<th scope="row">gpt &lt;1&gt;</th>' in text
     assert "better than gpt &lt;1&gt; by 0.500" in text
     assert "base model:" not in text
+
+
+def test_models_without_a_stream_are_beside_each_other_and_beside_a_run(tmp_path):
+    found = results("das", "DAS", 0.1)
+    scores = [["one", "a", 2.0, 1.9, 2.1], ["two", "a", 1.5, 1.4, 1.6]]
+    text = {"higher_is_better": False, "unit": "bits/byte", "rows": ["one", "two"], "columns": ["a"], "cells": scores}
+    asked = [["one", "ask", 0.25, 0.2, 0.3], ["two", "ask", 0.75, 0.7, 0.8]]
+    task = {"title": "Accuracy", "higher_is_better": True, "unit": "fraction", "rows": ["one", "two"]}
+    task |= {"columns": ["ask"], "cells": asked, "task_domains": {"ask": None}}
+    measured = found | {"domains": [], "general": ["a"], "summary": {}, "methods": [{"name": "x", "title": "M"}]}
+    measured["matrices"] = {"bits_per_byte": text, "accuracy": task}
+    models = write_run(tmp_path / "models", measured, steps=1)
+    alone = compare([models])
+    assert headline_table(alone).header == ("Model", "a\u00a0↓ (bits/byte)", "ask\u00a0↑ (accuracy)")
+    shown = [(name, [cell.text for cell in cells]) for name, cells in headline_table(alone).rows]
+    assert shown == [("one", ["2.000", "0.250"]), ("two", ["1.500", "0.750"])]
+    assert "Base model" not in page(alone), "the first of them is no base of the others"
+    run = write_run(tmp_path / "run", found, steps=1)
+    for folders in ([models, run], [run, models], [models, models]):
+        both = compare(folders)
+        rows = [name for name, _ in headline_table(both).rows]
+        assert sum(name.endswith("two") for name in rows) == folders.count(models)
+        assert page(both)
+        assert " ".join(verdict(both))
 
 
 @pytest.mark.parametrize(("domains", "limit"), [(15, 300_000), (60, 300_000), (100, 400_000)])

@@ -169,7 +169,8 @@ class Recipe(Group):
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         names = [domain.name for domain in self.domains]
-        for reserved in sorted({"base", "mean"} & {*names, *(task.name for task in self.end_tasks)}):
+        general = [] if self.general is None else [self.general.name]
+        for reserved in sorted({"base", "mean"} & {*names, *general, *(task.name for task in self.end_tasks)}):
             raise ValueError(f"the name '{reserved}' is taken by a row or column of every table; choose another")
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.end_tasks])):
             if twice := sorted({name for name in listed if listed.count(name) > 1}):

@@ -37,7 +37,8 @@ class Comparison:
     measures: dict[str, tuple[Measure, ...]]
     """Metric → its measures."""
     headline: tuple[Measure, ...]
-    """At the end, learnt, forgotten, general drift, and the average end-task score."""
+    """At the end, learnt, forgotten, general drift, and the average end-task score; nothing where one is no stream but
+    models that exist already, of which none is the base of the others."""
     differing: dict[str, tuple[str, ...]]
     """What the pools do not share besides methods: setting → value of each pool."""
     notes: tuple[str, ...]
@@ -56,6 +57,11 @@ class Comparison:
     def same_stream(self) -> bool:
         """Whether all runs learn the same domains in the same order."""
         return all(run.domains == self.runs[0].domains for run in self.runs)
+
+    @property
+    def streams(self) -> bool:
+        """Whether all are runs, in which a model learns domains in turn, and not models that exist already."""
+        return all(run.domains for run in self.runs)
 
     @property
     def text_metric(self) -> str | None:
@@ -143,7 +149,7 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         general,
         metrics,
         measures,
-        tuple(_headline(first, metrics, measures)),
+        tuple(_headline(first, metrics, measures)) if all(run.domains for run in ordered) else (),
         differing,
         tuple(_notes(found, domains, metrics)),
     )

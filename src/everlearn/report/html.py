@@ -32,7 +32,7 @@ _WORDS = (
     ("Bits per byte", "The loss on held-out text in bits, per byte of that text. It does not depend on the tokenizer. "
      "Lower is better; for masked models it counts the masked tokens and the bytes they stand for."),
     ("General text", "Held-out text that no stage trains on. What gets worse there was forgotten from the base model."),
-    ("End task", "Labelled data that the model is fine-tuned on after a stage, to measure what it knows."),
+    ("End task", "Labelled examples that a model is asked, or fine-tuned on, to measure what it knows after a stage."),
     ("Score matrix", "The score on each set (columns) after each stage (rows); row 0 is the untouched base model."),
     ("Interval", "From resampling the held-out text (bootstrap): how far another sample of the same text could move "
      "the number, 95 times of 100. Another seed is another run and is not covered; where one recipe ran with several "
@@ -70,15 +70,16 @@ def page(comparison: Comparison) -> str:
         top=_top(comparison),
         verdict=paragraphs(comparison),
         headline=headline_table(comparison),
-        differences=difference_table(comparison) if several else None,
+        differences=difference_table(comparison) if several and comparison.headline else None,
         differing=differing_table(comparison),
         facts=_facts(comparison),
         legend=_legend(comparison),
         section=lambda name: in_section(name, comparison),
         many=len(comparison.domains) > SHOWN,
         domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
-        tasks=[task_table(comparison, metric) for metric in comparison.task_metrics],
-        cost=cost_table(comparison),
+        # Without a stream there is no base model and no end of it: the models' scores are in the first table.
+        tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
+        cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,
         stages=[table for run in shown if (table := stage_table(*run))],
         studies=[table for run in shown if (table := study_table(*run))],
         mixtures=[table for run in shown if (table := mixture_table(*run))],
@@ -151,6 +152,8 @@ def _shown(comparison: Comparison, key: str) -> bool:
 
 
 def _title(comparison: Comparison) -> str:
+    if not comparison.streams:
+        return f"{fmt.listing(list(comparison.labels[:3]))}: models that were measured"
     if len(comparison.pools) == 1:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
     if len(comparison.runs) > len(comparison.pools):
@@ -169,7 +172,8 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     if len(names) > _STREAM:
         names = [*names[: _STREAM - 4], f"… ({len(names)} domains)", *names[-3:]]
     stream = " → ".join(names)
-    return [("Stream", stream), ("Base model", say("model")), ("Objective", say("objective")), ("Seed", say("seed"))]
+    origin = [("Stream", stream), ("Base model", say("model"))] if comparison.streams else [("Models", say("model"))]
+    return [*origin, ("Objective", say("objective")), ("Seed", say("seed"))]
 
 
 def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:

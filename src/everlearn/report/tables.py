@@ -57,7 +57,12 @@ def heading(measure: Measure) -> str:
 
 
 def headline_table(comparison: Comparison) -> Table:
-    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks."""
+    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks.
+
+    Where nothing of that is known of all of them, as of models that are no stream: the models and their scores.
+    """
+    if not comparison.headline:
+        return models_table(comparison)
     measures, several = comparison.headline, any(len(pool.runs) > 1 for pool in comparison.pools)
     rows: list[tuple[str, tuple[TableCell, ...]]] = []
     for pool in comparison.ranking:
@@ -74,6 +79,26 @@ def headline_table(comparison: Comparison) -> Table:
         caption += " Nothing is bold between runs that differ in more than their methods."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
     return Table("Result", header, tuple(rows), caption)
+
+
+def models_table(comparison: Comparison) -> Table:
+    """Checkpoints × scores under the leading metric of text and the first of end tasks."""
+    header, columns = ["Model"], []
+    for metric in [m for m in (comparison.text_metric, *comparison.task_metrics[:1]) if m is not None]:
+        each = comparison.matrices(metric)
+        places = fmt.decimals(found.value for matrix in each for found in matrix.scores.values())
+        for column in dict.fromkeys(column for matrix in each for column in matrix.columns):
+            unit = each[0].unit or each[0].title.lower()
+            header.append(f"{column}\u00a0{'↑' if each[0].higher_is_better else '↓'} ({unit})")
+            columns.append((metric, column, places))
+    rows = []
+    for run, label in [(run, pool.label) for pool in comparison.pools for run in pool.runs]:
+        names = max((matrix.rows for matrix in run.matrices.values()), key=len, default=[])
+        for row, name in enumerate(names):
+            scores = [(run.matrices[metric].cell(row, column), places) for metric, column, places in columns]
+            cells = tuple(TableCell(fmt.fixed(e.value, places), fmt.interval(e, places)) for e, places in scores)
+            rows.append((name if len(comparison.runs) == 1 else f"{label}: {name}", cells))
+    return Table("Scores", tuple(header), tuple(rows), "In brackets: 95 % intervals. Arrows point to the better side.")
 
 
 def difference_table(comparison: Comparison) -> Table:
@@ -125,7 +150,7 @@ def column_table(measure: Measure, comparison: Comparison) -> Table:
 def all_tables(comparison: Comparison) -> list[Table]:
     """The headline, the differences, then each measure per domain, and the end tasks' averages per task."""
     found = [headline_table(comparison)]
-    if len(comparison.pools) > 1:
+    if len(comparison.pools) > 1 and comparison.headline:
         found.append(difference_table(comparison))
     differing = differing_table(comparison)
     found += [differing] if differing else []

@@ -131,7 +131,8 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
             continue
         estimate, column = measure.estimates[run], next(iter(measure.columns))
         change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}[estimate.sign]
-        sentences.append(f"General text ({column}) {change}: {_value(measure, estimate)}.")
+        what = "General text" if lead == comparison.text_metric else "What belongs to no domain"
+        sentences.append(f"{what} ({column}) {change}: {_value(measure, estimate)}.")
         left = gained.estimates[run].value if gained is not None else None
         if left is not None and left > 0 and estimate.sign == 1 and (estimate.value or 0.0) > left:
             sentences[-1] = (
@@ -156,6 +157,8 @@ def share_forgotten(comparison: Comparison, run: int) -> str:
 
 
 def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
+    if not comparison.headline:
+        return []
     if (run, reference) in comparison.headline[0].unequal or (reference, run) in comparison.headline[0].unequal:
         return []
     label, other = comparison.labels[run], comparison.labels[reference]
@@ -194,7 +197,8 @@ def _alone(comparison: Comparison) -> list[str]:
     run, label = comparison.pools[0].runs[0], comparison.labels[0]
     if not run.domains and run.matrices:
         models = max(len(matrix.rows) for matrix in run.matrices.values())
-        return [f"{label} holds {models} models that were measured; they are no stream, so nothing was learnt in turn."]
+        count = f"{models} models that were measured; they are" if models != 1 else "1 model that was measured; it is"
+        return [f"{label} holds {count} no stream, so nothing was learnt in turn."]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:
