@@ -327,6 +327,7 @@ class ContinualLearner(OpenRun):
             recipe = self.recipe.changed(
                 domains=[domain.model_dump(mode="json")],
                 method=[PLAIN],
+                optimizer="reset",
                 end_tasks=[],
                 evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
             )

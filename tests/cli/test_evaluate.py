@@ -55,6 +55,30 @@ def test_a_run_stands_for_its_stages_and_people_get_a_table(asked):
     assert "Accuracy" not in found.out
 
 
+def test_a_folder_that_was_used_before_measures_the_text_of_today(asked):
+    asked.recipe.pop("end_tasks")
+    model, other = str(asked.models / "roberta"), str(asked.folder / "other.jsonl")
+    domains = json.loads(json.dumps(asked.recipe["domains"]))
+    assert asked("evaluate", model, "--on", "recipe.yaml", "-o", "measured").code == 0
+    texts = [json.dumps({"text": f"{number} is what this says. " * 9}) for number in range(60)]
+    (asked.folder / "other.jsonl").write_text("\n".join(texts), encoding="utf-8")
+    asked.recipe["domains"] = [{"name": domains[0]["name"], "path": other, "validation": 0.2}]
+    found = [asked("evaluate", model, "--on", "recipe.yaml", "-o", place, "--json") for place in ("measured", "new")]
+    assert [each.code for each in found] == [0, 0], found[0].err
+    used, fresh = (json.loads(each.out)["matrices"]["bits_per_byte"]["cells"] for each in found)
+    assert used == fresh
+
+
+def test_a_run_is_not_overwritten(asked):
+    asked.recipe.pop("end_tasks")
+    assert asked("run", "recipe.yaml", "train.max_steps=2").code == 0
+    before = {path.name: path.read_bytes() for path in asked.run_folder.iterdir() if path.is_file()}
+    found = asked("evaluate", str(asked.models / "roberta"), "--on", "recipe.yaml", "-o", str(asked.run_folder))
+    assert found.code == 2
+    assert "is a run: its recipe and results would be lost" in found.err
+    assert {path.name: path.read_bytes() for path in asked.run_folder.iterdir() if path.is_file()} == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

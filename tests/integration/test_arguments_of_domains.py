@@ -51,6 +51,18 @@ def test_a_domain_has_its_own_rate_steps_and_batch(tmp_path: Path) -> None:
     assert lines["Of which second"] == "learning_rate 0.0002, max_steps 3, per_device_train_batch_size 4"
 
 
+def test_passes_of_a_domain_count_where_the_run_has_steps(tmp_path: Path) -> None:
+    """`max_steps` of the run would silently decide over `num_train_epochs` of the domain."""
+    of = with_domain(recipe(tmp_path), 1, num_train_epochs=2.0)
+    learner = ContinualLearner(of)
+    rows = learner.prepared("second").train.size
+    assert rows is not None
+    assert learner.steps("first") == STEPS
+    assert learner.steps("second") == 2 * rows // 4 != STEPS
+    both = with_domain(recipe(tmp_path), 1, num_train_epochs=2.0, max_steps=3)
+    assert ContinualLearner(both).steps("second") == 3
+
+
 def test_validate_shows_them(tmp_path: Path) -> None:
     of = with_domain(recipe(tmp_path), 1, learning_rate=2e-4)
     (tmp_path / "recipe.yaml").write_text(of.to_yaml(), encoding="utf-8")
@@ -65,6 +77,7 @@ def test_validate_shows_them(tmp_path: Path) -> None:
         ({"learning_rat": 1}, r"`domains\.second\.train\.learning_rat` is no TrainingArguments name.*learning_rate"),
         ({"learning_rate": -1.0}, r"`domains\.second\.train\.learning_rate` must be above 0 \(got -1\.0\)"),
         ({"bf16": True}, r"`domains\.second\.train\.bf16`: it is the same for a whole run; set `train\.bf16`"),
+        ({"torch_compile_mode": "default"}, r"`domains\.second\.train\.torch_compile_mode` cannot be set: the loss"),
         ({"seed": 3}, r"`domains\.second\.train\.seed` cannot be set: set `run\.seed`"),
     ],
 )
@@ -114,6 +127,17 @@ def test_a_carried_optimizer_goes_on_where_the_domain_before_stopped(
     same = {name for name in other if torch.equal(one[name], other[name])}
     assert {name for name in other if name.startswith("stage-01")} <= same
     assert not any(name.startswith("stage-02") and name.endswith("dense.weight") for name in same)
+
+
+def test_an_optimizer_without_a_state_is_carried(tmp_path: Path) -> None:
+    """Plain SGD has none; and what is trained alone hands nothing on."""
+    of = recipe(tmp_path, optimizer="carry", train={"optim": "sgd"}, evaluation={"alone": True})
+    learner = ContinualLearner(of)
+    learner.run()
+    carried = carrying.load(learner.folder.stage(1, "first"))
+    assert carried[0] == {}
+    assert carried[1]["optimizer"] == "SGD"
+    assert not [*(learner.folder.path / "alone").rglob("optimizer.*")]
 
 
 @pytest.mark.parametrize(

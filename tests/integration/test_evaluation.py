@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import assert_same, corpus, elsewhere, labelled, recipe, tensors
+from small_runs import assert_same, corpus, elsewhere, labelled, recipe, save_model, tensors
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import tiny
 from everlearn import files
 from everlearn.data.corpus import Domain
 from everlearn.errors import ModelError
-from everlearn.evaluation import Cell, HeldOutText, Results, set_path, task_path
+from everlearn.evaluation import Cell, HeldOutText, Results, make_task, set_path, task_path
+from everlearn.evaluation.shared import SharedCells
+from everlearn.evaluation.task import Conditions, task_config
 from everlearn.learner import ContinualLearner
+from everlearn.model.objectives import make_objective
 from everlearn.run.folder import RunFolder
+from everlearn.run.outcome import Outcome
 
 NAMES = ("first", "second", "third")
 
@@ -109,6 +116,31 @@ def test_a_second_run_finds_the_base_scores(tmp_path: Path, monkeypatch: pytest.
     assert measured.count("base first") == 2, "other blocks are another task"
 
 
+def test_base_scores_are_shared_by_what_decides_them_alone(tmp_path: Path) -> None:
+    place = save_model("gpt2", tmp_path)
+    rows = "".join(json.dumps({"text": text, "target": "a"}) + "\n" for text in tiny.texts(3))
+    (tmp_path / "asked.jsonl").write_text(rows, encoding="utf-8")
+    config = {"kind": "text-to-text", "name": "asked", "test": str(tmp_path / "asked.jsonl")}
+    task = make_task(task_config(config, "end_tasks.0"))
+
+    def place_of(attention: str = "sdpa", **changes: Any) -> Path:
+        tokenizer = AutoTokenizer.from_pretrained(place)
+        for name, value in changes.items():
+            setattr(tokenizer, name, value)
+        model = AutoModelForCausalLM.from_pretrained(place, attn_implementation=attention)
+        how = Conditions("base", tokenizer, make_objective(None, model, tokenizer), 4)
+        shared = SharedCells(tmp_path, model)
+        before = shared.path(task, how)
+        tokenizer(["cut", "and padded"], padding=True, truncation=True, max_length=8)
+        assert shared.path(task, how) == before
+        assert SharedCells(tmp_path, model).path(task, how) == before, "cutting and padding is the caller's"
+        return before
+
+    other = [place_of("eager"), place_of(eos_token="<mask>"), place_of(model_max_length=16)]
+    assert len({place_of(), *other}) == 4
+    assert place_of() == place_of()
+
+
 @pytest.mark.parametrize(("keep", "kept"), [("last", [3]), (2, [2, 3]), ("all", [1, 2, 3])])
 def test_stages_that_are_not_kept_lose_their_weights_alone(keep: Any, kept: list[int], tmp_path: Path) -> None:
     run = {"name": "run", "folder": str(tmp_path / "run"), "keep_stages": keep}
@@ -154,3 +186,16 @@ def test_a_finished_run_is_not_made_again(tmp_path: Path, monkeypatch: pytest.Mo
     set_path(wanted.folder() / "evaluation", 1, "first").unlink()
     assert ContinualLearner.open(wanted.folder()).resume().matrices == results.matrices
     assert loaded
+
+
+@pytest.mark.parametrize("columns", ["own", "seen", "all"])
+def test_a_run_that_lost_old_weights_and_learnt_more_is_finished(columns: str, tmp_path: Path) -> None:
+    run = {"name": "run", "folder": str(tmp_path / "run"), "keep_stages": "last"}
+    ContinualLearner(recipe(tmp_path, evaluation={"columns": columns}, run=run)).run()
+    new = Domain(name="third", path=str(corpus(tmp_path / "data", "third")), validation=0.15)
+    ContinualLearner.open(tmp_path / "run").learn(new)
+    learner = ContinualLearner.open(tmp_path / "run")
+    assert Outcome(learner.recipe, learner.folder).is_current()
+    cell = set_path(tmp_path / "run" / "evaluation", 3, "first")
+    cell.unlink()
+    assert not Outcome(learner.recipe, learner.folder).is_current()

@@ -164,7 +164,7 @@ def test_what_cannot_be_transformed_is_a_sentence() -> None:
     with pytest.raises(MethodError, match=r"'probe' transforms 'nothing', which is no parameter"):
         Protection([Probe(transforms=lambda stage: noise("nothing"))], stage).start()
     other = Probe(transforms=lambda stage: noise(LAYER))
-    other.name = "other"  # type: ignore[misc]
+    other.name = other.label = "other"  # type: ignore[misc]
     with pytest.raises(MethodError, match=rf"'other' and 'probe' both transform parameter '{LAYER}'"):
         Protection([other, Probe(transforms=lambda stage: noise(LAYER))], stage).start()
     hat = build("hat")
@@ -222,6 +222,68 @@ def test_gradients_are_vectors() -> None:
     assert a.like(a.whole()).dot(b) == a.dot(b)
     with pytest.raises(MethodError, match="no parameter of the model"):
         a.like({"nothing": torch.zeros(1)})
+
+
+class Asking(Probe):
+    """Wants gradients of other rows, and changes nothing."""
+
+    def gradients(self, stage: Stage, own: Gradients, references: Mapping[str, Gradients]) -> Gradients:
+        """As they are."""
+        return own
+
+
+def test_asking_for_gradients_of_other_rows_changes_nothing_of_the_training() -> None:
+    """Their pass has dropout of its own."""
+    found = []
+    for rows in ({}, {"old": stages.blocks(4, seed=7)}):
+        model = tiny.model(dropout=0.1)
+        stages.learn([Asking(references=lambda stage, rows=rows: rows)], stages.stage(model, 1))
+        found.append(stages.weights(model))
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+def test_migu_ranks_by_the_outputs_of_the_batch_alone() -> None:
+    """Not by those of rows whose gradient another method wants, which are run after the mask is made."""
+    masks = []
+    for rows in ({}, {"old": stages.blocks(4, seed=7)}):
+        migu, model = build("migu"), tiny.model()
+        stage = stages.stage(model.train(), 2)
+        protection = Protection([migu, Asking(references=lambda stage, rows=rows: rows)], stage)
+        protection.begin()
+        for batch in stage.batches(8):
+            protection.loss(model, batch)[0].backward()
+            protection.after_backward()
+            model.zero_grad()
+        assert migu._magnitude is not None
+        assert not migu._magnitude._sums
+        protection.loss(model, batch)[0].backward()
+        masks.append(migu._magnitude.pop())
+    assert all(torch.equal(value, masks[1][name]) for name, value in masks[0].items())
+
+
+@pytest.mark.parametrize("hook", ["parameter_groups", "optimizer", "schedule", "begin_training", "transforms"])
+def test_what_a_hook_draws_before_training_is_its_own(hook: str) -> None:
+    """The same wherever the global generators are, which stay there: a resumed run draws what the killed one drew."""
+    drawn = []
+
+    class Drawing(Probe):
+        """Draws in one hook."""
+
+    def draw(self: Method, stage: Stage, given: Any = None) -> Any:
+        drawn.append(torch.rand(4))
+        return {} if given is None else given
+
+    setattr(Drawing, hook, draw)
+    for seed in (0, 1):
+        stage = stages.stage(tiny.model(), 1)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        protection = Protection([Drawing()], stage)
+        optimizer = protection.optimizer(torch.optim.SGD(stage.model.parameters(), lr=0.1))
+        protection.schedule(LambdaLR(optimizer, lambda step: 1.0))
+        protection.start()
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(*drawn)
 
 
 # -- what a stage knows ---------------------------------------------------------------------------------------

@@ -244,6 +244,27 @@ def test_options_are_scored_by_definition(architecture: str, objective: str, tmp
     assert again["option_nats"] == pytest.approx(cell["option_nats"], rel=1e-5), "a batch size changes nothing"
 
 
+def test_an_option_that_grows_into_the_prompts_last_word_is_scored_with_it(tmp_path: Path) -> None:
+    encode = Encoder(tiny.tokenizer(), "decoder")
+    prompt, options = "the mode", ["l", "ls"]
+    before, *whole = encode([prompt, *(prompt + option for option in options)])
+    assert len(whole[0]) <= len(before), "nothing is behind the prompt"
+    at = len(whole[0]) - 1
+    model = lively("gpt2")
+    task = asked(written(tmp_path, [{"query": prompt, "choices": options, "gold": 1}]), kind="choice", separator="")
+    conditions = how(model, "causal")
+    cell = task.measure(Checkpoint(model, conditions.objective), conditions)
+    for number, ids in enumerate(whole):
+        row = torch.tensor([[*encode.prefix, *ids]])
+        with torch.no_grad():
+            likely = torch.log_softmax(model(row, use_cache=False).logits[0].double(), -1)
+        first = len(encode.prefix) + at
+        nats = -sum(float(likely[place - 1, row[0, place]]) for place in range(first, row.shape[1]))
+        assert nats > 0
+        assert cell["option_nats"][number, 0] == pytest.approx(nats, rel=1e-4)
+        assert cell["option_tokens"][number, 0] == len(ids) - at
+
+
 def test_options_of_a_question_share_a_batch_and_shapes_are_few(tmp_path: Path) -> None:
     model = tiny.model("gpt2")
     conditions = how(model, batch_size=6)

@@ -65,8 +65,8 @@ def test_reproducible_bit_for_bit_and_seeds_differ(folder, tokenizer):
 def test_trained_weights_are_reproducible(folder, tokenizer, monkeypatch):
     trained = []
 
-    def remember(model, *rest):
-        trained.append({name: value.clone() for name, value in model.state_dict().items()})
+    def remember(predictor, *rest):
+        trained.append({name: value.clone() for name, value in predictor.model.state_dict().items()})
         return np.zeros(len(TEST), np.int64)
 
     monkeypatch.setattr(endtasks, "_predict", remember)
@@ -91,10 +91,10 @@ def test_several_seeds_and_progress(folder, tokenizer):
     cell = evaluate_task(folder, tokenizer, task(epochs=0.5), TRAIN, TEST, [5, 7], progress=seen.append)
     assert steps_of(task(epochs=0.5), TRAIN) == 3
     assert seen == [1, 2, 3, 4, 5, 6]
-    assert cell.predictions.shape == (2, 30)
+    assert cell["predictions"].shape == (2, 30)
     assert cell.seeds == (5, 7)
-    assert cell.classes.tolist() == [0, 1]
-    np.testing.assert_array_equal(cell.truth, TEST.labels)
+    assert cell.facts["classes"] == [0, 1]
+    np.testing.assert_array_equal(cell["truth"], TEST.labels)
 
 
 @pytest.mark.parametrize("architecture", ["bert", "t5"])

@@ -83,7 +83,10 @@ REFUSED = {
     ),
     "average_tokens_across_devices": "every token counts the same on every device",
     "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
-    "torch_compile": "the loss is computed inside the forward pass, which would be compiled anew at every step",
+    **dict.fromkeys(
+        ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        "the loss is computed inside the forward pass, which would be compiled anew at every step",
+    ),
     "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
     "auto_find_batch_size": "another batch size would change what is compared",
     "resume_from_checkpoint": "use `everlearn resume RUN`",

@@ -186,7 +186,11 @@ class Recipe(Group):
 
     def train_of(self, domain: str) -> dict[str, Any]:
         """The training arguments of a domain: `train`, and over it the domain's own."""
-        return self.train | next(known.train for known in self.domains if known.name == domain)
+        own = next(known.train for known in self.domains if known.name == domain)
+        whole = self.train | own
+        if "num_train_epochs" in own and "max_steps" not in own:
+            whole.pop("max_steps", None)  # TrainingArguments would let it decide, and the domain's own says otherwise
+        return whole
 
     def methods(self) -> list[Method]:
         """Fresh method objects, in the recipe's order."""

@@ -141,10 +141,14 @@ class Choice(Task):
 
 
 def _together(encode: Any, prompt: str, options: list[str]) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokens of prompt and option as one text: those of the prompt alone, and what the whole has behind them."""
+    """Tokens of prompt and option as one text: those of the prompt alone, and what the whole has behind them.
+
+    Where an option has grown into the prompt's last word and nothing is behind, all are scored from that word on.
+    """
     text = prompt.rstrip()
     before, *whole = encode([text, *(prompt + option for option in options)])
-    return [ids[: len(before)] for ids in whole], [ids[len(before) :] for ids in whole]
+    at = max(0, min(len(before), *(len(ids) - 1 for ids in whole)))
+    return [ids[:at] for ids in whole], [ids[at:] for ids in whole]
 
 
 def _batches(questions: list[list[Option]], rows: int) -> Iterator[list[Option]]:

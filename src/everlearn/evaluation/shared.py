@@ -7,8 +7,10 @@ how it is measured. Two processes may write the same cell at once: each writes a
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,7 +20,10 @@ from everlearn.errors import RunError
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.task import Conditions, Task
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+FORMAT = 2
 """Part of every name: raise it when something is measured differently."""
 
 
@@ -32,11 +37,14 @@ class SharedCells:
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder, self.model = folder, fingerprint_of(model)
+        self._tokenizers: dict[PreTrainedTokenizerBase, str] = {}  # some hold a quarter of a million words
 
     def path(self, task: Task, how: Conditions) -> Path:
         """Where the cell is, or would be."""
         objective = {name: value for name, value in vars(how.objective).items() if name != "tokenizer"}
-        tokenizer = how.tokenizer.backend_tokenizer.to_str() if how.tokenizer.is_fast else how.tokenizer.get_vocab()
+        if how.tokenizer not in self._tokenizers:
+            self._tokenizers[how.tokenizer] = _of_tokenizer(how.tokenizer)
+        tokenizer = self._tokenizers[how.tokenizer]
         seeds = how.seeds if task.fine_tunes else ()
         place = torch.device(how.device).type
         parts = [task.kind, task.fingerprint(), how.objective.name, sorted(objective.items()), tokenizer]
@@ -58,11 +66,19 @@ class SharedCells:
         cell.save(self.path(task, how))
 
 
+def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What a tokenizer makes of any text, and where it ends; not how its last caller cut and padded."""
+    made = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else tokenizer.get_vocab()
+    core = sorted((key, value) for key, value in made.items() if key not in ("truncation", "padding"))
+    return hash_of(core, sorted(tokenizer.special_tokens_map.items()), tokenizer.model_max_length)
+
+
 def fingerprint_of(model: nn.Module) -> str:
-    """Of a model's weights and configuration, whatever file it came from."""
+    """Of a model's weights, configuration and attention, whatever file it came from."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_THE_MODEL}  # type: ignore[operator,union-attr]
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((type(model).__name__, sorted(config.items(), key=lambda item: item[0]))).encode())
+    attention = getattr(model.config, "_attn_implementation", None)  # other rounding
+    digest.update(repr((type(model).__name__, attention, sorted(config.items(), key=lambda item: item[0]))).encode())
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

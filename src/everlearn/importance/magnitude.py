@@ -22,13 +22,14 @@ class OutputMagnitude:
     path, and the output of each adapter's A under that module's path (`….lora_A.<adapter>`).
 
     Attributes:
-        rows: count only the first rows of each pass (a batch without the views behind it); None counts all.
+        rows: count only the first rows of the model's next pass (a batch without the views behind it), and nothing of
+            the passes after it (other methods' views and references) until it is set again; None counts all.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str]) -> None:
         self.rows: int | None = None
         self._sums: dict[str, Tensor] = {}
-        self._handles = []
+        self._handles = [model.register_forward_hook(self._pass_ends)]
         for path in modules:
             module = model.get_submodule(path)
             adapters = getattr(module, "lora_A", {})
@@ -36,10 +37,14 @@ class OutputMagnitude:
             for name, part in measured.items():
                 self._handles.append(part.register_forward_hook(self._counter(name)))
 
+    def _pass_ends(self, module: nn.Module, *_: Any) -> None:
+        if self.rows is not None and module.training and torch.is_grad_enabled():
+            self.rows = 0
+
     def _counter(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def count(module: nn.Module, _: Any, output: Tensor) -> None:
             inside_backward = torch._C._current_graph_task_id() != -1
-            if not module.training or not torch.is_grad_enabled() or inside_backward:
+            if not module.training or not torch.is_grad_enabled() or inside_backward or self.rows == 0:
                 return
             rows = output.detach()[: self.rows]
             part = rows.abs().flatten(0, -2).sum(0, dtype=torch.float32)

@@ -352,8 +352,8 @@ class Method:
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
         """At test: what answers in place of one checkpoint (an ensemble, a model that is chosen by the text).
 
-        `predictor` is the checkpoint with what :meth:`test_model` put back, or what the method before this one in the
-        recipe made of it. The default is the predictor as it is.
+        `predictor` is the checkpoint with what :meth:`test_model` put back, or what the method before this one (in
+        the order of their names) made of it. The default is the predictor as it is.
         """
         return predictor
 

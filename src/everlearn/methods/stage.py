@@ -87,7 +87,8 @@ class Stage:
         general: blocks of the general corpus, when the recipe names one.
         batch_size: rows per batch of :meth:`batches`.
         rows_per_step: training rows of all processes and micro-batches in one optimizer step.
-        seed: of the run; hooks already run under a seed of their own, so plain torch randomness is reproducible.
+        seed: of the run. Hooks before and after the steps already run under a seed of their own, so plain torch
+            randomness is reproducible there; what a hook of a step draws so would shift the training's dropout.
         steps: optimizer steps that this stage will take.
         step: optimizer steps that it has taken: 0 during the first one and `steps` at the end, resumed or not. It goes
             up when ``after_step`` has run.

@@ -39,14 +39,16 @@ def state_of(model: nn.Module, optimizer: Optimizer) -> Carried:
 
 
 def save(folder: Path, carried: Carried) -> None:
-    """Write it into a stage folder."""
-    files.save_tensors(folder / TENSORS, carried[0])
+    """Write it into a stage folder; plain SGD has no tensors, and then there is no file of them."""
+    if carried[0]:
+        files.save_tensors(folder / TENSORS, carried[0])
     files.write_json(folder / FACTS, carried[1])
 
 
 def load(folder: Path) -> Carried:
     """Read it from a stage folder."""
-    return files.load_tensors(folder / TENSORS), files.read_json(folder / FACTS)
+    tensors = folder / TENSORS
+    return files.load_tensors(tensors) if tensors.is_file() else {}, files.read_json(folder / FACTS)
 
 
 def restore(carried: Carried, model: nn.Module, optimizer: Optimizer) -> None:

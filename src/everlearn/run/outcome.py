@@ -92,10 +92,14 @@ class Outcome:
         )
 
     def is_current(self) -> bool:
-        """Whether every stage and cell is there, and the results were made of them as they are."""
+        """Whether every stage and cell is there, and the results were made of them as they are.
+
+        A domain learnt later is not measured on models whose weights were removed: those cells never come.
+        """
         wanted = [
             path
             for row in range(len(self.rows))
+            if row == 0 or not self.folder.without_weights(row, self.rows[row])
             for path in (
                 *(set_path(self.cells, row, name) for name in wanted_sets(self.recipe, row)),
                 *(task_path(self.cells, row, task.name) for task in wanted_tasks(self.recipe, row)),

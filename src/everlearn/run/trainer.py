@@ -71,7 +71,7 @@ class StageTrainer(Trainer):
             processing_class=stage.tokenizer,
             callbacks=[_Updates(self), *callbacks],
         )
-        masking = [m.name for m in self.methods if overrides(m, "mask") or overrides(m, "gradients")]
+        masking = [m.label for m in self.methods if overrides(m, "mask") or overrides(m, "gradients")]
         if self.is_deepspeed_enabled and masking:
             raise MethodError(
                 f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "

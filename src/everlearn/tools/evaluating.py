@@ -82,7 +82,7 @@ def evaluate(
         reporter: who is told what is going on.
 
     Raises:
-        RunError: the recipe holds nothing out and asks nothing.
+        RunError: the recipe holds nothing out and asks nothing, or the folder is a run's.
         EverlearnError: a model or a text cannot be read.
     """
     asked = recipe.end_tasks if end_tasks else ()
@@ -90,6 +90,8 @@ def evaluate(
         raise RunError(
             "The recipe holds no text out (`validation`) and has no `end_tasks`: there is nothing to measure."
         )
+    if (folder / "environment.json").exists() or any(folder.glob("stage-*")):
+        raise RunError(f"{folder} is a run: its recipe and results would be lost. Name another folder (`--output`).")
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):
@@ -98,6 +100,8 @@ def evaluate(
         learner.folder = RunFolder(folder)
         learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks
         scorer = learner.scorer()
+        for name in scorer.names():  # what another recipe or checkpoint left here is not this text
+            (learner.folder.sets / f"{name}.safetensors").unlink(missing_ok=True)
         model = learner.some_model().to(scorer.device)
         how = replace(scorer.conditions(0), row=checkpoint.label)
         shared, predictor = SharedCells(scorer.shared_folder(), model), Checkpoint(model, how.objective)

@@ -151,12 +151,15 @@ class Protection:
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
         """The optimizer that the methods want, given one of what is trained now."""
         groups: list[dict[str, Any]] = optimizer.param_groups
+        streams = self._streams("optimizer")
         for method in self.methods:
-            groups = method.parameter_groups(self.stage, groups)
+            with streams[method.name]():
+                groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
             optimizer.param_groups = groups
         for method in self.methods:
-            optimizer = method.optimizer(self.stage, optimizer)
+            with streams[method.name]():
+                optimizer = method.optimizer(self.stage, optimizer)
         self.stage.optimizer = optimizer
         return optimizer
 
@@ -169,7 +172,8 @@ class Protection:
                 for group in groups:
                     # A scheduler that is made takes the present rate for the full one, and this one has begun.
                     group["lr"] = group["initial_lr"]
-                chosen = method.schedule(self.stage, scheduler)
+                with self._streams("schedule")[method.name]():
+                    chosen = method.schedule(self.stage, scheduler)
                 if chosen is scheduler:
                     for group, rate in zip(groups, now, strict=True):
                         group["lr"] = rate
@@ -183,7 +187,11 @@ class Protection:
             for method in self.methods:
                 with streams[method.name]():
                     method.begin_training(self.stage)
-            self._transforms = Transforms(self.methods, self.stage)
+            wanted = []
+            for method in self.methods:
+                with streams[method.name]():
+                    wanted.append((method.label, method.transforms(self.stage)))
+            self._transforms = Transforms(wanted, self.stage)
 
     def end(self) -> None:
         """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
@@ -372,7 +380,7 @@ class Protection:
         placed = []
         for name, factor in mask.factors.items():
             if name not in parameters:
-                raise MethodError(f"Method '{method.name}' masks '{name}', which is no parameter of the model.")
+                raise MethodError(f"Method '{method.label}' masks '{name}', which is no parameter of the model.")
             placed.append((parameters[name], shard_like(factor, parameters[name])))
         self._local[id(method)] = (mask, placed)
         return placed

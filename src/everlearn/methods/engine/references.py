@@ -12,6 +12,7 @@ from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.stage import Stage
 from everlearn.model.objectives import IGNORE
+from everlearn.seeding import seeded
 
 
 def reference_gradients(
@@ -37,8 +38,10 @@ def reference_gradients(
             continue
         for parameter in parameters.values():
             parameter.grad = None
-        for loss in _losses(stage, model, name, blocks):
-            backward(loss)
+        # Under a seed of its own: asking for a gradient changes nothing of the training's dropout.
+        with seeded(stage.seed, stage.index, "reference", name, stage.step, rank()):
+            for loss in _losses(stage, model, name, blocks):
+                backward(loss)
         found[name] = Gradients.of(parameters, copy=True)
     for name, parameter in parameters.items():
         parameter.grad = held[name]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Method, Transform
+from everlearn.methods.base import Transform
 from everlearn.methods.stage import Stage
 from everlearn.model.substitution import substituted
 from everlearn.seeding import seeded
@@ -34,25 +34,25 @@ class Transforms:
     gradient checkpointing comes by again; it finds the same draw. Nothing is added to the model's state.
 
     Args:
-        methods: in their order.
+        wanted: name of each method and what it transforms, in the order in which methods act.
         stage: its model is as it is trained.
 
     Raises:
         MethodError: two methods transform the same parameter, or there is no parameter of a name.
     """
 
-    def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
+    def __init__(self, wanted: Sequence[tuple[str, Mapping[str, Transform]]], stage: Stage) -> None:
         self._stage = stage
         self._placed: dict[str, _Placed] = {}
         self._handles: list[RemovableHandle] = []
-        for method in methods:
-            for name, function in method.transforms(stage).items():
+        for method, functions in wanted:
+            for name, function in functions.items():
                 if name in self._placed:
                     other = self._placed[name].method
                     raise MethodError(
-                        f"Methods '{other}' and '{method.name}' both transform parameter '{name}'. Remove one of them."
+                        f"Methods '{other}' and '{method}' both transform parameter '{name}'. Remove one of them."
                     )
-                self._placed[name] = _Placed(method.name, name, function)
+                self._placed[name] = _Placed(method, name, function)
         if self._placed:
             self._place()
 
