@@ -19,6 +19,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 
 import tiny
 from everlearn.errors import DataError, EverlearnError
+from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.protecting import protect
 from everlearn.protecting.theirs import Examples
@@ -249,3 +250,26 @@ def test_batches_that_cannot_be_measured_are_refused_before_the_training(tmp_pat
     with pytest.raises(EverlearnError, match="Switch off padding-free"):
         protect(flat, ["ewc"], memory=tmp_path / "memory").train()
     assert flat.state.global_step == 0
+
+
+def test_what_is_frozen_in_one_domain_stays_protected_for_the_next(tmp_path: Path) -> None:
+    model, name = tiny.model("gpt2"), "transformer.h.0.mlp.c_fc.weight"
+    model.get_parameter(name).requires_grad_(False)
+    remembered(model, tmp_path / "memory")
+    known = load_tensors(tmp_path / "memory/stage-01-d1/ewc.safetensors")
+    protect(stock(model, tmp_path, "gpt2"), SPECS, memory=tmp_path / "memory").train()
+    now = load_tensors(tmp_path / "memory/stage-02-domain-2/ewc.safetensors")
+    assert now.keys() == known.keys()
+    assert all(torch.equal(now[f"{what}/{name}"], known[f"{what}/{name}"]) for what in ("fisher", "anchor"))
+
+
+def test_a_damaged_memory_is_named_and_half_of_one_is_none(tmp_path: Path) -> None:
+    memory, model = tmp_path / "memory", tiny.model("gpt2")
+    remembered(model, memory)
+    shutil.copytree(memory / "stage-01-d1", memory / "stage-02-half")
+    (memory / "stage-02-half" / SEAL).unlink()
+    assert protect(stock(model, tmp_path, "gpt2"), SPECS, memory=memory).protected.folder.domains == ["d1"]
+    file = memory / "stage-01-d1/ewc.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(EverlearnError, match=r"ewc\.safetensors is damaged.*Restore it from a copy"):
+        protect(stock(model, tmp_path, "gpt2"), SPECS, memory=memory)

@@ -22,14 +22,14 @@ class MemoryFolder:
         path: the folder; it need not exist.
 
     Raises:
-        RunError: the last memory is damaged.
+        RunError: the memory is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._last = self._newest()
         if self._last is not None and (wrong := files.damage(self._last)):
-            raise RunError(f"{wrong}. Restore it, or delete {self._last} to go on from the memory before it.")
+            raise RunError(f"{wrong}. Restore it from a copy, or begin anew with another folder (`memory`).")
         self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
         """Learnt so far, in order."""
 
