@@ -197,9 +197,7 @@ class Protection:
     def end(self) -> None:
         """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
         stage = self.stage
-        if self._transforms is not None:
-            self._transforms.remove()
-        self._transforms = self._model = None
+        self.release()
         streams = self._streams("end")
         for method in self.methods:
             with streams[method.name]():
@@ -210,6 +208,12 @@ class Protection:
         for method in self.methods:
             with streams[method.name]():
                 method.detach(stage)
+
+    def release(self) -> None:
+        """Leave passes of the model alone: no transform works in them any more."""
+        if self._transforms is not None:
+            self._transforms.remove()
+        self._transforms = self._model = None
 
     def _streams(self, phase: str) -> dict[str, Stream]:
         stage = self.stage
