@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import Cost, Method, MethodConfig, Stage, Transform, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Transform, register
 
 
 @register
@@ -22,6 +22,7 @@ class Mixout(Method):
     name = "mixout"
     title = "Mixout"
     paper = "https://arxiv.org/abs/1909.11299"
+    needs = Needs(peft=False)
     identity: ClassVar[dict[str, Any] | None] = {"probability": 0}
 
     class Config(MethodConfig):

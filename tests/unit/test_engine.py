@@ -21,6 +21,7 @@ from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gradients import Gradients
 from everlearn.model import objectives
+from everlearn.model.substitution import substituted
 from methods_of_other_kinds import OTHERS, registered
 
 LAYER = "roberta.encoder.layer.0.output.dense.weight"
@@ -104,6 +105,26 @@ def test_a_transform_draws_from_a_generator_of_its_own_and_leaves_nothing_behind
     protection.end()
     assert torch.equal(stage.objective.forward(model, batch).loss, plain), "eval and end: as if it had not been"
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_pass_that_breaks_off_leaves_nothing_either(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.model().train()
+    stage = stages.stage(model, 1)
+    protection, batch = Protection([Probe(transforms=lambda stage: noise(LAYER))], stage), next(stage.batches(4))
+    module = model.get_submodule(LAYER.removesuffix(".weight"))
+
+    def broken(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "forward", broken)
+    with pytest.raises(error):
+        protection.forward(model, batch)
+    protection.end()
+    assert not substituted(module)
+    assert not module._forward_hooks
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -246,7 +267,8 @@ def test_migu_ranks_by_the_outputs_of_the_batch_alone() -> None:
     """Not by those of rows whose gradient another method wants, which are run after the mask is made."""
     masks = []
     for rows in ({}, {"old": stages.blocks(4, seed=7)}):
-        migu, model = build("migu"), tiny.model()
+        migu: Any = build("migu")
+        model = tiny.model()
         stage = stages.stage(model.train(), 2)
         protection = Protection([migu, Asking(references=lambda stage, rows=rows: rows)], stage)
         protection.begin()
@@ -259,6 +281,20 @@ def test_migu_ranks_by_the_outputs_of_the_batch_alone() -> None:
         protection.loss(model, batch)[0].backward()
         masks.append(migu._magnitude.pop())
     assert all(torch.equal(value, masks[1][name]) for name, value in masks[0].items())
+
+
+def test_migu_ranks_by_the_batch_beside_somebody_elses_pass_too() -> None:
+    """There other methods' views run in a pass of their own."""
+    found = []
+    for others in ([], [build({"name": "das", "general": "none"})]):
+        migu: Any = build("migu")
+        stage = stages.stage(tiny.model().train(), 2)
+        protection, batch = Protection([migu, *others], stage), next(stage.batches(4))
+        protection.begin()
+        _, extra = protection.beside(stage.model, batch, lambda s=stage, b=batch: s.objective.forward(s.model, b).loss)
+        assert ("das/contrast" in extra) == bool(others)
+        found.append(migu._magnitude.pop())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 
 
 @pytest.mark.parametrize("hook", ["parameter_groups", "optimizer", "schedule", "begin_training", "transforms"])
@@ -335,6 +371,19 @@ def test_a_schedule_starts_from_the_full_rate_whatever_was_made_before_it() -> N
     assert rates[:3] == pytest.approx([0.8 / 3, 1.6 / 3, 0.8])
     assert rates[2] > rates[5] > rates[9] > 0.4
     assert rates[10:] == [0.4] * 10
+
+
+def test_a_group_of_parameters_may_say_only_what_is_different_in_it() -> None:
+    def halves(stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        return [{"params": parameters[:3], "lr": 0.5}, {"params": parameters[3:]}]
+
+    stage = stages.stage(tiny.model(), 1)
+    asked = torch.optim.AdamW(stage.model.parameters(), lr=0.1, betas=(0.8, 0.9))
+    optimizer = Protection([Probe(parameter_groups=halves)], stage).optimizer(asked)
+    stage.objective.forward(stage.model, next(stage.batches(4))).loss.backward()
+    optimizer.step()
+    assert [(group["lr"], group["betas"]) for group in optimizer.param_groups] == [(0.5, (0.8, 0.9)), (0.1, (0.8, 0.9))]
 
 
 def test_recadam_against_a_slow_reference() -> None:

@@ -85,6 +85,8 @@ def remembered(model: nn.Module, folder: Path) -> None:
 
 def translated(batch: dict[str, Tensor], architecture: str) -> dict[str, Tensor]:
     """A stock collator's batch as our objectives make it, row by row."""
+    if architecture == "t5":
+        return batch
     ids, labels = batch["input_ids"], batch["labels"]
     if architecture != "roberta":
         shifted = [[*row[1:].tolist(), IGNORE] for row in labels]
@@ -111,6 +113,7 @@ def ours(
     steps: Sequence[Sequence[dict[str, Tensor]]],
     items: Sequence[int],
     architecture: str,
+    specs: Any = SPECS,
 ) -> tuple[Protection, list[dict[str, float]]]:
     """The same batches through everlearn's engine and objective, in one pass each.
 
@@ -120,14 +123,16 @@ def ours(
             its masked models do that, and no division by the number of batches follows.
     """
     objective = tiny.objective_of(architecture)
-    methods = [build(spec) for spec in SPECS]
+    methods = [build(spec) for spec in specs]
     load_memories(next(memory.glob("stage-01-*")), methods)
     stage = stages.stage(model, 2, objective)
     protection = Protection(methods, stage)
     protection.begin()
     trained = [p for p in model.parameters() if p.requires_grad]
-    decayed = [p for n, p in model.named_parameters() if p.dim() > 1]
-    spared = [p for n, p in model.named_parameters() if p.dim() == 1]
+    # Trainer's own rule; T5 has matrices with "bias" in their names.
+    is_decayed = {n: p.dim() > 1 and "bias" not in n for n, p in model.named_parameters()}
+    decayed = [p for n, p in model.named_parameters() if is_decayed[n]]
+    spared = [p for n, p in model.named_parameters() if not is_decayed[n]]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
     optimizer = protection.optimizer(torch.optim.AdamW(groups, lr=1e-2, eps=1e-2))
     model.train()

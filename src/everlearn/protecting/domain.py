@@ -18,8 +18,9 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.protecting.memory import MemoryFolder
-from everlearn.protecting.theirs import Collator, Examples, as_example, their_objective
+from everlearn.protecting.theirs import Collator, Examples, their_objective
 from everlearn.run.trainer import load_memories, save_memories
+from everlearn.seeding import seeded
 
 STATE = "everlearn.json"
 NEEDS_A_RUN = {
@@ -74,7 +75,7 @@ class ProtectedDomain:
                 f"{', '.join(self.folder.domains) or 'none'}. Give another one (`domain`)."
             )
         self.examples = Examples(dataset, seed, name)
-        objective = their_objective(model, tokenizer, collator)
+        objective = their_objective(model, tokenizer, self.examples.taken_by(collator))
         stage = Stage(
             index=index,
             domain=name,
@@ -114,16 +115,29 @@ class ProtectedDomain:
         A mixture is as long as one pass over the dataset, others included.
         """
         self.begun = True
+        self.folder.check_unchanged()
+        self._check_batches()
         with as_its_class_computes(self.stage.model):
             source = self.protection.begin()
         if source is self.examples:
             return self.examples.dataset
-        return [as_example(block) for block in islice(source, source.size)]
+        return [self.examples.as_example(block) for block in islice(source, source.size)]
 
     def end(self) -> None:
         """Measure what was learnt."""
         with as_its_class_computes(self.stage.model):
             self.protection.end()
+
+    def abandon(self) -> None:
+        """After a training that failed: the model is its owner's, without hooks."""
+        self.protection.release()
+
+    def _check_batches(self) -> None:
+        """What is measured after the training must not turn out then to be impossible."""
+        if any(method.needs.importance_pass for method in self.protection.methods):
+            with seeded(self.stage.seed, "check", self.stage.domain):
+                blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))
+                self.objective.collate(blocks, range(len(blocks)))
 
     def remember(self) -> None:
         """Write the memory; on one process."""

@@ -105,6 +105,8 @@ class ProtectedLoop:
         self._inside("loss")
         if not self._taken and self._data is not self._domain.examples.dataset:
             raise RunError("A method mixes other examples in: train on `protected.data`, not on your own dataset.")
+        if self._ready:  # clipped and not stepped: a gradient scaler has skipped the step
+            self._computed, self._ready = 0, False
         read = self._domain.objective.read(batch)
         own, extra = self._domain.protection.beside(self._model, read, lambda: self._loss(self._model, batch))
         self.parts = {name: value.detach() for name, value in extra.items()}
@@ -147,7 +149,14 @@ class ProtectedLoop:
             handle.remove()
         self._handles = []
         if kind is not None:
+            self._domain.abandon()
             return
+        if not self._domain.stage.step:
+            self._domain.abandon()
+            raise RunError(
+                "The optimizer that `protect` was given has made no step, so nothing was learnt that is worth "
+                "remembering. Step with that one, inside the `with` block."
+            )
         self._domain.end()
         if rank() == 0:
             self._domain.remember()

@@ -22,17 +22,30 @@ class MemoryFolder:
         path: the folder; it need not exist.
 
     Raises:
-        RunError: the last memory is damaged.
+        RunError: the memory is damaged.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = sorted((p for p in path.glob("stage-*-*") if (p / files.SEAL).is_file()), key=lambda p: _number(p))
-        self._last = found[-1] if found else None
+        self._last = self._newest()
         if self._last is not None and (wrong := files.damage(self._last)):
-            raise RunError(f"{wrong}. Restore it, or delete {self._last} to go on from the memory before it.")
+            raise RunError(f"{wrong}. Restore it from a copy, or begin anew with another folder (`memory`).")
         self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
         """Learnt so far, in order."""
+
+    def check_unchanged(self) -> None:
+        """A domain goes on from the memory that it has loaded.
+
+        Raises:
+            RunError: somebody else has written another one since.
+        """
+        newest = self._newest()
+        if newest != self._last:
+            raise RunError(
+                f"{self.path} holds {newest.name if newest else 'nothing'} and held "
+                f"{self._last.name if self._last else 'nothing'} when `protect` was called: another training has "
+                "written there since. Call `protect` again after it, or give another folder (`memory`)."
+            )
 
     def load(self, methods: Sequence[Method]) -> None:
         """Give each method what it remembers.
@@ -53,6 +66,7 @@ class MemoryFolder:
 
     def save(self, methods: Sequence[Method], domain: str) -> None:
         """Keep the methods' memory after a domain; the memory before it goes when this one is whole."""
+        self.check_unchanged()
         domains, before = [*self.domains, domain], self._last
         place = self.path / f"stage-{len(domains):02d}-{domain}"
         with files.new_folder(place) as folder:
@@ -61,6 +75,10 @@ class MemoryFolder:
         self.domains, self._last = domains, place
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
+
+    def _newest(self) -> Path | None:
+        found = (path for path in self.path.glob("stage-*-*") if (path / files.SEAL).is_file())
+        return max(found, key=_number, default=None)
 
 
 def _number(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from everlearn.data.blocks import Block, BlockSource, hash_of
 from everlearn.errors import DataError, MethodError
@@ -35,7 +37,8 @@ class Examples(BlockSource):
     """
 
     def __init__(self, dataset: Any, seed: int, name: str) -> None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not indexed or isinstance(dataset, IterableDataset):
             raise DataError(
                 f"`protect` needs a dataset with a length, whose examples it can draw; a '{type(dataset).__name__}' is "
                 "a stream. Give a map-style dataset, or use `everlearn run`, which streams."
@@ -59,8 +62,22 @@ class Examples(BlockSource):
     @property
     def keepable(self) -> bool:
         """Whether a method can keep examples: lists of whole numbers under names, nothing else."""
-        block = as_block(self.dataset[0])
+        block = as_block(self._first)
         return isinstance(block, dict) and all(isinstance(value, np.ndarray) for value in block.values())
+
+    def as_example(self, block: Any) -> Any:
+        """A block as the dataset gives its examples: tensors, arrays or lists."""
+        if not isinstance(block, Mapping):
+            return block
+        return {key: _like(value, self._first.get(key)) for key, value in block.items()}
+
+    def taken_by(self, collator: Collator) -> Collator:
+        """The collator, for blocks."""
+        return lambda blocks: collator([self.as_example(block) for block in blocks])
+
+    @functools.cached_property
+    def _first(self) -> Any:
+        return self.dataset[0]
 
     def state_dict(self) -> dict[str, Any]:
         """The position."""
@@ -81,17 +98,22 @@ def as_block(example: Any) -> Block:
     """An example with its lists of whole numbers as int32 arrays, or the example itself where it holds other things."""
     if not isinstance(example, Mapping):
         return cast(Block, example)
-    arrays = {key: np.asarray(value) for key, value in example.items()}
+    try:
+        arrays = {key: np.asarray(value) for key, value in example.items()}
+    except ValueError:  # lists of lists that differ in length
+        return cast(Block, dict(example))
     if not all(array.ndim == 1 and array.dtype.kind in "iub" for array in arrays.values()):
         return cast(Block, dict(example))
     return {key: array.astype(np.int32) for key, array in arrays.items()}
 
 
-def as_example(block: Any) -> Any:
-    """What a collator takes: lists again."""
-    if not isinstance(block, Mapping):
-        return block
-    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in block.items()}
+def _like(value: Any, theirs: Any) -> Any:
+    """An array as a tensor, an array or a list, whichever `theirs` is; anything else as it is."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if isinstance(theirs, Tensor):
+        return torch.as_tensor(value, dtype=theirs.dtype)
+    return value.astype(theirs.dtype) if isinstance(theirs, np.ndarray) else value.tolist()
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,7 @@ class Theirs(Objective):
 
     Attributes:
         model: without a wrapper.
-        collator: makes a batch of a list of examples.
+        collator: makes a batch of a list of blocks (:meth:`Examples.taken_by`).
     """
 
     isolate: bool = False
@@ -131,13 +153,13 @@ class Theirs(Objective):
         raise NotImplementedError
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
-        """The user's collator on examples.
+        """The user's collator on blocks.
 
         Raises:
             DataError: it does not make a row of each (padding-free packing).
         """
         collator = cast(Collator, self.collator)
-        batch = collator([as_example(block) for block in blocks])
+        batch = collator(list(blocks))
         made = self.read(batch)
         if len(made["labels"]) != len(blocks):
             raise DataError(

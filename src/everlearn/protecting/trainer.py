@@ -17,6 +17,10 @@ from everlearn.methods.base import Method
 from everlearn.model.objectives import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 
+_BYPASSED = (
+    "The methods had no part in this step: the trainer did not come by `{}`, which is set on the trainer itself, or is "
+    "not called. Override it in a subclass, before `protect`; a `training_step` of your own calls `self.compute_loss`."
+)
 FOLDER = "everlearn"
 """Of the methods' memory inside a checkpoint."""
 
@@ -30,7 +34,7 @@ class Protected(_Base):
     """What a protected Trainer does beside what its own class does; mixed in by :func:`protect_trainer`."""
 
     protected: ProtectedDomain
-    _computing = False
+    _computing = _beside = _acted = False
     _parts: dict[str, Tensor]
     _passes = 0
 
@@ -47,13 +51,19 @@ class Protected(_Base):
                 "(`resume_from_checkpoint`), make the model and the trainer anew and `protect` it."
             )
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(str(self.args.output_dir))
+            folder = str(self.args.output_dir)
+            resume_from_checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
+            if resume_from_checkpoint is None:
+                raise RunError(f"{folder} has no checkpoint to resume from. Leave `resume_from_checkpoint` out.")
         if resume_from_checkpoint:
             domain.load_state(Path(str(resume_from_checkpoint)) / FOLDER)
         own: Any = self.train_dataset
         self.train_dataset = domain.begin()
         try:
             result = super().train(resume_from_checkpoint, *args, **kwargs)
+        except BaseException:
+            domain.abandon()
+            raise
         finally:
             self.train_dataset = own
         domain.end()
@@ -64,14 +74,24 @@ class Protected(_Base):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping."""
-        self._computing = True
+        self._computing, self._beside = True, False
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
         finally:
             self._computing = False
+        if not self._beside:
+            raise RunError(_BYPASSED.format("compute_loss"))
         if self.accelerator.sync_gradients:
             self.protected.protection.after_backward(self.accelerator.backward)
+            self._acted = True
         return loss
+
+    def before_update(self) -> None:
+        """Right before the optimizer's step."""
+        if not self._acted:
+            raise RunError(_BYPASSED.format("training_step"))
+        self._acted = False
+        self.protected.protection.before_update()
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -80,6 +100,7 @@ class Protected(_Base):
         options = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}
         if not self._computing:
             return super().compute_loss(model, inputs, **options)
+        self._beside = True
         batch = self.protected.objective.read(inputs)
         compute: Callable[..., Any] = super().compute_loss
         found, extra = self.protected.protection.beside(model, batch, lambda: compute(model, inputs, **options))
@@ -98,8 +119,10 @@ class Protected(_Base):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
         """The trainer's optimizer, or what the methods make of it."""
-        made = self.protected.protection.optimizer(super().create_optimizer(*args, **kwargs))
-        self.optimizer = made
+        made: Any = self.optimizer
+        if made is None or made is not self.protected.stage.optimizer:
+            made = self.protected.protection.optimizer(super().create_optimizer(*args, **kwargs))
+            self.optimizer = made
         return made
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
@@ -129,14 +152,14 @@ class Protected(_Base):
 class _StepHooks(TrainerCallback):
     """The update masks' place in the Trainer's step."""
 
-    def __init__(self, domain: ProtectedDomain) -> None:
-        self.domain = domain
+    def __init__(self, trainer: Protected) -> None:
+        self.trainer = trainer
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.domain.protection.before_update()
+        self.trainer.before_update()
 
     def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.domain.protection.after_update()
+        self.trainer.protected.protection.after_update()
 
 
 def protect_trainer(
@@ -184,13 +207,14 @@ def protect_trainer(
         steps=max(args.max_steps, 0),
         seed=args.seed,
     )
-    if trainer.optimizer is not None:
+    if trainer.optimizer is not None or trainer.lr_scheduler is not None:
         _refuse_given_optimizer(trainer, protected)
-    trainer.add_callback(_StepHooks(protected))
     own: Any = type(trainer)
     trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
     mixed: Any = trainer
     mixed.protected, mixed._parts = protected, {}
+    # Before the callbacks that are there: what they read in `on_optimizer_step` has been masked already.
+    trainer.callback_handler.callbacks.insert(0, _StepHooks(mixed))
     return trainer
 
 
@@ -203,6 +227,6 @@ def _refuse_given_optimizer(trainer: Trainer, protected: ProtectedDomain) -> Non
             if overrides(method, hook):
                 raise MethodError(
                     f"Method '{method.label}' chooses the optimizer's settings, but this trainer was given an "
-                    "optimizer (`optimizers`). Let the trainer make it."
+                    "optimizer or a schedule (`optimizers`). Let the trainer make them."
                 )
     protected.stage.optimizer = trainer.optimizer

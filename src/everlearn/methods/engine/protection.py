@@ -156,7 +156,8 @@ class Protection:
             with streams[method.name]():
                 groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
-            optimizer.param_groups = groups
+            # As torch fills in a group that says only what is different in it.
+            optimizer.param_groups = [{**optimizer.defaults, **group} for group in groups]
         for method in self.methods:
             with streams[method.name]():
                 optimizer = method.optimizer(self.stage, optimizer)
@@ -196,9 +197,7 @@ class Protection:
     def end(self) -> None:
         """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
         stage = self.stage
-        if self._transforms is not None:
-            self._transforms.remove()
-        self._transforms = self._model = None
+        self.release()
         streams = self._streams("end")
         for method in self.methods:
             with streams[method.name]():
@@ -209,6 +208,12 @@ class Protection:
         for method in self.methods:
             with streams[method.name]():
                 method.detach(stage)
+
+    def release(self) -> None:
+        """Leave passes of the model alone: no transform works in them any more."""
+        if self._transforms is not None:
+            self._transforms.remove()
+        self._transforms = self._model = None
 
     def _streams(self, phase: str) -> dict[str, Stream]:
         stage = self.stage

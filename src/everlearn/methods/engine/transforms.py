@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ class Transforms:
         self._stage = stage
         self._placed: dict[str, _Placed] = {}
         self._handles: list[RemovableHandle] = []
+        self._taking: list[Callable[[], None]] = []
         for method, functions in wanted:
             for name, function in functions.items():
                 if name in self._placed:
@@ -66,8 +68,10 @@ class Transforms:
             # A tied parameter has several holders; each reads the same draw.
             own = {leaf: of[id(p)] for leaf, p in module._parameters.items() if id(p) in of}
             if own:
+                take_away = _take_away(tuple(own))
                 self._handles.append(module.register_forward_pre_hook(self._lay(own)))
-                self._handles.append(module.register_forward_hook(_take_away(tuple(own)), always_call=True))
+                self._handles.append(module.register_forward_hook(take_away, always_call=True))
+                self._taking.append(functools.partial(take_away, module))
 
     def _lay(self, own: Mapping[str, _Placed]) -> Callable[[nn.Module, Any], None]:
         def lay(module: nn.Module, _: Any) -> None:
@@ -105,12 +109,15 @@ class Transforms:
         """Leave the model as it was."""
         for handle in self._handles:
             handle.remove()
+        for take_away in self._taking:  # what a pass left behind that was interrupted (Ctrl-C)
+            take_away()
         self._handles.clear()
+        self._taking.clear()
         self._placed.clear()
 
 
-def _take_away(leaves: tuple[str, ...]) -> Callable[[nn.Module, Any, Any], None]:
-    def take_away(module: nn.Module, _: Any, __: Any) -> None:
+def _take_away(leaves: tuple[str, ...]) -> Callable[..., None]:
+    def take_away(module: nn.Module, *_: Any) -> None:
         for leaf in substituted(module).keys() & set(leaves):
             del vars(module)[leaf]
 

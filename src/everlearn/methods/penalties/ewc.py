@@ -145,8 +145,9 @@ class EWC(Method):
             value.add_(old.to(value.device), alpha=seen if self.config.accumulate == "mean" else 1)
             if self.config.accumulate == "mean":
                 value.div_(seen + 1)
-        self._fisher = new
-        self._anchor = {
+        # What was frozen in this domain has not moved, and keeps what was known of it.
+        self._fisher = {**self._fisher, **new}
+        self._anchor = self._anchor | {
             name: parameter.detach().to(torch.float32, copy=True)
             for name, parameter in stage.model.named_parameters()
             if name in new

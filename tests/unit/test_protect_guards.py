@@ -1,0 +1,275 @@
+"""`protect` where something goes wrong, or is unusual: nothing silent, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_protect import OPTIONS, SPECS, collator, ours, recording, remembered, rows, same_weights, sft, stock
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import IterableDataset
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
+
+import tiny
+from everlearn.errors import DataError, EverlearnError
+from everlearn.files import SEAL, load_tensors
+from everlearn.methods.base import Method, Stage, Transform
+from everlearn.protecting import protect
+from everlearn.protecting.theirs import Examples
+from everlearn.seeding import seeded
+from methods_of_other_kinds import registered
+
+NOISY = "transformer.h.1.mlp.c_fc.weight"
+
+
+class Noise(Method):
+    """A transform that needs nothing but the weight."""
+
+    name = "noise"
+
+    def transforms(self, stage: Stage) -> Mapping[str, Transform]:
+        return {NOISY: dropped}
+
+
+def dropped(weight: Tensor) -> Tensor:
+    return weight * (torch.rand_like(weight) < 0.5) * 2
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_a_transform_works_in_a_trainer_and_is_gone_afterwards(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    twin = copy.deepcopy(model)
+    plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "learning_rate": 0.1}
+    trainer = protect(stock(model, tmp_path, "gpt2", **plain), [Noise()], memory=tmp_path / "memory", domain="d")
+    assert isinstance(trainer, Trainer)
+    trainer.train()
+    assert hooks(model) == 0
+    optimizer = torch.optim.SGD(twin.parameters(), 0.1)
+    twin.train()
+    for step in range(3):
+        for batch, items in list(zip(trainer.seen, trainer.items, strict=True))[2 * step : 2 * step + 2]:
+            with seeded(trainer.args.seed, 1, "transform", step, "noise", NOISY):
+                weight = dropped(twin.get_parameter(NOISY))
+            functional_call(twin, {NOISY: weight}, (), {**batch, "num_items_in_batch": items}).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    same_weights(model, twin)
+
+
+class _Failing(TrainerCallback):
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_training_that_fails_leaves_no_hook_and_no_memory(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    trainer = protect(stock(model, tmp_path, "gpt2"), [Noise(), "kd"], memory=tmp_path / "memory")
+    trainer.add_callback(_Failing())
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert hooks(model) == 0
+    optimizer, collate = torch.optim.SGD(model.parameters(), 0.1), collator("gpt2")
+    options = {"memory": tmp_path / "memory", "data": rows(), "collate": collate}
+    with contextlib.suppress(KeyboardInterrupt), protect(model, optimizer, [Noise()], **options) as protected:
+        protected.loss(dict(collate(rows()[:2])))
+        assert hooks(model) == 2
+        raise KeyboardInterrupt
+    assert hooks(model) == 0
+    assert not (tmp_path / "memory").exists()
+
+
+T5_SPECS = [SPECS[0] | {"contrast": 0}, SPECS[1]]
+
+
+def t5(model: nn.Module, folder: Path) -> Trainer:
+    def made(count: int, seed: int) -> list[dict[str, list[int]]]:
+        answers = [row["input_ids"][: 3 + at % 4] for at, row in enumerate(rows(count, seed + 1))]
+        asked = [row["input_ids"][: 9 + at % 3] for at, row in enumerate(rows(count, seed))]
+        return [
+            {"input_ids": a, "attention_mask": [1] * len(a), "labels": b} for a, b in zip(asked, answers, strict=True)
+        ]
+
+    return recording(Seq2SeqTrainer)(
+        model=model,
+        args=Seq2SeqTrainingArguments(str(folder / "out"), **OPTIONS),
+        train_dataset=made(12, 1),
+        data_collator=DataCollatorForSeq2Seq(tiny.tokenizer(), model=model),
+    )
+
+
+def test_an_encoder_decoder_has_the_penalties_and_weights_of_our_engine(tmp_path: Path) -> None:
+    memory, model = tmp_path / "memory", tiny.model("t5")
+    remembered(model, memory)
+    shutil.copytree(memory, tmp_path / "before")
+    twin = copy.deepcopy(model)
+    trainer = protect(t5(model, tmp_path), T5_SPECS, memory=memory, domain="d2")
+    trainer.train()
+    steps = [trainer.seen[at : at + 2] for at in (0, 2, 4)]
+    # T5 of transformers divides by its own number of labels, like the masked models (see `ours`).
+    _, logged = ours(twin, tmp_path / "before", steps, [0, 0, 0], "t5", T5_SPECS)
+    lines = [line["ewc/penalty"] for line in trainer.state.log_history if "loss" in line]
+    assert lines == pytest.approx([line["ewc/penalty"] for line in logged], rel=1e-4)
+    same_weights(model, twin)
+    protect(t5(model, tmp_path), [*T5_SPECS, "kd", "migu", "replay"], memory=memory).train()
+
+
+def test_a_step_without_the_methods_is_an_error(tmp_path: Path) -> None:
+    def own_loss(model: nn.Module, inputs: dict[str, Any], *_: Any, **__: Any) -> Tensor:
+        return model(**inputs).loss
+
+    def own_step(model: nn.Module, inputs: dict[str, Any], *_: Any) -> Tensor:
+        loss: Tensor = model(**inputs).loss
+        loss.backward()
+        return loss.detach()
+
+    for name, function in (("compute_loss", own_loss), ("training_step", own_step)):
+        trainer = protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), ["ewc"], memory=tmp_path / "memory")
+        setattr(trainer, name, function)
+        with pytest.raises(EverlearnError, match=f"did not come by `{name}`"):
+            trainer.train()
+    model, collate = tiny.model("gpt2"), collator("gpt2")
+    optimizer, other = torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(model.parameters(), 0.1)
+    options = {"memory": tmp_path / "memory", "data": rows(), "collate": collate}
+    protected = protect(model, optimizer, ["ewc"], **options).__enter__()
+    protected.loss(dict(collate(rows()[:2]))).backward()
+    other.step()
+    with pytest.raises(EverlearnError, match="given has made no step"):
+        protected.__exit__(None, None, None)
+    assert not (tmp_path / "memory").exists()
+
+
+def test_callbacks_read_weights_that_are_masked_already(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    remembered(model, tmp_path / "memory")
+    read: list[dict[str, Tensor]] = []
+
+    class Reading(TrainerCallback):
+        def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            read.append({name: p.detach().clone() for name, p in kwargs["model"].named_parameters()})
+
+    trainer = stock(model, tmp_path, "gpt2")
+    trainer.add_callback(Reading())
+    protect(trainer, SPECS, memory=tmp_path / "memory").train()
+    assert all(torch.equal(parameter, read[-1][name]) for name, parameter in model.named_parameters())
+
+
+def test_a_step_that_a_gradient_scaler_skips_is_none(tmp_path: Path) -> None:
+    model, collate = tiny.model("gpt2").train(), collator("gpt2")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=3e38, backoff_factor=1e-36)
+    before = copy.deepcopy(model)
+    acted = []
+    options = {"memory": tmp_path / "memory", "data": rows(), "collate": collate}
+    with protect(model, optimizer, ["migu"], **options) as protected:
+        act = protected._domain.protection.after_backward
+        protected._domain.protection.after_backward = lambda: acted.append(act())
+        for done in range(3):
+            scaler.scale(protected.loss(dict(collate(rows()[:2])))).backward()
+            scaler.unscale_(optimizer)
+            protected.clip(1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            assert protected._domain.stage.step == done
+            assert len(acted) == done + 1, "once for each step's gradients, after a skipped one too"
+            assert torch.equal(model.lm_head.weight, before.lm_head.weight) == (not done)
+
+
+def test_two_trainings_do_not_write_one_memory(tmp_path: Path) -> None:
+    first, second, third = (
+        protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), ["ewc"], memory=tmp_path / "memory", domain=name)
+        for name in "abc"
+    )
+    end = second.protected.end
+    second.protected.end = lambda: (end(), first.train())  # both are at work at once
+    for late in (second, third):
+        with pytest.raises(EverlearnError, match=r"holds stage-01-a and held nothing.*another training"):
+            late.train()
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["stage-01-a"]
+
+
+def test_resuming_from_nothing_is_an_error(tmp_path: Path) -> None:
+    trainer = protect(stock(tiny.model("gpt2"), tmp_path, "gpt2"), ["ewc"], memory=tmp_path / "memory")
+    with pytest.raises(EverlearnError, match="has no checkpoint to resume from"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_given_schedule_leaves_a_method_none_to_choose(tmp_path: Path) -> None:
+    trainer = stock(tiny.model("gpt2"), tmp_path, "gpt2")
+    optimizer = torch.optim.SGD(trainer.model.parameters(), 0.1)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    with registered(), pytest.raises(EverlearnError, match=r"'infinite_schedule' chooses.*given an optimizer or a sch"):
+        protect(trainer, ["infinite_schedule"], memory=tmp_path / "memory")
+
+
+def test_the_collator_gets_examples_as_the_dataset_gives_them(tmp_path: Path) -> None:
+    data = [{"input_ids": torch.tensor(row["input_ids"])} for row in rows()]
+
+    def collate(examples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        ids = torch.stack([example["input_ids"] for example in examples])
+        return {"input_ids": ids, "labels": ids.clone()}
+
+    model = tiny.model("gpt2")
+    options = {"memory": tmp_path / "memory", "data": data, "collate": collate}
+    for _ in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with protect(model, optimizer, ["ewc", "replay"], **options) as protected:
+            protected.loss(collate([protected.data[at] for at in range(4)])).backward()
+            optimizer.step()
+
+
+class _Stream(IterableDataset):
+    """Has a length all the same."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[dict[str, list[int]]]:
+        yield from rows()
+
+
+def test_odd_datasets_are_refused_or_kept_out_of_memory(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is a stream"):
+        Examples(_Stream(), 0, "d")
+    assert not Examples([{"input_ids": [[1, 2], [3]]}], 0, "d").keepable
+
+
+def test_batches_that_cannot_be_measured_are_refused_before_the_training(tmp_path: Path) -> None:
+    flat = sft(tiny.model("llama"), tmp_path, padding_free=False)
+    flat.data_collator.padding_free = True
+    with pytest.raises(EverlearnError, match="Switch off padding-free"):
+        protect(flat, ["ewc"], memory=tmp_path / "memory").train()
+    assert flat.state.global_step == 0
+
+
+def test_what_is_frozen_in_one_domain_stays_protected_for_the_next(tmp_path: Path) -> None:
+    model, name = tiny.model("gpt2"), "transformer.h.0.mlp.c_fc.weight"
+    model.get_parameter(name).requires_grad_(False)
+    remembered(model, tmp_path / "memory")
+    known = load_tensors(tmp_path / "memory/stage-01-d1/ewc.safetensors")
+    protect(stock(model, tmp_path, "gpt2"), SPECS, memory=tmp_path / "memory").train()
+    now = load_tensors(tmp_path / "memory/stage-02-domain-2/ewc.safetensors")
+    assert now.keys() == known.keys()
+    assert all(torch.equal(now[f"{what}/{name}"], known[f"{what}/{name}"]) for what in ("fisher", "anchor"))
+
+
+def test_a_damaged_memory_is_named_and_half_of_one_is_none(tmp_path: Path) -> None:
+    memory, model = tmp_path / "memory", tiny.model("gpt2")
+    remembered(model, memory)
+    shutil.copytree(memory / "stage-01-d1", memory / "stage-02-half")
+    (memory / "stage-02-half" / SEAL).unlink()
+    assert protect(stock(model, tmp_path, "gpt2"), SPECS, memory=memory).protected.folder.domains == ["d1"]
+    file = memory / "stage-01-d1/ewc.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(EverlearnError, match=r"ewc\.safetensors is damaged.*Restore it from a copy"):
+        protect(stock(model, tmp_path, "gpt2"), SPECS, memory=memory)
