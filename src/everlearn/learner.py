@@ -273,6 +273,7 @@ class ContinualLearner(OpenRun):
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
             trainer.fit(checkpoint)
+            trained = trainer.seconds  # without what methods measure afterwards
         self.interruption.stop_here()
         trainer.check_finite()
         trainer.check_weights()
@@ -288,7 +289,7 @@ class ContinualLearner(OpenRun):
             "index": index,
             "steps": stage.steps,
             "seconds": round(time.monotonic() - started + trainer.seconds_before, 3),
-            "training_seconds": round(trainer.seconds, 3),
+            "training_seconds": round(trained, 3),
             "peak_memory_bytes": peak_memory(),
             "tokens": trainer.tokens,
             "final_loss": trainer.last_loss,

@@ -19,8 +19,8 @@ METHODS: dict[str, Any] = {
     "sequential": "sequential",
     # Importance from few blocks, where the papers take thousands: those would take hours here. The contrast compares
     # two passes with different dropout, and the demo has none.
-    "das": {"name": "das_without_contrast", "general": "corpus_loss", "samples": 256},
-    "ewc": {"name": "ewc", "strength": 1000, "samples": 256, "protect_base": True},
+    "das": {"name": "das_without_contrast", "general": "corpus_loss", "samples": 128},
+    "ewc": {"name": "ewc", "strength": 1000, "samples": 128, "protect_base": True},
 }
 
 
