@@ -57,3 +57,11 @@ def test_they_are_the_models_of_the_stage_folders(tmp_path: Path, monkeypatch: p
     with pytest.raises(EverlearnError, match=r"model\.safetensors"):
         _ = models[2]
     assert same(models[1], models[0])
+
+
+@pytest.mark.parametrize("name", ["stage_ensemble", "stage_by_text"])
+def test_who_reads_all_of_them_wants_them_kept(tmp_path: Path, name: str) -> None:
+    run = {"name": "run", "folder": str(tmp_path / "run"), "keep_stages": 2}
+    with pytest.raises(EverlearnError, match=rf"'{name}' reads .*`run.keep_stages` is 2"):
+        ContinualLearner(recipe(tmp_path, method=name, run=run)).run()
+    assert not (tmp_path / "run").exists()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from everlearn.evaluation import ByText, Checkpoint, Predictor
 from everlearn.evaluation.predictor import models_of
-from everlearn.methods.base import Method, Reading, register
+from everlearn.methods.base import Method, Needs, Reading, register
 
 
 @register
@@ -17,6 +17,7 @@ class StageByText(Method):
     name = "stage_by_text"
     title = "Stage by text"
     paper = "https://arxiv.org/abs/2012.15504"
+    needs = Needs(earlier_models=True)
     identity: ClassVar[dict[str, Any] | None] = {}
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:

@@ -8,7 +8,7 @@ from torch import nn
 
 from everlearn.evaluation import Checkpoint, Ensemble, Predictor
 from everlearn.evaluation.predictor import models_of
-from everlearn.methods.base import Cost, Method, MethodConfig, Reading, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, register
 
 
 @register
@@ -19,6 +19,7 @@ class StageEnsemble(Method):
     name = "stage_ensemble"
     title = "Ensemble of stages"
     paper = "https://arxiv.org/abs/1612.01474"
+    needs = Needs(earlier_models=True)
     identity: ClassVar[dict[str, Any] | None] = {}
 
     class Config(MethodConfig):

@@ -58,6 +58,8 @@ class Needs:
     """Works on a model that carries PEFT adapters."""
     anatomy: bool = False
     """Must know where the heads and neurons are, so works on registered architectures only."""
+    earlier_models: bool = False
+    """Reads the models of all earlier domains (``checkpoints`` of a stage or a reading), not only the base and the last."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
 from everlearn.data.prepare import Prepared
-from everlearn.errors import ModelError, RecipeError, RunError
+from everlearn.errors import MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
@@ -248,6 +248,13 @@ class OpenRun:
         methods = tuple(self.recipe.methods())
         if self.recipe.optimizer == "carry":
             check_carrying(methods)
+        keep = self.recipe.run.keep_stages
+        for method in methods:
+            if method.needs.earlier_models and keep != "all":
+                raise MethodError(
+                    f"Method '{method.label}' reads the models of all earlier domains, and `run.keep_stages` is {keep}, "
+                    "which removes their weights. Set it to `all`."
+                )
         format_ = self.setting(model)
         check_methods(
             methods,
