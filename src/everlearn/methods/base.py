@@ -59,7 +59,7 @@ class Needs:
     anatomy: bool = False
     """Must know where the heads and neurons are, so works on registered architectures only."""
     earlier_models: bool = False
-    """Reads the models of all earlier domains (``checkpoints`` of a stage or a reading), not only the base and the last."""
+    """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ class OpenRun:
         for method in methods:
             if method.needs.earlier_models and keep != "all":
                 raise MethodError(
-                    f"Method '{method.label}' reads the models of all earlier domains, and `run.keep_stages` is {keep}, "
+                    f"Method '{method.label}' reads the models of all earlier domains; `run.keep_stages` is {keep}, "
                     "which removes their weights. Set it to `all`."
                 )
         format_ = self.setting(model)
