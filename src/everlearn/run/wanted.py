@@ -16,8 +16,6 @@ have to is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from everlearn.config.recipe import Recipe
 from everlearn.data.endtask import TaskConfig
 
@@ -30,18 +28,16 @@ def held_out_names(recipe: Recipe) -> list[str]:
 
 def wanted_sets(recipe: Recipe, row: int) -> list[str]:
     """Held-out sets that are scored after `row` domains; 0 is the base model."""
-    domains = [domain.name for domain in recipe.domains]
-    if row in (0, len(domains)) or recipe.evaluation.columns == "all":
-        return held_out_names(recipe)
-    return _but_for(recipe, [*domains[row:], *(domains[: row - 1] if recipe.evaluation.columns == "own" else [])])
+    return held_out_names(recipe) if row in (0, len(recipe.domains)) else sets_inside(recipe, row)
 
 
 def sets_inside(recipe: Recipe, index: int) -> list[str]:
     """Held-out sets that are scored inside the stage of domain `index` (`evaluation.every`)."""
-    domains = [domain.name for domain in recipe.domains]
     if recipe.evaluation.columns == "all":
         return held_out_names(recipe)
-    return _but_for(recipe, [*domains[index:], *(domains[: index - 1] if recipe.evaluation.columns == "own" else [])])
+    domains = [domain.name for domain in recipe.domains]
+    unwanted = {*domains[index:], *(domains[: index - 1] if recipe.evaluation.columns == "own" else [])}
+    return [name for name in held_out_names(recipe) if name not in unwanted]
 
 
 def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
@@ -52,8 +48,3 @@ def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
     if recipe.evaluation.end_tasks == "final":
         return []
     return [task for task in recipe.end_tasks if task.domain == recipe.domains[row - 1].name]
-
-
-def _but_for(recipe: Recipe, left_out: Iterable[str]) -> list[str]:
-    unwanted = set(left_out)
-    return [name for name in held_out_names(recipe) if name not in unwanted]
