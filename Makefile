@@ -8,11 +8,15 @@ INSTALLED := $(VENV)/.installed
 export OMP_WAIT_POLICY = PASSIVE
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test check unit base base-english clean
+.PHONY: help install demo test check unit mistakes site wheel notebook base base-english clean
 
 help:
 	@echo "make demo   learn four domains plainly, with DAS and with EWC, and make one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
+	@echo "make mistakes   make every mistake of tests/mistakes and write docs/mistakes.md (about 2 minutes)"
+	@echo "make site   the documentation as a site that opens offline: site/index.html"
+	@echo "make notebook   make notebooks/first-steps.ipynb of its source and run it (about 4 minutes on 2 cores)"
+	@echo "make wheel  wheel and source archive, checked: dist/"
 	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (37 minutes on one core here)"
 	@echo "make base-english DATA=folder   rebuild benchmarks/bases/english (folder: wikipedia and books; 50 minutes on one core)"
 
@@ -23,7 +27,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
 	@touch $@
 
 demo: install
@@ -39,6 +43,22 @@ unit: install
 
 test: check unit
 
+mistakes: install
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/mistakes/table.py -n 2
+
+site: install
+	rm -rf site
+	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going -d build/site docs site
+	@echo "Open site/index.html."
+
+notebook: install
+	$(BIN)/python notebooks/make.py
+
+wheel: install
+	rm -rf build dist
+	$(BIN)/python -m build
+	EVERLEARN_DIST=dist HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/project/test_wheel.py
+
 base: install
 	$(BIN)/everlearn run recipes/base-docs.yaml
 	$(BIN)/python -m everlearn.suites.docs.ship runs/base-docs/stage-01-documentation
@@ -50,4 +70,4 @@ base-english: install
 	$(BIN)/python benchmarks/bases/english/make.py ship
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache

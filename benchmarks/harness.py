@@ -216,7 +216,10 @@ def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, w
     timings = {name: Timing() for name in contenders}
     for turn in range(segments + 1):
         for name, make in contenders.items():
-            make(Clock(timings[name], warmup), warmup + steps if turn else warmup).train()
+            trainer = make(Clock(timings[name], warmup), warmup + steps if turn else warmup)
+            trainer.train()
+            if isinstance(trainer, StageTrainer):
+                trainer.protection.end()  # its hooks must not slow the next contender
     return timings
 
 

@@ -47,12 +47,14 @@ class TinySuite(Suite):
         return {"name": name, "path": _lines(places[0], rows), "validation": _lines(places[1], held)}
 
     def task(self, name: str) -> dict[str, Any]:
-        rows = [
-            {"text": f"{text} {word}", "label": word}
-            for i, text in enumerate(tiny.texts(24, seed=len(name), words=5))
-            for word in [("matrix", "figure")[i % 2]]
-        ]
-        files = [_lines(self.folder / f"{name}.task.{part}.jsonl", rows) for part in ("train", "test")]
+        files = []
+        for part, other in (("train", 0), ("test", 500)):
+            rows = [
+                {"text": f"{text} {word}", "label": word}
+                for i, text in enumerate(tiny.texts(24, seed=len(name) + other, words=5))
+                for word in [("matrix", "figure")[i % 2]]
+            ]
+            files.append(_lines(self.folder / f"{name}.task.{part}.jsonl", rows))
         own = {"epochs": 1, "batch_size": 8, "max_length": 32, "f1": "micro" if name == "c" else "macro"}
         return {"name": name, "domain": name, "train": files[0], "test": files[1], **own}
 
@@ -62,7 +64,7 @@ class TinySuite(Suite):
         *,
         settings: Settings,
         data: Path | None,
-        method: dict[str, Any],
+        method: Sequence[Mapping[str, Any]],
         seed: int,
         name: str,
         folder: Path,

@@ -1,8 +1,9 @@
-"""Tiny models and tokenizers, built here: no hub, no network, no GPU."""
+"""Tiny models and tokenizers, built here: no hub, no network, no GPU; and the projects of the command-line tests."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,6 +12,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 
 import tiny
+from cli_project import Project
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,33 @@ def tokenizer():
 def make_model():
     """`make_model("roberta")` → a random two-layer model of that architecture in float32, dropout as asked."""
     return tiny.model
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of tiny models by architecture, each with the tokenizer."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("roberta", "llama", "t5"):
+        tiny.model(name, dropout=0.1).save_pretrained(folder / name)
+        tiny.tokenizer().save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Path:
+    """The folder of a finished run of the small project's recipe, for tests that copy it."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        project = Project(folder, models, None)
+        assert project("run", "recipe.yaml").code == 0
+    return project.run_folder
+
+
+@pytest.fixture
+def everlearn(
+    tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Project:
+    """A small project in a folder of its own, and `everlearn` called in it."""
+    monkeypatch.chdir(tmp_path)
+    return Project(tmp_path, models, capfd)

@@ -12,12 +12,12 @@ import sys
 import time
 from typing import Any
 
-import make
 import numpy as np
 import torch
 from muon import MuonBeside, matrices
 from transformers import AutoTokenizer
 
+import make
 from everlearn.data import Domain, PackedBlocks, prepare
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.files import write_json

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
     from everlearn.protecting import protect
+    from everlearn.report.run_results import RunResults
+    from everlearn.tools.exporting import export
 
 _WHERE = {
     "everlearn.data.corpus": ("Corpus", "Domain"),
@@ -61,6 +63,8 @@ _WHERE = {
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
+    "everlearn.report.run_results": ("RunResults",),
+    "everlearn.tools.exporting": ("export",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -92,9 +96,11 @@ __all__ = [
     "Recipe",
     "Replay",
     "Results",
+    "RunResults",
     "Sequential",
     "Stage",
     "__version__",
+    "export",
     "protect",
     "register",
 ]

@@ -18,6 +18,10 @@ from collections.abc import Iterable
 class EverlearnError(Exception):
     """A mistake that a sentence can explain: what rule, which value, which key to change."""
 
+    def __str__(self) -> str:
+        """The sentence on one line; what no terminal should be sent, of a name or a value in it, is written out."""
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__())
+
 
 class RecipeError(EverlearnError):
     """A recipe, an override or an argument is wrong."""

@@ -1,14 +1,24 @@
-"""Files that are whole or absent: atomic replacement, sealed folders, no pickle."""
+"""Files that are whole or absent: atomic replacement, seals that know every file's digest, no pickle.
+
+A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is made at once is sealed at once
+(:func:`new_folder`) and whole when all of it is as listed (:func:`damage`). A folder that grows has a seal that grows
+with it (`sealed` of the functions that write): what is listed must be as it was saved, what is not listed is taken as
+it is. So a kill between a file and its line costs nothing, and folders of version 0.1.0, which have no such seal, are
+read. Whatever is read here is held against the seal beside it, or one folder above.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,75 +29,128 @@ from safetensors.torch import load_file, save_file
 
 from everlearn.errors import RunError
 
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; nothing else here needs it
+    fcntl = None  # type: ignore[assignment]
+
 SEAL = "seal.json"
 PARTIAL = ".partial."
 """Begins the name of whatever is still being written."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_JUST_MADE, _LONG_AGO = 60, 7 * 24 * 3600
+"""Seconds without a change: within the first, a partial may not be locked yet; after the second, nobody writes it,
+even where folders cannot be locked."""
+
+
+# -- what the system refuses --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def full_disk_is_an_error(path: Path) -> Iterator[None]:
-    """Turn "no space left" into a sentence; everything else passes."""
+def writing(path: Path) -> Iterator[None]:
+    """Turn a full disk, and a place that cannot be written, into a sentence; everything else passes.
+
+    Raises:
+        RunError: the system refused to write at `path` or beside it.
+    """
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        # safetensors words the system's error itself; torch.save only notices that its archive came out too short.
-        words = ("No space left", "os error 28", "inline_container", "PytorchStreamWriter")
-        coded = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if not coded and not any(word in str(error) for word in words):
+        code, name = _code(error), getattr(error, "filename", None)
+        if code in _FULL:
+            raise RunError(
+                f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is whole. "
+                "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
+            ) from error
+        if code is None or (name is not None and not Path(os.fsdecode(name)).is_relative_to(path.parent)):
             raise
         raise RunError(
-            f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is whole. "
-            "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
+            f"{path} could not be written: {os.strerror(code)}. Nothing was lost: what was saved before is whole. See "
+            "that its folder is there and may be written, and go on with `everlearn resume`."
         ) from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically: a reader sees the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with full_disk_is_an_error(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+def _code(error: BaseException) -> int | None:
+    """The system's number of an error; safetensors words it, torch.save only notices that its archive is too short."""
+    if (code := getattr(error, "errno", None)) is not None:
+        return int(code)
+    if found := re.search(r"os error (\d+)", str(error)):
+        return int(found[1])
+    words = ("No space left", "inline_container", "PytorchStreamWriter")
+    return errno.ENOSPC if any(word in str(error) for word in words) else None
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn a file that is missing, damaged or not to be read into a sentence.
 
     Raises:
-        RunError: the file is missing or damaged; the sentence names it.
+        RunError: it is; the sentence names it.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        yield
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise RunError(f"{path} is damaged: {str(error).rstrip('.')}.") from error
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Replace a safetensors file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{PARTIAL}{path.name}.{os.getpid()}")
-    with full_disk_is_an_error(path):
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def write_text(path: Path, text: str, sealed: bool = False) -> None:
+    """Replace a text file atomically: a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: the file.
+        text: what it holds from now on.
+        sealed: list it in the seal of its folder, which grows.
+    """
+    with _replaced(path, sealed) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Path, value: Any, sealed: bool = False) -> None:
+    """Replace a JSON file atomically; `sealed` as in :func:`write_text`."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", sealed)
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, sealed: bool = False
+) -> None:
+    """Replace a safetensors file atomically; `sealed` as in :func:`write_text`."""
+    with _replaced(path, sealed) as temporary:
+        mode = temporary.stat().st_mode
+        save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
+        temporary.chmod(mode)  # safetensors makes a file of its own, which nobody else may read
+
+
+@contextlib.contextmanager
+def _replaced(path: Path, sealed: bool) -> Iterator[Path]:
+    """An empty file beside `path`, as the umask wants it, that takes its place in the end."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _partial(path)
         try:
-            save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
+            temporary.open("x").close()
+            yield temporary
+            if sealed:
+                unlist(path)
             os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    if sealed:
+        enlist(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f"{PARTIAL}{path.name}.{secrets.token_hex(4)}")
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -103,44 +166,81 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return result
 
 
-def load_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        RunError: the file is missing or damaged; the sentence names it.
-    """
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
-    except SafetensorError as error:
-        raise RunError(f"{path} is damaged: {error}.") from error
-
-
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Build a folder beside its place, then seal it and move it there in one step.
+def new_folder(path: Path, sealed: bool = True) -> Iterator[Path]:
+    """Build a folder beside its place, then seal it (if it is to be) and move it there in one step.
+
+    What killed processes left half-made beside it is removed.
 
     Yields:
         The folder to write into. If the block raises, nothing appears at `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}."))
-    with full_disk_is_an_error(path):
-        try:
-            yield temporary
-            temporary.chmod(0o755)
+    temporary = _partial(path)
+    with writing(path), contextlib.ExitStack() as stack:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(path.parent)
+        temporary.mkdir()
+        stack.callback(_remove, temporary)
+        stack.enter_context(_held(temporary))
+        yield temporary
+        if sealed:
             seal(temporary)
-            if path.exists():
-                # A folder cannot replace a folder in one step: set the old one aside first.
-                aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f"{PARTIAL}{path.name}.old."))
-                os.replace(path, aside / "old")
-                os.replace(temporary, path)
-                shutil.rmtree(aside, ignore_errors=True)
-            else:
-                os.replace(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        _move(temporary, path)
+
+
+def _move(folder: Path, path: Path) -> None:
+    """Put a folder in the place of whatever is there; another process may be doing the same."""
+    while True:
+        try:
+            os.replace(folder, path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+                raise
+        # A folder cannot replace a folder in one step: set the old one aside first.
+        aside = _partial(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, aside)
+        _remove(aside)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: Path) -> str:
+    """Read a text file.
+
+    Raises:
+        RunError: the file is missing, damaged or not to be read; the sentence names it.
+    """
+    check(path)
+    with reading(path):
+        return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        RunError: the file is missing, damaged or not to be read; the sentence names it.
+    """
+    text = read_text(path)
+    with reading(path):
+        return json.loads(text)
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        RunError: the file is missing, damaged or not to be read; the sentence names it.
+    """
+    check(path)
+    with reading(path):
+        return load_file(path)
+
+
+# -- seals --------------------------------------------------------------------------------------------------------
 
 
 def digest(path: Path) -> str:
@@ -150,31 +250,165 @@ def digest(path: Path) -> str:
 
 
 def seal(folder: Path) -> None:
-    """Write down every file's digest: the folder is complete from here on."""
-    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file() and p.name != SEAL)
-    write_json(folder / SEAL, {name: digest(folder / name) for name in names})
+    """Write down every file's digest: the folder is complete from here on. Its files may be read as it may itself."""
+    mode = folder.stat().st_mode & 0o666
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / SEAL)
+    for path in paths:
+        if path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
+    write_json(folder / SEAL, {path.relative_to(folder).as_posix(): digest(path) for path in paths})
 
 
-def damage(folder: Path) -> str | None:
-    """What is wrong with a sealed folder, or None when every file is as it was sealed."""
+def damage(folder: Path, exactly: bool = False) -> str | None:
+    """What is wrong with a sealed folder, or None when every file is as it was sealed.
+
+    Args:
+        folder: the folder.
+        exactly: a file that was not there when it was sealed is wrong too.
+    """
     if not (folder / SEAL).is_file():
         return f"{folder} is incomplete: it has no {SEAL}"
     try:
-        listed = read_json(folder / SEAL)
+        known = dict(listed(folder))
+        for name, expected in known.items():
+            if not (folder / name).is_file():
+                return f"{folder / name} is missing"
+            with reading(folder / name):
+                if digest(folder / name) != expected:
+                    return f"{folder / name} is damaged: its content is not what was saved"
     except RunError as error:
-        return str(error)
-    for name, expected in listed.items():
-        if not (folder / name).is_file():
-            return f"{folder / name} is missing"
-        if digest(folder / name) != expected:
-            return f"{folder / name} is damaged: its content is not what was saved"
+        return str(error).removesuffix(".")
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()} if exactly else {}
+    if more := sorted(set(there) - known.keys() - {SEAL}):
+        return f"{folder / more[0]} was not there when the folder was sealed"
     return None
 
 
+def listed(folder: Path) -> Mapping[str, str]:
+    """The seal of a folder: relative name → digest; empty where there is none.
+
+    Raises:
+        RunError: the seal is damaged.
+    """
+    path = folder / SEAL
+    try:
+        found = path.stat()
+    except OSError:
+        return {}
+    return _listed(path, found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+@functools.lru_cache(maxsize=256)
+def _listed(path: Path, *version: int) -> Mapping[str, str]:
+    """Read once for all the files of a folder."""
+    try:
+        with reading(path):
+            found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not all(isinstance(mark, str) for mark in found.values()):
+            raise RunError(f"{path} is damaged: it must list files with their digests.")
+    except RunError as error:
+        raise RunError(
+            f"{error} Restore it from a copy. Without any seal the files beside it are taken as they are."
+        ) from None
+    return found
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with one file by the seal beside it, or one folder above; None where none lists it.
+
+    Raises:
+        RunError: the seal beside it is damaged.
+    """
+    expected = listed(path.parent).get(path.name)
+    if expected is None:
+        above = path.parent.parent
+        with contextlib.suppress(RunError):  # whoever's seal that is
+            expected = listed(above).get(path.relative_to(above).as_posix())
+    if expected is None or not path.exists():
+        return None
+    with reading(path):
+        return None if digest(path) == expected else f"{path} is damaged: its content is not what was saved"
+
+
+def check(path: Path) -> None:
+    """Hold a file against its seal.
+
+    Raises:
+        RunError: it is not what was saved.
+    """
+    if (wrong := fault(path)) is not None:
+        raise RunError(
+            f"{wrong}. Restore it from a copy. If the change is your own, remove its line from the {SEAL} that lists "
+            "it, and it is taken as it is."
+        )
+
+
+def enlist(path: Path) -> None:
+    """List a file, as it is now, in the seal of its folder."""
+    write_json(path.parent / SEAL, {**listed(path.parent), path.name: digest(path)})
+
+
+def unlist(path: Path) -> None:
+    """Take a file that is about to change from the seal of its folder."""
+    known = listed(path.parent)
+    if path.name in known:
+        write_json(path.parent / SEAL, {name: mark for name, mark in known.items() if name != path.name})
+
+
+# -- what killed processes leave ----------------------------------------------------------------------------------
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed process was still writing, in a folder and everything below it."""
+    """Delete what a killed process was still writing, in a folder that nobody else writes into and all below it."""
     for path in list(folder.rglob(f"{PARTIAL}*")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Delete what killed processes left half-made in a folder that others write into as well, and nothing of theirs."""
+    for path in folder.glob(f"{PARTIAL}*"):
+        with contextlib.suppress(OSError):  # removed by another process
+            if _abandoned(path):
+                _remove(path)
+
+
+def _abandoned(path: Path) -> bool:
+    age = time.time() - max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    try:
+        with _held(path) as held:
+            return age > (_JUST_MADE if held else _LONG_AGO)
+    except BlockingIOError:
+        return False
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Hold a folder's lock, which ends with the process; False where it is a file or the file system has no locks.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    if fcntl is None or not folder.is_dir():
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        held = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            held = False
+        yield held
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    """A folder with everything in it, a file, a link itself; nothing where there is nothing or it cannot be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

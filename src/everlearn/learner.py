@@ -10,38 +10,43 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from everlearn import files, report
 from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
-from everlearn.config.recipe import General, Recipe
+from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import BlockSource
 from everlearn.data.corpus import Domain
-from everlearn.data.endtask import TaskConfig
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.errors import RunError, did_you_mean
-from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
 from everlearn.model.objectives import unwrap
-from everlearn.run import carrying
+from everlearn.report.run_results import RunResults
+from everlearn.run import carrying, given, portable
+from everlearn.run.ahead import work_ahead
+from everlearn.run.checks import checks
 from everlearn.run.curves import StageCurves
-from everlearn.run.folder import RunFolder, step_of
+from everlearn.run.folder import RunFolder
+from everlearn.run.forecast import AROUND
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
+from everlearn.run.moving import measure_movement
 from everlearn.run.open_run import OpenRun
 from everlearn.run.outcome import Outcome
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
-from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model
+from everlearn.run.stage_log import StageLog
+from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, step_of
 from everlearn.run.wanted import sets_inside
 from everlearn.seeding import seed_for, set_all
 
@@ -62,11 +67,14 @@ class ContinualLearner(OpenRun):
 
     Args:
         recipe: everything in one object; or leave it out and give its groups by name.
-        model: hub id or folder.
-        domains: in the order in which they are learnt.
-        methods: method objects, names or mappings.
-        general: general text, whose drift is measured.
-        end_tasks: what checkpoints are asked.
+        model: hub id, folder, or a model, which is then saved in the run folder.
+        tokenizer: hub id, folder or a tokenizer; the model's own when left out.
+        domains: in the order in which they are learnt: `Domain` objects or mappings of their keys; or a mapping from
+            names to paths, texts, data sets or keys. Texts in memory (`{"name": …, "data": texts}`) are a list of
+            texts or a split of a data set.
+        methods: one method or several that work together: objects, names or mappings.
+        general: general text, whose drift is measured: a path, texts or keys.
+        end_tasks: what checkpoints are asked: objects or mappings.
         train: ``TrainingArguments`` by their own names.
         folder: the run folder; also decides the run's name.
         reporter: who is told what is going on; nobody when left out.
@@ -80,26 +88,24 @@ class ContinualLearner(OpenRun):
         self,
         recipe: Recipe | None = None,
         *,
-        model: str | None = None,
-        domains: Sequence[Domain] = (),
-        methods: Sequence[Method | str | dict[str, Any]] = (PLAIN,),
-        general: General | str | None = None,
-        end_tasks: Sequence[TaskConfig] = (),
-        train: dict[str, Any] | None = None,
+        model: str | Path | Mapping[str, Any] | PreTrainedModel | None = None,
+        tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
+        domains: given.Domains = (),
+        methods: given.MethodLike | Sequence[given.MethodLike] = PLAIN,
+        general: given.General | None = None,
+        end_tasks: Sequence[given.Task] = (),
+        train: Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         reporter: Reporter | None = None,
         **groups: Any,
     ) -> None:
         if recipe is None:
-            raw: dict[str, Any] = {"model": model, "train": train or {}, **groups}
-            raw["domains"] = [domain.model_dump(exclude_unset=True) for domain in domains]
-            raw["end_tasks"] = [{"kind": task.kind} | task.model_dump(exclude_unset=True) for task in end_tasks]
-            raw["method"] = [_spec(method) for method in methods]
-            if general is not None:
-                raw["general"] = general if isinstance(general, str) else general.model_dump(exclude_unset=True)
+            raw: dict[str, Any] = {"train": {} if train is None else train, **groups}
             if folder is not None:
-                raw["run"] = {"name": Path(folder).name, "folder": str(folder)} | dict(raw.get("run", {}))
-            recipe = recipes.parse(raw)
+                own = raw.get("run", {})
+                named = {"name": Path(folder).name, "folder": str(folder)}
+                raw["run"] = {**named, **own} if isinstance(own, Mapping) else own
+            recipe = given.recipe(raw, model, tokenizer, domains, methods, general, end_tasks)
         super().__init__(recipe, reporter)
         self.interruption = Interruption()
 
@@ -110,18 +116,32 @@ class ContinualLearner(OpenRun):
         learner.folder = RunFolder(folder)
         return learner
 
+    @classmethod
+    def from_export(cls, source: Path | str, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
+        """A new run folder that goes on from an exported model with its memory: :meth:`learn` the next domain.
+
+        Args:
+            source: folder or hub id of what `everlearn export --with-memory` made.
+            folder: the new run's.
+            reporter: who is told what is going on; nobody when left out.
+
+        Raises:
+            RunError: the export has no memory, is damaged or cannot be reached, or the folder is taken.
+        """
+        return cls.open(portable.unpack(portable.find(str(source)), Path(folder)).path, reporter)
+
     # -- the three ways to continue, and the loop that they share ---------------------------------------------
 
-    def run(self) -> Results:
+    def run(self) -> RunResults:
         """Start a new run and take it to its end."""
-        self.folder.check_free(self.recipe)
         self.check()
+        self.processes.wait_for_everyone()  # a folder that one of them claims would not be free for the others
         if self.processes.is_main_process:
             self.folder.create(self.recipe)
         self.processes.wait_for_everyone()
         return self.resume()
 
-    def resume(self) -> Results:
+    def resume(self) -> RunResults:
         """Make everything that is missing, in order.
 
         Raises:
@@ -132,11 +152,16 @@ class ContinualLearner(OpenRun):
         with self.folder.lock(self.processes.is_main_process), self.interruption.of(self.folder.path):
             if self.processes.is_main_process:
                 self.folder.clean_up()
+                self.folder.complete()
             self.processes.wait_for_everyone()
+            given.check_kept(self.recipe, self.folder)
             if self._is_finished():
-                return Results.load(self.folder.results_file)
+                return RunResults.load(self.folder.path)
+            if self.processes.is_main_process:
+                self.folder.keep_data_notes(self.data_notes())
             for note in self.notes():
                 self.reporter.say(note)
+            self.forecast.ahead = work_ahead(self)
             scorer = self.scorer()
             scorer.prepare()
             scorer.score(0)
@@ -144,6 +169,8 @@ class ContinualLearner(OpenRun):
                 if not self.folder.finished(index, domain.name):
                     self.train_stage(index, domain, self.methods_after(index - 1))
                 scorer.score(index)
+                if self.processes.is_main_process:
+                    measure_movement(self, index)
                 self._thin(index)
             if self.recipe.evaluation.alone:
                 self.train_alone(scorer)
@@ -162,37 +189,50 @@ class ContinualLearner(OpenRun):
                 self.folder.thin(old, self.recipe.domains[old - 1].name)
         self.processes.wait_for_everyone()
 
-    def _finish(self) -> Results:
+    def _finish(self) -> RunResults:
         """Write ``results.json``, the model card and the report."""
         outcome = Outcome(self.recipe, self.folder)
         results = outcome.results(self.setting().objective.name, self.notes())
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
-            recipe = self.folder.recipe_file.read_text(encoding="utf-8")
+            recipe = files.read_text(self.folder.recipe_file)
             files.write_text(self.folder.card_file, report.model_card(results, recipe, folder=self.folder.path))
             report.write_report([self.folder.path], self.folder.report_file)
             outcome.set_mark()
         self.processes.wait_for_everyone()
-        return results
+        return RunResults.of(results, self.folder.path)
 
-    def learn(self, domain: Domain, end_tasks: Iterable[TaskConfig] = ()) -> Results:
+    def learn(self, domain: given.DomainLike, end_tasks: Iterable[given.Task] = ()) -> RunResults:
         """Months later: learn one more domain from the saved model and memory. No old data is read.
+
+        Args:
+            domain: a `Domain`, or a mapping of its keys; its own `train` goes over the run's.
+            end_tasks: what checkpoints are asked from now on.
 
         Raises:
             RunError: the run's earlier domains are not all learnt yet, or one of them has this name.
+            RecipeError: a key or value of the domain is wrong.
         """
+        new = given.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
-            if known.name == domain.name:
+            if known.name == new.get("name"):
                 raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
         raw = self.recipe.model_dump(mode="json")
-        raw["domains"].append(domain.model_dump(mode="json"))
-        raw["end_tasks"] += [task.model_dump(mode="json") for task in end_tasks]
-        self.recipe = recipes.parse(raw)
-        self._setting = None
-        self.check(only=domain.name)
-        if self.processes.is_main_process:
-            recipes.save(self.recipe, self.folder.recipe_file)
+        raw["domains"].append(new)
+        raw["end_tasks"] += given.tasks(end_tasks)
+        before = self.recipe, dict(self._prepared), list(self.found)
+        self.recipe, self._setting = recipes.parse(raw), None
+        try:
+            self.check(only=new["name"])
+        except BaseException:
+            # Nothing has begun: the next call may correct what was wrong.
+            self.recipe, self._prepared, self.found = before
+            self._setting = None
+            raise
+        with self.folder.lock(self.processes.is_main_process):  # whose recipe another process is learning by
+            if self.processes.is_main_process:
+                recipes.save(self.recipe, self.folder.recipe_file)
         self.processes.wait_for_everyone()
         return self.resume()
 
@@ -243,6 +283,8 @@ class ContinualLearner(OpenRun):
             stage.step = step_of(checkpoint)
         protection = Protection(methods, stage)
         source = protection.begin()
+        for note in stage.notes:
+            self.reporter.say(note)
 
         args = training_arguments(
             self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, stage.steps
@@ -266,7 +308,7 @@ class ContinualLearner(OpenRun):
                 loader=loader,
                 args=args,
                 progress=done,
-                log=self.folder.log,
+                log=StageLog(self, stage, stage.step),
                 callbacks=[*curves, self.interruption.callback()],
                 carried=self.carried_to(index),
             )
@@ -295,18 +337,22 @@ class ContinualLearner(OpenRun):
             "final_loss": trainer.last_loss,
             "mixture": _shares(source),
             "fingerprint": stage.source.fingerprint,
+            "notes": stage.notes,
         }
+        self.forecast.took(AROUND, 1, time.monotonic() - started - (trained - trainer.seconds_before))
         if self.processes.is_main_process:
             model = stage.model
             for method in reversed(methods):
                 model = method.export(model)
+            adapter = self.adapter_of(model, methods)
             with files.new_folder(self.folder.stage(index, domain.name)) as folder:
-                save_model(model, stage.tokenizer, folder)
+                save_model(model, stage.tokenizer, folder, adapter, self.recipe.model)
                 save_memories(folder / MEMORY, methods)
                 if carried is not None:
                     carrying.save(folder, carried)
                 files.write_json(folder / "stage.json", facts)
             shutil.rmtree(training, ignore_errors=True)
+            self.folder.seal_log()
         self.processes.wait_for_everyone()
 
     def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
@@ -334,19 +380,42 @@ class ContinualLearner(OpenRun):
             )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
-            alone.interruption = self.interruption
+            alone.interruption, alone.forecast = self.interruption, self.forecast
             if not alone.folder.finished(1, domain.name):
+                if self.processes.is_main_process:
+                    alone.folder.path.mkdir(parents=True, exist_ok=True)
+                self.reporter.say(f"{domain.name} alone, from the base model")
                 alone.train_stage(1, domain, recipe.methods())
             scorer.score_alone(domain.name, alone.folder.stage(1, domain.name))
 
     def check(self, only: str | None = None) -> None:
-        """Everything that can be wrong with the recipe, checked without training.
+        """Find out without training whether anything is wrong, and stop at the first that is (:mod:`run.checks`).
 
         Args:
-            only: check the data of this domain alone (the others are learnt and need not be there any more).
+            only: a domain that is learnt after the others, whose data need not be there any more.
         """
-        self.check_parts(only)
-        self.scorer().check_end_tasks()
+        for found in checks(self, only):
+            if found.error is not None:
+                raise found.error
+
+    def look_back(self) -> None:
+        """Make of finished stages what a page shows and a run of an earlier version lacks: how far its layers moved,
+        and what its models say of a few texts. What is there stays as it is; the page is written anew.
+
+        Raises:
+            RunError: another process works on the run, or nothing can be written in its folder.
+        """
+        with self.folder.lock(self.processes.is_main_process):
+            scorer, outcome = self.scorer(), Outcome(self.recipe, self.folder)
+            current = outcome.is_current()
+            for index, domain in enumerate(self.recipe.domains, 1):
+                if self.folder.finished(index, domain.name):
+                    for row in (0, index) if index == 1 else (index,):
+                        scorer.score(row)
+                    measure_movement(self, index)
+            if current:
+                report.write_report([self.folder.path], self.folder.report_file)
+                outcome.set_mark()
 
     def scorer(self) -> Scorer:
         """What measures this run."""
@@ -354,13 +423,17 @@ class ContinualLearner(OpenRun):
 
 
 def _shares(source: BlockSource) -> list[dict[str, Any]]:
-    if not isinstance(source, Mixture):
-        return []
-    realised = source.realised
-    return [{"source": name, "asked": asked, "realised": realised[name]} for name, asked in source.asked.items()]
-
-
-def _spec(method: Method | str | dict[str, Any]) -> dict[str, Any] | str:
-    if isinstance(method, Method):
-        return {"name": method.label, **method.config.model_dump(mode="json", exclude_unset=True)}
-    return method
+    """Of each source of a mixture, and of what a source is itself mixed from."""
+    found: list[dict[str, Any]] = []
+    if isinstance(source, Mixture):
+        for name, asked in source.asked.items():
+            realised = source.realised[name]
+            found += [
+                {
+                    "source": f"{name}.{part['source']}",
+                    "asked": asked * part["asked"],
+                    "realised": realised * part["realised"],
+                }
+                for part in _shares(source.sources[name])
+            ] or [{"source": name, "asked": asked, "realised": realised}]
+    return found

@@ -31,7 +31,21 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     assert (everlearn.run_folder / "analysis.html").is_file()
 
 
-def test_a_run_without_importance(everlearn: Project) -> None:
+def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> None:
     everlearn.recipe["train"] |= {"max_steps": 1}
     assert everlearn("run", "recipe.yaml", "method=kd").code == 0
-    everlearn.fails("analyse", "runs/first", says=("remembers no importance", "`das`"))
+    evaluation = everlearn.run_folder / "evaluation"
+    for path in [*evaluation.glob("stage-*/_moved.json"), *evaluation.glob("stage-*/samples/*")]:
+        path.unlink()  # as a run of an earlier version is
+    shown = everlearn("analyse", "runs/first")
+    assert (shown.code, "since the base" in shown.out) == (0, True), shown.err
+    assert "remembers no importance of units" in shown.out
+    assert "`das`" in shown.out
+    value = json.loads(everlearn("analyse", "runs/first", "--json").out)
+    assert value["saturation"] is None
+    (first, second) = value["moved"].values()
+    assert first["since_base"] == first["since_before"]
+    assert all(part["change"] > 0 for part in second["since_before"])
+    assert len(list(evaluation.glob("stage-*/samples/*.safetensors"))) == 6
+    assert "What the model says" in (everlearn.run_folder / "report.html").read_text(encoding="utf-8")
+    everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("remembers no importance", "--similarity"))

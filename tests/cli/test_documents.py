@@ -2,40 +2,73 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import sys
+import textwrap
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 import yaml
-from cli_project import Project, write_jsonl
 
 import stages
 import tiny
-from everlearn.cli import VERBS, application
+from cli_project import Project, write_jsonl
+from everlearn.benchmarking import load_settings, resolve
+from everlearn.cli import VERBS, application, main
 from everlearn.config.recipe import load, parse
+from everlearn.data.documents import check_corpus
 from everlearn.methods import REGISTRY
+from everlearn.suites import find_suite
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+sys.path.insert(0, str(ROOT / "docs"))
+import demo_picture  # noqa: E402
+
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("benchmarks/*/*.md")),
+]
+DOCUMENTS += [ROOT / ".github" / "pull_request_template.md"]
 RECIPES = [path for path in sorted((ROOT / "recipes").glob("*.yaml")) if "suite:" not in path.read_text()]
 
 
+PLACES: dict[str, Any] = {"name": "cell", "folder": ROOT / "runs" / "cell"}
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 def code_blocks(path: Path, language: str = "") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """Fenced blocks of a language, those inside a list too."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(f"{indent}\n{block}").lstrip("\n") for indent, block in found]
 
 
 def commands() -> list[tuple[str, list[str]]]:
     """Every `everlearn …` line of a code block, and of the recipes' header comments."""
     lines = []
     for path in DOCUMENTS:
-        lines += [(path.name, line) for block in code_blocks(path) for line in block.splitlines()]
+        for block in [*code_blocks(path), *code_blocks(path, "bash")]:
+            lines += [(named(path), line) for line in block.replace("\\\n", " ").splitlines()]
     for path in sorted((ROOT / "recipes").glob("*.yaml")):
         for line in path.read_text(encoding="utf-8").splitlines():
             found = re.search(r"^#.*?(everlearn (?:run|validate|plan|report) .*?)(;|$)", line)
-            lines += [(path.name, found.group(1))] if found else []
-    return [(name, shlex.split(line.split(" > ")[0])) for name, line in lines if line.startswith("everlearn ")]
+            lines += [(named(path), found.group(1))] if found else []
+    # Examples in a table stand in backticks; those without placeholders are commands like any other.
+    table = re.findall(r"^\| `(everlearn [^`…A-Z\[]+)`", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    lines += [("README.md", line) for line in table]
+    return [
+        (name, shlex.split(line.split(" > ")[0], comments=True))
+        for name, line in lines
+        if line.startswith("everlearn ")
+    ]
 
 
 @pytest.mark.parametrize(("place", "words"), commands(), ids=lambda value: str(value)[:60])
@@ -45,20 +78,31 @@ def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
     assert command is not None
     context = command.make_context(name, list(rest))
     if name in ("run", "validate", "plan"):
-        recipe = ROOT / str(context.params["recipe"])
-        if not recipe.is_file():
-            recipe = tmp_path / "recipe.yaml"
-            recipe.write_text(code_blocks(ROOT / "README.md", "yaml")[0])
+        file = ROOT / str(context.params["recipe"])
+        if not file.is_file():
+            file = tmp_path / "recipe.yaml"
+            file.write_text(code_blocks(ROOT / "README.md", "yaml")[0])
         overrides = [text for text in context.params["overrides"] or () if "l2_sp" not in text and "$" not in text]
-        load(recipe, overrides)
+        load(file, overrides)
+    if name == "bench" and context.params["methods"]:
+        suite = find_suite(context.params["suite"])
+        entries = resolve(context.params["methods"].split(","), suite)
+        assert entries
+        if place == "README.md":  # works as written on a fresh checkout: nothing is missing that somebody must fetch
+            keys = suite.recipe(0, settings=load_settings(None), data=None, method=[{"name": "ewc"}], seed=0, **PLACES)
+            recipe = parse(keys)
+            for corpus in (*recipe.domains, recipe.general):
+                check_corpus(corpus)
+            assert suite.locate("base").is_dir()
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_and_method_is_in_its_table() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for verb in VERBS:
         assert f"`everlearn {verb}" in text
+    table = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     for name in REGISTRY:
-        assert f"| `{name}` |" in text
+        assert f"| `{name}` |" in table
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
@@ -69,7 +113,7 @@ def test_shipped_recipes_load_and_say_how_to_launch_them(path: Path) -> None:
     assert path.name in (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_recipes_in_documents_load(path: Path) -> None:
     for block in code_blocks(path, "yaml"):
         raw = yaml.safe_load(block)
@@ -77,10 +121,101 @@ def test_recipes_in_documents_load(path: Path) -> None:
             parse(raw)
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+    text = path.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", re.sub(r"`[^`\n]*`", "", text)):
+        place = path.parent / target if target else path
+        assert place.exists(), target
+        assert ROOT in place.resolve().parents, target
+        if anchor:
+            assert anchor in anchors(place), f"{target}#{anchor}"
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page can be linked to by, as the hosting platform and the site make it."""
+    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+MAKE = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_other_commands_exist(path: Path) -> None:
+    """`make` has the target, `pip` the extra, `python` the file; nothing else stands in a README block."""
+    for block in code_blocks(path, "bash"):
+        for line in block.replace("\\\n", " ").replace(" && ", "\n").splitlines():
+            words = shlex.split(line, comments=True)
+            program = Path(words[0]).name if words else ""
+            if program == "make":
+                assert {word for word in words[1:] if "=" not in word} <= MAKE, line
+            elif program == "pip":
+                assert set(re.findall(r"[a-z]+", "".join(re.findall(r"\[(.*)\]", line)))) <= EXTRAS, line
+            elif program == "python":
+                files = [word for word in words[1:] if word.endswith(".py")]
+                assert files, line
+                assert all((ROOT / file).is_file() for file in files), line
+            elif path.name == "README.md" and path.parent == ROOT:
+                assert program in ("", "everlearn"), line
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
+def test_python_in_documents_compiles(path: Path) -> None:
+    for number, block in enumerate(code_blocks(path, "python")):
+        compile(block, f"{path.name}, block {number}", "exec")
+
+
+def test_the_readme_has_no_block_of_another_kind() -> None:
+    languages = re.findall(r"^ *```(\w*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(languages[::2]) == {"bash", "yaml", "python"}
+    assert set(languages[1::2]) == {""}
+
+
+def test_the_first_picture_shows_the_recorded_numbers() -> None:
+    """The picture is `python docs/demo_picture.py`; a screen reader is told the table's numbers."""
+    said = re.findall('aria-label="([^"]*)"', demo_picture.PICTURE.read_text(encoding="utf-8"))[0]
+    assert len(demo_picture.rows()) == 3
+    for row in demo_picture.rows():
+        learnt, forgotten = (demo_picture.estimate(row[key]).value for key in ("Learnt", "Forgotten"))
+        assert f"{row['Run']}: learnt {learnt:.3f}, forgotten {forgotten:.3f}" in said
+    assert "var(" not in demo_picture.picture()  # it stands without a page
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert "results/demo.svg)" in page.read_text(encoding="utf-8")
+
+
+def test_the_readme_runs_from_its_recipe_to_its_page(everlearn: Project) -> None:
+    """Every command under the README's recipe, one after the other, on small corpora and a small model."""
+    block = next(block for block in code_blocks(ROOT / "README.md", "bash") if "everlearn init" in block)
+    lines = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    assert [words[0] for words in lines] == ["init", "validate", "plan", "run", "run", "report"]
+    (everlearn.folder / "data").mkdir()
+    for seed, name in enumerate(("reviews.jsonl", "papers.txt", "wikipedia.txt")):
+        texts = tiny.texts(300, seed)
+        lines_of = [json.dumps({"text": text}) for text in texts] if name.endswith("jsonl") else texts
+        (everlearn.folder / "data" / name).write_text("\n".join(lines_of))
+    everlearn.recipe = parse_readme() | {
+        "model": str(everlearn.models / "roberta"),
+        "method": {"name": "das", "samples": 4},
+        "data": {"block_size": 32},
+        "evaluation": {"blocks": 4},
+    }
+    everlearn.recipe["train"] |= {"max_steps": 2, "per_device_train_batch_size": 4}
+    for words in lines:
+        if words[0] == "init":
+            assert main(words) == 0
+            assert "domains:" in Path("recipe.yaml").read_text(encoding="utf-8")
+            continue
+        outcome = everlearn(*words)
+        assert outcome.code == 0, outcome
+    assert "plain" in Path("comparison.html").read_text(encoding="utf-8")
+
+
+def parse_readme() -> dict[str, Any]:
+    (recipe,) = code_blocks(ROOT / "README.md", "yaml")
+    return dict(yaml.safe_load(recipe))
 
 
 def test_python_in_the_documents_runs(everlearn: Project) -> None:
@@ -89,7 +224,7 @@ def test_python_in_the_documents_runs(everlearn: Project) -> None:
     for seed, name in enumerate(("reviews", "papers", "general", "a", "b")):
         write_jsonl(data / f"{name}.jsonl", [{"text": text} for text in tiny.texts(400, seed, words=40)])
     blocks = [*code_blocks(ROOT / "README.md", "python"), *code_blocks(ROOT / "docs" / "quickstart.md", "python")]
-    assert len(blocks) == 5
+    assert len(blocks) >= 5
     for number, block in enumerate(blocks):
         small = {
             "FacebookAI/roberta-base": str(everlearn.models / "roberta"),

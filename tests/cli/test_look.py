@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from cli_project import Project
 from safetensors.torch import load_file
 
-from everlearn.config.recipe import Recipe, parse
+from cli_project import Project, write_jsonl
+from everlearn.config.recipe import Recipe, load, parse
 from everlearn.methods import REGISTRY, build, names
 
 
@@ -153,7 +153,7 @@ def test_validate_runs_every_check(everlearn: Project) -> None:
 def test_validate_finds_several_mistakes_at_once(everlearn: Project) -> None:
     (everlearn.folder / "a.jsonl").write_text("")
     everlearn.recipe["domains"][1]["text_column"] = "body"
-    everlearn.recipe["train"]["max_step"] = 5
+    everlearn.recipe["train"] |= {"bf16": True, "fp16": True}
     everlearn.recipe["method"] = {"name": "replay", "source": "general"}
     outcome = everlearn("validate", "recipe.yaml", "--json")
     assert outcome.code == 2
@@ -164,7 +164,7 @@ def test_validate_finds_several_mistakes_at_once(everlearn: Project) -> None:
         "'a': files and columns",
         "'b': files and columns",
     }
-    assert "max_steps" in failed["training arguments"]
+    assert "fp16" in failed["training arguments"]
     assert "'body'" in failed["'b': files and columns"]
     unreached = [check["name"] for check in json.loads(outcome.out)["checks"] if check["ok"] is None]
     assert "disk space" in unreached
@@ -284,7 +284,33 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
     for path in ("a.jsonl", "b.jsonl"):  # the old data are gone
         (everlearn.folder / path).unlink()
     (everlearn.folder / "cache").rename(everlearn.folder / "old-cache")
-    learnt = everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "--end-task", "topics=train.jsonl,test.jsonl")
+    rows = [json.loads(line) for line in Path("c.jsonl").read_text().splitlines()]
+    write_jsonl(Path("c.jsonl"), [{"body": row["text"]} for row in rows])
+    write_jsonl(Path("held.jsonl"), [{"body": row["text"]} for row in rows[:40]])
+    for part in ("train", "test"):
+        rows = [json.loads(line) for line in Path(f"{part}.jsonl").read_text().splitlines()]
+        write_jsonl(Path(f"{part}.jsonl"), [{"text": row["text"], "topic": row["label"]} for row in rows])
+    learnt = everlearn(
+        *("learn", "runs/first", "--domain", "c=c.jsonl", "--end-task", "topics=train.jsonl,test.jsonl"),
+        *("train.max_steps=2", "train.learning_rate=1e-4", "domains.c.text_column=body"),
+        *("domains.c.validation=held.jsonl", "domains.c.streaming=true"),
+        *("end_tasks.topics.label_column=topic", "end_tasks.topics.epochs=1"),
+    )
     assert learnt.code == 0, learnt.err
+    recipe = load(everlearn.run_folder)
+    new, task = recipe.domains[-1], recipe.end_tasks[-1]
+    assert (new.train, new.streaming, new.text_column) == ({"max_steps": 2, "learning_rate": 1e-4}, True, "body")
+    assert new.validation == str(Path("held.jsonl").resolve())
+    assert (task.name, task.domain, task.epochs) == ("topics", "c", 1.0)  # type: ignore[attr-defined]
+    assert recipe.train["max_steps"] == 4  # what the others were learnt with
+    assert json.loads((everlearn.run_folder / "stage-03-c/stage.json").read_text())["steps"] == 2
     assert (everlearn.run_folder / "stage-03-c" / "model.safetensors").is_file()
     assert "c" in json.loads(everlearn("report", "runs/first", "--json").out)["domains"]
+
+
+def test_a_domain_learnt_later_has_several_sources(everlearn: Project, finished_run: Path) -> None:
+    shutil.copytree(finished_run, everlearn.run_folder)
+    sources = "domains.c.sources=[{path: c.jsonl, weight: 3}, {path: general.jsonl}]"
+    assert everlearn("learn", "runs/first", "--domain", "c", sources, "-q").code == 0
+    learnt = yaml.safe_load((everlearn.run_folder / "recipe.yaml").read_text())["domains"][-1]
+    assert [Path(source["path"]).name for source in learnt["sources"]] == ["c.jsonl", "general.jsonl"]

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cli_project import Project
 
+from cli_project import Project
 from everlearn import files
 from everlearn.run import interruption
 

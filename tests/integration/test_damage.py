@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -14,13 +15,16 @@ import pytest
 import torch
 from small_runs import Killed, Killer, assert_same, corpus, elsewhere, kill_and_resume, killed_at, leftovers, recipe
 
-from everlearn import files
+from everlearn import files, report
+from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError, TrainingDiverged
+from everlearn.evaluation import Cell, HeldOut
 from everlearn.learner import ContinualLearner
 from everlearn.run import interruption, trainer
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
+from everlearn.run.trainer import DATA_STATE
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -48,7 +52,7 @@ def broken(whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Re
     """The same run, killed at step 5 of its second stage: checkpoints 2 and 4 are there."""
     made = elsewhere(whole, tmp_path / "run")
     shutil.copytree(whole.folder(), made.folder())
-    (made.folder() / "recipe.yaml").write_text(made.to_yaml(), encoding="utf-8")
+    recipes.save(made, made.folder() / "recipe.yaml")
     for name in ("stage-02-second", "evaluation/stage-02"):
         shutil.rmtree(made.folder() / name)
     with killed_at(Killer(monkeypatch), "step 2.5"):
@@ -92,6 +96,45 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert_same(broken.folder(), whole.folder())
 
 
+class Attack:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self.place,)
+
+
+@pytest.mark.parametrize("victim", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", DATA_STATE])
+def test_what_is_sealed_and_no_checkpoint_is_refused(
+    whole: Recipe, broken: Recipe, tmp_path: Path, victim: str
+) -> None:
+    place = checkpoint(broken, 4)
+    attack = pickle.dumps(Attack(tmp_path / "attacked"))
+    for content in (attack, b"[]", b"{}") if victim.endswith(".json") else (attack,):
+        (place / victim).write_bytes(content)
+        files.seal(place)
+        with pytest.raises(RunError, match=rf"checkpoint-4(/{victim} is damaged| is no checkpoint of this run).*"):
+            ContinualLearner.open(broken.folder()).resume()
+    assert not (tmp_path / "attacked").exists()
+    shutil.rmtree(place)
+    ContinualLearner.open(broken.folder()).resume()
+    assert_same(broken.folder(), whole.folder())
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "training_args.bin"])
+def test_a_checkpoint_with_more_than_was_saved_is_left_out(
+    whole: Recipe, broken: Recipe, tmp_path: Path, name: str
+) -> None:
+    (checkpoint(broken, 4) / name).write_bytes(pickle.dumps(Attack(tmp_path / "attacked")))
+    listener = Listener()
+    ContinualLearner.open(broken.folder(), listener).resume()
+    assert any("checkpoint-4" in said and name in said for said in listener.said)
+    assert not (tmp_path / "attacked").exists()
+    assert_same(broken.folder(), whole.folder())
+
+
 def test_without_any_good_checkpoint_the_stage_starts_again(whole: Recipe, broken: Recipe) -> None:
     for step in (2, 4):
         flip(checkpoint(broken, step) / "model.safetensors")
@@ -111,18 +154,104 @@ def test_a_damaged_stage_is_named(broken: Recipe) -> None:
         ContinualLearner.open(broken.folder()).resume()
 
 
-def test_a_damaged_cell_is_named(whole: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", [flip, truncate])
+@pytest.mark.parametrize("part", ["stage-00", "stage-01", "sets"])
+def test_a_damaged_cell_or_set_is_named_and_made_again(
+    whole: Recipe, tmp_path: Path, harm: Callable[[Path], None], part: str
+) -> None:
+    moved, listener = shutil.copytree(whole.folder(), tmp_path / "moved"), Listener()
+    victim = moved / "evaluation" / part / "first.safetensors"
+    harm(victim)
+    ContinualLearner.open(moved, listener).resume()
+    assert any(f"{victim} is damaged" in said and "again" in said for said in listener.said)
+    assert_same(moved, whole.folder())
+    assert files.digest(victim) == files.digest(whole.folder() / victim.relative_to(moved))
+
+
+def test_a_damaged_set_whose_text_is_gone_or_another_one_is_refused(whole: Recipe, tmp_path: Path) -> None:
+    made = elsewhere(whole, tmp_path / "run")
+    domains = [domain.model_dump(mode="json", exclude_unset=True) for domain in made.domains]
+    for path, says in ((corpus(tmp_path, "other"), "is not what it was drawn from"), (tmp_path / "gone", "gone")):
+        shutil.copytree(whole.folder(), made.folder())
+        recipes.save(
+            made.changed(domains=[domains[0] | {"path": str(path)}, domains[1]]), made.folder() / "recipe.yaml"
+        )
+        flip(made.folder() / "evaluation" / "sets" / "first.safetensors")
+        for _ in range(2):  # nothing that was drawn in between passes for it
+            with pytest.raises(RunError, match=rf"sets/first.safetensors is damaged.*{says}.*Restore"):
+                ContinualLearner.open(made.folder()).resume()
+        shutil.rmtree(made.folder())
+
+
+def test_a_damaged_cell_of_a_model_that_is_gone_is_refused(whole: Recipe, tmp_path: Path) -> None:
+    made = elsewhere(whole, tmp_path / "run")
+    shutil.copytree(whole.folder(), made.folder())
+    recipes.save(made.changed(run=made.run.model_dump() | {"keep_stages": "last"}), made.folder() / "recipe.yaml")
+    ContinualLearner.open(made.folder()).resume()
+    flip(made.folder() / "evaluation" / "stage-01" / "first.safetensors")
+    with pytest.raises(RunError, match=r"stage-01/first.safetensors is damaged.*cannot be measured again.*keep_stages"):
+        ContinualLearner.open(made.folder()).resume()
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "environment.json", "metrics.jsonl", "evaluation/stage-01/_time.json"])
+def test_what_cannot_be_made_again_is_refused(whole: Recipe, tmp_path: Path, name: str) -> None:
     moved = shutil.copytree(whole.folder(), tmp_path / "moved")
-    truncate(moved / "evaluation" / "stage-01" / "first.safetensors")
-    with pytest.raises(RunError, match=r"evaluation/stage-01/first.safetensors is damaged"):
+    content = (moved / name).read_text(encoding="utf-8")
+    digit = next(place for place, letter in enumerate(content) if letter in "12345678")
+    (moved / name).write_text(content[:digit] + "9" + content[digit + 1 :], encoding="utf-8")
+    with pytest.raises(RunError, match=rf"{name} is damaged: its content is not what was saved"):
+        report.html.page(report.compare([ContinualLearner.open(moved).resume() and moved]))
+
+
+def test_a_finished_run_is_recognised_without_reading_what_was_measured(
+    whole: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, digest = [], files.digest
+    (whole.folder() / "report.html").touch()  # these runs are made without one, and a finished run has it
+
+    def seen(path: Path) -> str:
+        read.append(path.relative_to(whole.folder()).as_posix())
+        return digest(path)
+
+    monkeypatch.setattr(files, "digest", seen)
+    for owner in (Cell, HeldOut):
+        monkeypatch.setattr(owner, "load", lambda *_: pytest.fail("read"))
+    ContinualLearner.open(whole.folder()).resume()
+    assert not [name for name in read if name.startswith("evaluation/")]
+    assert read.count("stage-01-first/model.safetensors") == 1
+
+
+def test_damaged_results_are_made_again(whole: Recipe, tmp_path: Path) -> None:
+    moved = shutil.copytree(whole.folder(), tmp_path / "moved")
+    flip(moved / "results.json")
+    with pytest.raises(RunError, match=r"results\.json is damaged"):
+        report.compare([moved])
+    ContinualLearner.open(moved).resume()
+    assert_same(moved, whole.folder())
+
+
+@pytest.mark.parametrize("name", ["seal.json", "evaluation/stage-01/seal.json", "stage-01-first/seal.json"])
+@pytest.mark.parametrize("content", ["[]", "null", "{", '{"a": 3}'])
+def test_a_damaged_seal_is_named(whole: Recipe, tmp_path: Path, name: str, content: str) -> None:
+    moved = shutil.copytree(whole.folder(), tmp_path / "moved")
+    (moved / name).write_text(content)
+    with pytest.raises(RunError, match=rf"{name} is damaged"):
         ContinualLearner.open(moved).resume()
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", '{"of": 1}', "{"])
+def test_a_damaged_mark_is_no_mark(whole: Recipe, tmp_path: Path, content: str) -> None:
+    moved = shutil.copytree(whole.folder(), tmp_path / "moved")
+    (moved / "evaluation" / "_made_of.json").write_text(content)
+    ContinualLearner.open(moved).resume()
+    assert_same(moved, whole.folder())
 
 
 def test_text_that_changed_is_noticed(broken: Recipe, tmp_path: Path) -> None:
     other = corpus(tmp_path, "other")
     domains = [domain.model_dump(mode="json", exclude_unset=True) for domain in broken.domains]
     domains[1]["path"] = str(other)
-    (broken.folder() / "recipe.yaml").write_text(broken.changed(domains=domains).to_yaml(), encoding="utf-8")
+    recipes.save(broken.changed(domains=domains), broken.folder() / "recipe.yaml")
     with pytest.raises(RunError, match="text of domain 'second' is not what it was"):
         ContinualLearner.open(broken.folder()).resume()
 
@@ -164,7 +293,7 @@ def test_a_loss_that_is_not_finite(
 ) -> None:
     made = elsewhere(whole, tmp_path / "run")
     shutil.copytree(whole.folder() / "stage-01-first", made.folder() / "stage-01-first")
-    (made.folder() / "recipe.yaml").write_text(made.to_yaml(), encoding="utf-8")
+    recipes.save(made, made.folder() / "recipe.yaml")
     spoiled(monkeypatch, step, what)
     with pytest.raises(TrainingDiverged, match=rf"'second' is not finite from step {step} on.*last good state"):
         ContinualLearner.open(made.folder()).resume()
@@ -203,9 +332,9 @@ def test_torch_save_on_a_full_disk_is_understood() -> None:
     device = Path("/dev/full")
     if not device.is_char_device():
         pytest.skip("this system has no /dev/full")
-    with pytest.raises(RunError, match="disk is full"), files.full_disk_is_an_error(device):
+    with pytest.raises(RunError, match="disk is full"), files.writing(device):
         torch.save(torch.zeros(10_000), device)
-    with pytest.raises(RuntimeError, match="size mismatch"), files.full_disk_is_an_error(device):
+    with pytest.raises(RuntimeError, match="size mismatch"), files.writing(device):
         torch.nn.Linear(1, 1).load_state_dict(torch.nn.Linear(2, 1).state_dict())
 
 

@@ -57,4 +57,4 @@ def test_the_demo_compares_its_runs_and_a_second_call_continues(tmp_path: Path) 
     run_demo(tmp_path, Reporter(), SMALL)
     assert before == {path: path.stat().st_mtime_ns for path in before}, "nothing is trained twice"
     with pytest.raises(RunError, match="holds a demo with other settings"):
-        run_demo(tmp_path, Reporter(), [*SMALL, "train.max_steps=4"])
+        run_demo(tmp_path, Reporter(), [text.replace("max_steps=3", "max_steps=4") for text in SMALL])

@@ -199,7 +199,7 @@ def test_a_masked_model_is_refused_before_anything_is_trained(tmp_path: Path) ->
     path = tmp_path / "recipe.yaml"
     path.write_text(made.changed(run={"name": "other"}).to_yaml(), encoding="utf-8")
     failed = [check for check in preflight(path) if check.ok is False]
-    assert [check.name for check in failed] == ["end task 'words': files and labels"]
+    assert [check.name for check in failed] == ["end task 'words': for this model"]
     assert "reads from left to right" in failed[0].detail
 
 

@@ -14,6 +14,7 @@ import torch
 from small_runs import STEPS, assert_same, corpus, elsewhere, labelled, leftovers, recipe, tensors
 
 from everlearn import files
+from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
@@ -43,9 +44,10 @@ def check_folder(run: Path, of: Recipe) -> None:
     """Everything that a finished run holds, and nothing else."""
     names = [domain.name for domain in of.domains]
     stages = [f"stage-{i:02d}-{name}" for i, name in enumerate(names, 1)]
-    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "README.md"}
+    expected = {"recipe.yaml", "environment.json", "metrics.jsonl", "results.json", "README.md", "seal.json"}
     extra = {"alone", "report.html"} if of.evaluation.alone else set()
-    assert {path.name for path in run.iterdir()} - {".lock"} == expected | set(stages) | {"evaluation"} | extra
+    found = {path.name for path in run.iterdir()} - {".lock", "data.json"}  # the latter where something was found
+    assert found == expected | set(stages) | {"evaluation"} | extra
     assert leftovers(run) == []
     for stage, name in zip(stages, names, strict=True):
         assert files.damage(run / stage) is None
@@ -158,7 +160,7 @@ def test_months_later_without_any_old_data(finished: Recipe, tmp_path: Path) -> 
         raw = learner.recipe.changed(method=[{"name": "das", "samples": 8}, only_old], domains=[
             domain.model_dump(mode="json", exclude_unset=True) for domain in finished.domains
         ])  # fmt: skip
-        files.write_text(moved / "recipe.yaml", raw.to_yaml())
+        recipes.save(raw, moved / "recipe.yaml")
         results = ContinualLearner.open(moved).learn(third(tmp_path))
     finally:
         for path in hidden:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import tiny
 from bench_suite import STEPS, TinySuite
+from cli_project import write_jsonl
 from everlearn import files
 from everlearn.benchmarking import CellResult, Grid, GridCell, load_results, load_settings
 from everlearn.benchmarking import making as making_module
@@ -20,6 +23,8 @@ from everlearn.benchmarking.cells import Measured, scores_of
 from everlearn.benchmarking.entries import entry_of, in_order, resolve
 from everlearn.benchmarking.page import status_table
 from everlearn.benchmarking.workbench import Once
+from everlearn.config.recipe import parse
+from everlearn.data.corpus import Document, is_held_out
 from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.evaluation import Results
@@ -92,7 +97,8 @@ def test_a_stream_is_what_the_learner_measured(whole: Path) -> None:
 
 def test_only_diagonal_and_final_end_tasks_are_fine_tuned(whole: Path) -> None:
     evaluation = whole / "runs/sequential-order0-seed0/run/evaluation"
-    measured = [sorted(path.stem for path in (evaluation / f"stage-0{row}/tasks").glob("*")) for row in range(4)]
+    places = [evaluation / f"stage-0{row}/tasks" for row in range(4)]
+    measured = [sorted(path.stem for path in place.glob("*.safetensors")) for place in places]
     assert measured == [["a", "b", "c"], ["a"], ["b"], ["a", "b", "c"]]
 
 
@@ -173,6 +179,31 @@ def test_pool_learns_all_domains_in_one_training(whole: Path) -> None:
     assert found.bits_per_byte.keys() == {"a", "b", "c", "general"}
     assert found.bits_per_byte["a"]["final"] < found.bits_per_byte["a"]["base"]
     assert all("learnt" not in moments for moments in (*found.tasks.values(), *found.bits_per_byte.values()))
+
+
+def test_the_pool_has_what_the_stream_learns_and_nothing_that_it_measures(tmp_path: Path) -> None:
+    """Sources one by one, wherever it is called from; of a corpus that is one text, all but the end."""
+    one = " ".join(f"word{number}" for number in range(200))
+    files = {"some": tiny.texts(40, 1), "more": tiny.texts(40, 2), "one": [one]}
+    for name, texts in files.items():
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text} for text in texts])
+    sources = [{"path": str(tmp_path / f"{name}.jsonl")} for name in ("some", "more")]
+    recipe = parse(
+        {
+            "model": "none",
+            "domains": [
+                {"name": "two", "sources": sources, "validation": 0.25},
+                {"name": "one", "path": str(tmp_path / "one.jsonl"), "validation": 0.25},
+            ],
+        }
+    )
+    lines = making_module.pooled(recipe, tmp_path / "pool").read_text().splitlines()
+    found = [json.loads(line)["text"] for line in lines]
+    kept = [text for text in (*files["some"], *files["more"]) if not is_held_out(Document(text), 0.25)]
+    assert found[:-1] == kept
+    assert len(kept) < 80
+    assert one.startswith(found[-1].strip())
+    assert 0.6 < len(found[-1]) / len(one) < 0.9
 
 
 def test_only_missing_cells_are_made(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,7 +507,7 @@ def test_settings_files(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(kind, match=sentence):
             load_settings(file)
-    with pytest.raises(RecipeError, match="cannot be read"):
+    with pytest.raises(RecipeError, match="There is no settings file"):
         load_settings(tmp_path / "none.yaml")
 
 

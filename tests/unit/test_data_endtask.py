@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from everlearn.data.endtask import EndTask, check_end_task, read_end_task
+from everlearn.data.endtask import EndTask, check_end_task, notes_on, read_end_task
 from everlearn.errors import DataError
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
@@ -126,3 +126,43 @@ def test_a_published_task_is_read():
     )
     assert len(train.label_names) == 7
     assert len(test) == 974
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["Pos", "POS", "pos ", "neg"], ["'POS', 'Pos', 'pos '", "3 classes"]),
+        (["a  b", "a b"], ["2 classes"]),
+        (["\u00e9", "e\u0301"], ["2 classes"]),
+        (["1", "1.0", "2"], ["'1', '1.0'"]),
+        ([f"{i / 120}" for i in range(1, 120)], ["quantities", "119 classes"]),
+        (["0.5", "1", "2"], ["quantities", "'0.5'"]),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, labels, words):
+    rows = [row(label, f"x{number}") for number, label in enumerate(labels)]
+    with pytest.raises(DataError) as caught:
+        read_end_task(task(tmp_path, rows, rows[:1]))
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("labels", [["1.0", "2.0"], ["-1", "1"], ["4.5 stars", "5 stars"], ["v1.2", "0.5"], ["A", "B"]])
+def test_labels_that_look_a_little_like_numbers_are_classes(tmp_path, labels):
+    rows = [row(label, label) for label in labels]
+    assert len(read_end_task(task(tmp_path, rows, rows[:1]))[0].label_names) == 2
+
+
+def test_testing_on_the_training_part_is_refused_and_on_some_of_it_noted(tmp_path):
+    rows = [row(str(i % 2), f"text {i}") for i in range(10)]
+    same = task(tmp_path, rows, rows)
+    with pytest.raises(DataError, match=r"tested on what it learns from: .*test\.jsonl\.gz is the same file as"):
+        check_end_task(same)
+    with pytest.raises(DataError, match="is in both"):
+        check_end_task(same.model_copy(update={"test": same.train}))
+    some = task(tmp_path, rows, [*rows[:3], *(row("0", f"other {i}") for i in range(5))])
+    check_end_task(some)
+    assert notes_on("t", *read_end_task(some)) == ["3 of the 8 test examples of 't' have a text to learn from (38%)."]
+    names = task(tmp_path, [row(f"name {i}", f"text {i}") for i in range(9)], [row("name 1", "z")])
+    assert notes_on("t", *read_end_task(names)) == [
+        "9 of the 9 labels of 't' have one example to learn from: is it a class?"
+    ]

@@ -176,6 +176,7 @@ def test_damaged_results_are_named(tmp_path):
     path.write_text(path.read_text()[:100])
     with pytest.raises(RunError, match="damaged"):
         Results.load(path)
+    (tmp_path / "seal.json").unlink()
     path.write_text(json.dumps({"everlearn": "9.9", "future": 1}))
     with pytest.raises(RunError, match=r"everlearn 9\.9"):
         Results.load(path)

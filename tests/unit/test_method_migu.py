@@ -12,10 +12,13 @@ from transformers.pytorch_utils import Conv1D
 
 import stages
 import tiny
+from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
-from everlearn.methods.masks.migu import MIGU, keep_largest
+from everlearn.methods.masks.kept_rows import KeptRows
+from everlearn.methods.masks.migu import MIGU
+from everlearn.methods.masks.rows import keep_largest
 
 
 @pytest.mark.parametrize(
@@ -169,3 +172,188 @@ def test_first_domain_is_masked_only_on_request() -> None:
         seen: list[int] = []
         stages.learn([MIGU(skip_first_domain=skip)], stage, each=lambda p, _, seen=seen: seen.append(len(p._masks)))
         assert seen == [int(masked)]
+
+
+def _one_step(method: MIGU | None, architecture: str = "roberta", objective: str = "masked", parts: int = 1):
+    """Gradients after one step's backward passes (masked as the method wants), and the mask."""
+    model = tiny.model(architecture)
+    stage = stages.stage(model, 2, objective)
+    methods = [method] if method else []
+    stages.begin(methods, stage)
+    protection = Protection(methods, stage)
+    batch = next(stage.batches(4))
+    for rows in torch.arange(4).chunk(parts):
+        protection.loss(model.train(), {name: value[rows] for name, value in batch.items()})[0].backward()
+    protection.after_backward()
+    factors = protection._masks[0][1].factors if method and protection._masks else {}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    stages.end(methods, stage)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    return gradients, factors, model
+
+
+@pytest.mark.parametrize(
+    ("architecture", "objective"),
+    [("roberta", "masked"), ("gpt2", "causal"), ("llama", "causal"), ("t5", "text-to-text")],
+)
+def test_gradient_of_kept_rows_is_the_masked_gradient(architecture: str, objective: str) -> None:
+    rule, wanted, _ = _one_step(MIGU(apply_to="gradient"), architecture, objective)
+    kept, factors, model = _one_step(MIGU(apply_to="gradient", gradient_of="kept-rows"), architecture, objective)
+    assert factors.keys() == wanted.keys()
+    for name, factor in wanted.items():
+        assert torch.equal(factor, factors[name])
+        assert torch.equal(kept[name] == 0, (rule[name] == 0)), "the same rows are exactly zero"
+        torch.testing.assert_close(kept[name], rule[name], rtol=1e-5, atol=1e-8)
+    for name in rule.keys() - wanted.keys():
+        assert torch.equal(kept[name], rule[name]), f"{name} is not masked, and its gradient is what it was"
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_kept_rows_in_float64_are_exactly_those_of_the_whole_gradient(transposed: bool) -> None:
+    torch.manual_seed(0)
+    layer = (Conv1D(12, 7) if transposed else torch.nn.Linear(7, 12)).double()
+    x, out = torch.randn(5, 3, 7, dtype=torch.float64, requires_grad=True), torch.randn(5, 3, 12, dtype=torch.float64)
+    (layer(x) * out).sum().backward()
+    whole, inwards, bias = layer.weight.grad.clone(), x.grad.clone(), layer.bias.grad.clone()
+    layer.zero_grad()
+    x.grad = None
+    rows = torch.tensor([10, 0, 3])
+    hooks = KeptRows(torch.nn.ModuleDict({"layer": layer}), ["layer"], lambda path, output: rows)
+    (layer.train()(x) * out).sum().backward()
+    hooks.close()
+    got = layer.weight.grad.T if transposed else layer.weight.grad
+    whole = whole.T if transposed else whole
+    others = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False)
+    torch.testing.assert_close(got[rows], whole[rows], rtol=1e-14, atol=1e-14)
+    assert not got[others].any()
+    assert torch.equal(x.grad, inwards)
+    assert torch.equal(layer.bias.grad, bias)
+
+
+def test_kept_rows_of_an_accumulated_step_are_each_micro_batchs_own() -> None:
+    whole, _, _ = _one_step(None, parts=2)
+    gradients, factors, _ = _one_step(MIGU(apply_to="gradient", gradient_of="kept-rows"), parts=2)
+    some = next(iter(factors))
+    touched = int((gradients[some].abs().sum(1) > 0).sum())
+    rows = len(whole[some])
+    kept = rows - math.floor(0.7 * rows)
+    assert int(factors[some].sum()) == touched
+    assert kept <= touched <= 2 * kept
+
+
+def test_kept_rows_go_through_gradient_checkpointing() -> None:
+    plain, factors, _ = _one_step(MIGU(apply_to="gradient", gradient_of="kept-rows"), "llama", "causal")
+    model = tiny.model("llama")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    stage = stages.stage(model, 2, "causal")
+    method = MIGU(apply_to="gradient", gradient_of="kept-rows")
+    stages.begin([method], stage)
+    protection = Protection([method], stage)
+    protection.loss(model.train(), next(stage.batches(4)))[0].backward()
+    protection.after_backward()
+    for name, factor in protection._masks[0][1].factors.items():
+        assert torch.equal(factor, factors[name])
+        torch.testing.assert_close(model.get_parameter(name).grad, plain[name])
+
+
+def test_components_and_the_head() -> None:
+    for chosen, parts in {
+        ("query", "value"): ("query", "value"),
+        ("feed_forward_in",): ("intermediate.dense",),
+    }.items():
+        _, factors, model = _one_step(MIGU(components=chosen))
+        assert factors
+        assert all(name.removesuffix(".weight").endswith(parts) for name in factors)
+        assert len(factors) == len(parts) * len(model.roberta.encoder.layer)
+    _, factors, model = _one_step(MIGU(components=("head",)))
+    tied = next(name for name, p in model.named_parameters() if p is model.lm_head.decoder.weight)
+    assert set(factors) == {"lm_head.dense.weight", tied}
+    assert "embeddings" in tied
+
+
+def test_the_heads_rows_are_ranked_by_its_logits_at_the_labels() -> None:
+    model = tiny.model("llama")
+    stage = stages.stage(model, 2, "causal")
+    method = MIGU(components=("head",), rule="quantile")
+    stages.begin([method], stage)
+    protection = Protection([method], stage)
+    batch = next(stage.batches(4))
+    protection.loss(model.train(), batch)[0].backward()
+    factors = method.mask(stage).factors
+    with torch.no_grad():
+        logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+    sums = logits.double().abs().sum((0, 1))
+    assert factors.keys() == {"lm_head.weight"} or list(factors) == ["model.embed_tokens.weight"]
+    kept = next(iter(factors.values())).flatten().bool()
+    assert sums[kept].min() >= sums[~kept].max() * (1 - 1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2"])
+def test_fused_projections_are_a_component_of_their_own(architecture: str) -> None:
+    setting = stages.setting(
+        tiny.model(architecture), [MIGU(components=("query",))], "masked" if architecture == "roberta" else "causal"
+    )
+    if architecture == "gpt2":
+        with pytest.raises(MethodError, match=r"no query.*query_key_value"):
+            MIGU(components=("query",)).check(setting)
+    else:
+        MIGU(components=("query",)).check(setting)
+
+
+@pytest.mark.parametrize("selector", ["random", "weight", "gradient"])
+def test_other_selectors(selector: str) -> None:
+    gradients, _, before = _one_step(None)
+    _, factors, _ = _one_step(MIGU(selector=selector, apply_to="gradient"))
+    for name, factor in factors.items():
+        rows = len(factor)
+        assert int(factor.sum()) == rows - math.floor(0.7 * rows + 1e-9)
+        source = {"weight": before.get_parameter(name).detach(), "gradient": gradients[name]}.get(selector)
+        if source is not None:
+            sums = source.double().abs().sum(1)
+            assert sums[factor.flatten() == 1].min() >= sums[factor.flatten() == 0].max() * (1 - 1e-5)
+    assert len(factors) == 12
+    if selector == "random":
+        again = _one_step(MIGU(selector=selector))[1]
+        assert all(torch.equal(again[name], factor) for name, factor in factors.items())
+        assert len({tuple(factor.flatten().tolist()) for factor in factors.values() if len(factor) == 32}) > 1
+
+
+def test_padding_counts_unless_it_is_left_out() -> None:
+    model = tiny.model("t5")
+    stage = stages.stage(model, 2, "text-to-text")
+    batch = next(stage.batches(4))
+    assert not batch["attention_mask"].all(), "the batch has padding"
+    seen: dict[str, torch.Tensor] = {}
+    paths = list(stage.anatomy.linears)
+    for path in paths:
+        model.get_submodule(path).register_forward_hook(
+            lambda _, __, out, path=path: seen.__setitem__(path, out.detach().double())
+        )
+    for count in (True, False):
+        method = MIGU(count_padding=count)
+        method.begin_domain(stage)
+        method.begin_training(stage)
+        method.before_forward(stage, batch)
+        stage.objective.forward(model.train(), batch)
+        sums = method._magnitude.pop()
+        method.detach(stage)
+        for path in paths:
+            of_answer = path.startswith("decoder") and not path.endswith(("EncDecAttention.k", "EncDecAttention.v"))
+            real = batch["labels"] != -100 if of_answer else batch["attention_mask"].bool()
+            wanted = seen[path].abs() if count else seen[path].abs() * real[..., None]
+            torch.testing.assert_close(sums[path].double(), wanted.sum((0, 1)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threshold", "rows", "kept"), [(0.7, 1024, 307), (0.7, 4096, 1229), (0.4, 1024, 614),
+    (0.6, 8, 3), (0.1, 8, 7), (0.1, 1024, 921), (0.05, 8, 7), (0.05, 1024, 972)])  # fmt: skip
+def test_the_released_rule_keeps_as_many_rows_as_published(threshold: float, rows: int, kept: int) -> None:
+    torch.manual_seed(rows)
+    assert int(keep_largest({"a": torch.randperm(rows).float()}, threshold, "quantile")["a"].sum()) == kept
+
+
+def test_what_kept_rows_cannot_do_is_refused() -> None:
+    model = tiny.model()
+    for options, says in (({"selector": "random"}, "all-rows"), ({"components": ("head",)}, "all-rows")):
+        method = MIGU(gradient_of="kept-rows", **options)
+        with pytest.raises(MethodError, match=says):
+            method.check(stages.setting(model, [method], "masked"))

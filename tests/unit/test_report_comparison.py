@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from everlearn.evaluation import Cell, RunFacts, build_results, classification_c
 from everlearn.evaluation.results import MethodUsed
 from everlearn.report import compare, page, verdict
 from everlearn.report.comparison import compare_runs
+from everlearn.report.recipes import unlike
 from everlearn.report.runs import from_results
 from everlearn.report.tables import difference_table, headline_table
 from everlearn.report.tables import json as as_json
@@ -83,9 +85,63 @@ def test_none_is_worth_taking_where_the_base_model_is_better():
     assert recommended(comparison) is None
 
 
-def test_a_drift_larger_than_the_gain_is_said_beside_it():
-    sentences = " ".join(verdict(of(results("das", "DAS", 0.5, learning=0.6))))
-    assert "more than the domains gained: take it only if general text does not matter." in sentences
+def test_a_drift_larger_than_the_gain_is_in_the_first_sentence():
+    (first, *_) = verdict(of(results("das", "DAS", 0.5, learning=0.6)))
+    assert first.startswith(
+        "DAS is worth taking only if general text does not matter: at the end of 6 domains they are "
+    )
+    assert re.search(r"in the base model, but general text \(general\) is 1\.\d+ bits/byte \(.*\) worse\.$", first)
+
+
+def test_a_run_that_costs_more_general_text_than_it_gains_is_taken_on_a_condition():
+    dear, careful = results("plain", "Sequential", 0.2, learning=0.9), results("das", "DAS", 0.06, learning=0.4)
+    dear["summary"]["bits_per_byte"]["general_drift"]["general"] = report_fixture.estimate(0.9, 0.01)
+    comparison = of(dear, careful)
+    assert comparison.ranking == (0, 1)
+    first, second, *_ = verdict(comparison)
+    assert first.startswith("Take Sequential only if general text does not matter: at the end of the stream")
+    assert "more than in any other run, but general text (general) is 0.900 bits/byte (0.890 to 0.911) worse." in first
+    assert second.startswith("Otherwise take DAS: its domains are 0.3")
+    assert second.endswith("better, and general text lost less than that.")
+    assert recommended(comparison) is None
+    careful["summary"]["bits_per_byte"]["general_drift"]["general"] = report_fixture.estimate(0.8, 0.01)
+    assert verdict(of(dear, careful))[1] == "If it does, none is worth taking."
+
+
+def test_the_first_of_runs_that_end_alike_is_not_said_to_end_better():
+    first, *_ = verdict(of(results("plain", "Sequential", 0.1), results("das", "DAS", 0.1, seed=0)))
+    assert "the most of all runs." in first
+    assert "more than in any other run" not in first
+
+
+def unfinished(found, stages):
+    found = copy.deepcopy(found) | {"status": "running"}
+    for matrix in found["matrices"].values():
+        for key in ("rows", "values", "low", "high"):
+            matrix[key] = matrix[key][: stages + 1]
+    for summary in found["summary"]["bits_per_byte"].values():
+        for domain in DOMAINS[stages:]:
+            summary.pop(domain, None)
+    return found
+
+
+def test_an_unfinished_run_is_not_recommended_over_a_finished_one():
+    """It has had no time to forget: after two of six domains it is ahead of the other's end."""
+    comparison = of(results("plain", "Sequential", 0.2), unfinished(results("das", "DAS", 0.2), 2))
+    assert recommended(comparison) is None
+    assert comparison.differing["domains learnt"] == ("6 of 6", "2 of 6")
+    assert all(measure.judge(1, 0) is None for measure in comparison.headline)
+    assert verdict(comparison)[0] == (
+        "Which run to take cannot be said yet: DAS is not finished (2 of 6 domains learnt)."
+    )
+    assert "clearly" not in " ".join(verdict(comparison))
+
+
+def test_an_unfinished_run_alone_says_how_far_it_is():
+    (first, *_) = verdict(of(unfinished(results("das", "DAS", 0.2), 2)))
+    assert first.startswith(
+        "DAS is not finished: 2 of 6 domains are learnt. So far the difference to the base model is +0"
+    )
 
 
 # Runs that differ in more than their methods.
@@ -116,6 +172,24 @@ def test_runs_that_differ_in_steps_are_not_compared_as_equals(tmp_path):
     assert said.startswith("Take Method 1")  # the same base model and the same text: one of the two can be chosen
     assert "What differs besides the methods" in page(comparison)
     assert {entry["judgement"] for entry in json.loads(as_json(comparison))["differences"]} == {"withheld"}
+
+
+def test_what_only_one_run_has_is_named_once():
+    """A domain or task that another run has not is no setting of that run, which would be called its default."""
+    one = "domains: [{name: a, path: x, split: train}]\nend_tasks: []\n"
+    two = (
+        "domains: [{name: a, path: y, split: train}, {name: b, path: z, split: train}]\n"
+        "end_tasks: [{name: t, train: u}]\n"
+    )
+    runs = [
+        replace(from_results(results("x", "X", 0.1), name), recipe=text)
+        for name, text in zip("xy", (one, two), strict=True)
+    ]
+    assert unlike(runs) == {
+        "order of domains": ("a", "a, b"),
+        "domains.a.path": ("x", "y"),
+        "end tasks": ("default", "t"),
+    }
 
 
 @pytest.mark.parametrize(

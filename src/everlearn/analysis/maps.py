@@ -41,15 +41,17 @@ class Maps:
     grows: bool
 
 
-def maps_of(run: RunFolder) -> Maps:
-    """The accumulated importance after each stage, and before the first ("general"), of a run that measures it.
+def maps_of(run: RunFolder) -> Maps | None:
+    """The accumulated importance after each stage, and before the first ("general"); None of a run that measures none.
 
     Raises:
-        RunError: no domain is learnt yet, or no stage of the run remembers importance.
+        RunError: no domain is learnt yet.
     """
     recipe = run.recipe()
     sites: dict[str, Map] = {}
     last: UnitImportance | None = None
+    if not run.stage(1, recipe.domains[0].name).is_dir():
+        raise RunError(f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then.")
     for index, domain in enumerate(recipe.domains, 1):
         methods = recipe.methods()
         load_memories(run.stage(index, domain.name) / MEMORY, methods)
@@ -59,14 +61,15 @@ def maps_of(run: RunFolder) -> Maps:
         if found.general:
             sites.setdefault("general", dict(found.general))
         sites[domain.name], last = dict(found.accumulated), found
-    if last is not None:
-        return Maps(sites, last.normalise, last.grows)
-    if not run.stage(1, recipe.domains[0].name).is_dir():
-        raise RunError(f"{run.path} has not learnt a domain yet: `everlearn resume {run.path}`, and analyse it then.")
+    return None if last is None else Maps(sites, last.normalise, last.grows)
+
+
+def without_maps(run: RunFolder) -> str:
+    """What is said of a run that remembers no importance."""
     measuring = [f"`{name}`" for name, method in REGISTRY.items() if method.importance is not Method.importance]
-    raise RunError(
-        f"{run.path} remembers no importance of units: analyse a run of {' or '.join(sorted(measuring))}, or of a "
-        "variant that measures it."
+    return (
+        f"{run.path} remembers no importance of units: a run of {' or '.join(sorted(measuring))}, or of a variant that "
+        "measures it, does."
     )
 
 

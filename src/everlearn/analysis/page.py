@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from rich.text import Text
 
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
+from everlearn.data.corpus import Domain
 from everlearn.files import write_text
+from everlearn.model.movement import Moved, Movement, together
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
@@ -131,11 +134,40 @@ def tables(filled: Saturation, alike: Similarity | None) -> list[Table]:
     return found
 
 
-def terminal(filled: Saturation, alike: Similarity | None) -> RenderableType:
+def moved_table(moved: Mapping[int, Movement], domains: Sequence[Domain]) -> Table:
+    """How far each layer moved in each stage, and at the end since the base model."""
+    columns = [(domains[stage - 1].name, found.since_before) for stage, found in moved.items()]
+    columns += [("since the base", found.since_base) for found in list(moved.values())[-1:]]
+    each = [(name, together(parts or ())) for name, parts in columns]
+    layers = dict.fromkeys(layer for _, found in each for layer in found)
+    return Table(
+        "How far each layer moved, ‖ΔW‖/‖W‖",
+        ("Layer", *(name for name, _ in each)),
+        tuple((layer, tuple(TableCell(_percent(found.get(layer))) for _, found in each)) for layer in layers),
+    )
+
+
+def _percent(part: Moved | None) -> str:
+    return "–" if part is None or part.relative is None else f"{fixed(100 * part.relative, 2)} %"
+
+
+def terminal(
+    moved: Mapping[int, Movement],
+    domains: Sequence[Domain],
+    filled: Saturation | None = None,
+    alike: Similarity | None = None,
+) -> RenderableType:
     """The tables for a terminal."""
-    return Group(*(part for table in tables(filled, alike) for part in (terminal_table(table), Text(""))))
+    shown = [*([moved_table(moved, domains)] if moved else []), *([] if filled is None else tables(filled, alike))]
+    return Group(*(part for table in shown for part in (terminal_table(table), Text(""))))
 
 
-def to_json(filled: Saturation, alike: Similarity | None) -> dict[str, Any]:
+def to_json(
+    moved: Mapping[int, Movement], filled: Saturation | None = None, alike: Similarity | None = None
+) -> dict[str, Any]:
     """Everything that was found, for another program."""
-    return {"saturation": filled.to_json(), "similarity": alike.to_json() if alike is not None else None}
+    return {
+        "moved": {stage: asdict(found) for stage, found in moved.items()},
+        "saturation": filled.to_json() if filled is not None else None,
+        "similarity": alike.to_json() if alike is not None else None,
+    }

@@ -41,8 +41,8 @@ class BitsPerByte(Stored):
     """``base``, then the domain learnt last."""
     columns: list[str]
     """Held-out sets."""
-    values: list[list[float]]
-    """[rows][columns]."""
+    values: list[list[float | None]]
+    """[rows][columns]; null where nothing was measured."""
 
 
 class Measured(Stored):
@@ -117,6 +117,20 @@ def cell_name(entry: str, order: int | None, seed: int | None) -> str:
     return "-".join(parts)
 
 
+def load_cell(path: Path) -> CellResult:
+    """One cell.
+
+    Raises:
+        RunError: the file is damaged or no cell.
+    """
+    try:
+        return CellResult.model_validate(files.read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
+        raise RunError(f"'{path}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
+
+
 def load_results(folder: Path) -> list[CellResult]:
     """Every cell in a folder, sorted by name.
 
@@ -126,12 +140,7 @@ def load_results(folder: Path) -> list[CellResult]:
     """
     found = []
     for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
-        try:
-            found.append(CellResult.model_validate(files.read_json(path)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
-            raise RunError(f"'{path}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
+        found.append(load_cell(path))
         if found[-1].name != path.stem:
             raise RunError(
                 f"'{path}' holds the cell {found[-1].name}, which would be counted twice under another name. Rename it "

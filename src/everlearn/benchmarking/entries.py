@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from everlearn.benchmarking import making
 from everlearn.benchmarking.cells import Measured
@@ -26,20 +27,22 @@ class Entry:
         title: as tables write it.
         paper: URL, or "".
         make: measures one cell in a folder of its own.
-        method: what trains, by its name in a recipe.
+        methods: what trains, as a recipe has it.
         ordered: whether the order of the domains changes anything.
         seeded: whether the seed of training changes anything.
         needs_base: whether the scores of the base model are a part of it.
+        changes: keys of the recipe, dotted, that are not as in the other entries.
     """
 
     name: str
     title: str
     paper: str
     make: Callable[[Workbench, Job, Path], Measured]
-    method: str = PLAIN
+    methods: tuple[dict[str, Any], ...] = ({"name": PLAIN},)
     ordered: bool = True
     seeded: bool = True
     needs_base: bool = True
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 ARRANGEMENTS = {
@@ -97,4 +100,4 @@ def entry_of(name: str) -> Entry:
     if name in ARRANGEMENTS:
         return ARRANGEMENTS[name]
     method = build(name)
-    return Entry(name, method.title, method.paper, making.stream, method=name)
+    return Entry(name, method.title, method.paper, making.stream, ({"name": name},))

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult, cell_name, load_results
+from everlearn.benchmarking.cells import CellResult, cell_name, load_cell, load_results
 from everlearn.benchmarking.entries import Entry
 from everlearn.benchmarking.settings import Settings, identity
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import EverlearnError, RecipeError, RunError
+from everlearn.learner import ContinualLearner
 from everlearn.methods import build
-from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
 from everlearn.run.interruption import Interrupted
 from everlearn.run.progress import Reporter
@@ -89,11 +89,11 @@ class Grid(Workbench):
                 known = ", ".join(map(str, suite.orders))
                 raise RecipeError(f"`--orders` names {order}; the suite `{suite.name}` has {known}.")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise RunError("A grid runs each cell in one process. Start `everlearn bench` several times to share it.")
+            raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
         self.cells = self._cells(entries, orders, seeds)
-        self.shared = identity(settings, self.recipe(self.first, {"name": PLAIN}, 0, self.runs))
+        self.identity = identity(settings, suite, self.recipe(self.plain(), self.runs))
         for found in load_results(results):
-            found.check(self.shared, results)
+            found.check(self.identity, results)
 
     def _cells(self, entries: Sequence[Entry], orders: Sequence[int], seeds: Sequence[int]) -> list[GridCell]:
         found: dict[str, GridCell] = {}
@@ -102,8 +102,9 @@ class Grid(Workbench):
                 for entry in entries:
                     own = order if entry.ordered else None
                     domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
-                    spec = self.settings.spec(entry.method)
-                    cell = GridCell(own, seed if entry.seeded else None, domains, spec, entry)
+                    methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
+                    seeded = seed if entry.seeded else None
+                    cell = GridCell(own, seeded, domains, methods, entry.changes, entry)
                     found.setdefault(cell.name, cell)
         return list(found.values())
 
@@ -121,15 +122,20 @@ class Grid(Workbench):
         """
         if not self.path(cell).is_file():
             return False
-        found = CellResult.model_validate(files.read_json(self.path(cell)))
-        found.check(self.shared, self.results)
+        found = load_cell(self.path(cell))
+        found.check(self.identity, self.results)
         wanted = _options(cell)
         if found.options != wanted:
             raise RunError(
                 f"'{self.path(cell)}' was measured with other options of '{cell.entry.name}' ({found.options} there, "
-                f"{wanted} here). Remove it, change `methods` in the settings, or use another folder (`--results`)."
+                f"{wanted} here). Remove it, set these options again, or use another folder (`--results`)."
             )
         return True
+
+    def streams(self) -> list[Path]:
+        """Folders of the runs that are finished and learnt the stream, for a report of them."""
+        found = [self.runs / cell.name / "run" for cell in self.cells if cell.entry.ordered and self.done(cell)]
+        return [run for run in found if (run / "results.json").is_file()]
 
     def states(self) -> list[State]:
         """How far every cell is."""
@@ -148,8 +154,25 @@ class Grid(Workbench):
             if locked:
                 return State(cell.name, "running", RUNNING)
             if (place / FAILED).is_file():
-                return State(cell.name, "failed", files.read_json(place / FAILED)["sentence"])
+                return State(cell.name, "failed", _reason(place / FAILED))
             return State(cell.name, "missing")
+
+    def check(self) -> None:
+        """Find out what is wrong with any entry that has missing cells, before the first of them is made.
+
+        Raises:
+            EverlearnError: the sentence names the entry.
+        """
+        checked: set[str] = set()
+        for cell in self.cells:
+            place = self.runs / cell.name / "run"
+            begun = (place / "recipe.yaml").is_file()  # it was checked then
+            if cell.entry.name not in checked and not begun and not self.done(cell):
+                checked.add(cell.entry.name)
+                try:
+                    ContinualLearner(self.recipe(cell, place), reporter=self.reporter).check()
+                except EverlearnError as error:
+                    raise type(error)(f"{cell.entry.name}: {error}") from None
 
     # -- making what is missing -------------------------------------------------------------------------------
 
@@ -161,8 +184,9 @@ class Grid(Workbench):
         """
         known = {cell.name: self._failure(cell) for cell in self.cells}
         while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
-            if any(cell.entry.needs_base for cell in missing):
-                self.base  # noqa: B018 - what is wrong with model or data is wrong for every cell: it stops here
+            for cell in missing:
+                if cell.entry.needs_base:
+                    self.base(cell)  # what is wrong with model or data is wrong for every cell: it stops here
             for number, cell in enumerate(missing, 1):
                 place = self.runs / cell.name
                 place.mkdir(parents=True, exist_ok=True)
@@ -210,7 +234,7 @@ class Grid(Workbench):
                         shutil.rmtree(stage, ignore_errors=True)
 
     def _save(self, cell: GridCell, measured: dict[str, Any]) -> None:
-        needs = build(cell.spec).needs
+        needs = [build(spec).needs for spec in cell.methods]
         result = CellResult(
             suite=self.suite.name,
             entry=cell.entry.name,
@@ -219,14 +243,23 @@ class Grid(Workbench):
             order=cell.order,
             seed=cell.seed,
             options=_options(cell),
-            domain_id_at_test=needs.domain_id_test,
-            old_data=needs.old_data,
-            settings=self.shared,
+            domain_id_at_test=any(each.domain_id_test for each in needs),
+            old_data=any(each.old_data for each in needs),
+            settings=self.identity,
             **measured,
         )
         files.write_json(self.path(cell), result.model_dump(mode="json"))
 
 
+def _reason(path: Path) -> str:
+    """Why a cell failed, as it was written down."""
+    try:
+        return str(files.read_json(path)["sentence"])
+    except (RunError, KeyError, TypeError):
+        return f"{path} is damaged"
+
+
 def _options(cell: GridCell) -> dict[str, Any]:
-    options: dict[str, Any] = build(cell.spec).config.model_dump(mode="json", exclude_defaults=True)
-    return options
+    built = [build(spec) for spec in cell.methods]
+    options = {method.label: method.config.model_dump(mode="json", exclude_defaults=True) for method in built}
+    return {**(options if len(options) > 1 else next(iter(options.values()))), **cell.changes}

@@ -17,10 +17,10 @@ from everlearn import files
 from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, TaskScores, bits_of, measured_sets, scores_of
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import is_held_out
 from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, read_end_task
-from everlearn.evaluation import METRICS, Cell, Results, classification_cell, task_path
+from everlearn.data.held_out import OwnHeldOut
+from everlearn.evaluation import METRICS, Cell, Results, classification_cell, set_path, task_path
 from everlearn.learner import ContinualLearner
 
 POOL = "pool"
@@ -28,7 +28,7 @@ POOL = "pool"
 
 def stream(bench: Workbench, job: Job, place: Path) -> Measured:
     """A method learns one domain after another."""
-    learner = bench.finish(bench.recipe(job.domains, job.spec, job.seed or 0, place / "run"))
+    learner = bench.finish(job, bench.recipe(job, place / "run"))
     recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
     domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
     sets = measured_sets(evaluation, last, held_out_names(recipe))
@@ -41,12 +41,15 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
     costs = [method.cost(model) for method in methods]
     return Measured(
         domains=domains,
-        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in recipe.end_tasks},
+        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in classifications(recipe)},
         bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
         matrix=BitsPerByte(
             rows=["base", *domains],
             columns=sets,
-            values=[[bits_of(evaluation, row, name) for name in sets] for row in range(last + 1)],
+            values=[
+                [bits_of(evaluation, row, name) if set_path(evaluation, row, name).is_file() else None for name in sets]
+                for row in range(last + 1)
+            ],
         ),
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
@@ -56,7 +59,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
 
 def constant(bench: Workbench, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    tasks = [t for t in bench.recipe(job.domains, job.spec, 0, place / "run").end_tasks if isinstance(t, EndTask)]
+    tasks = classifications(bench.recipe(job, place / "run"))
     scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
     return Measured(
         domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
@@ -73,12 +76,13 @@ def always_the_most_frequent(task: EndTask) -> Cell:
 
 def none(bench: Workbench, job: Job, place: Path) -> Measured:
     """The base model as it is."""
-    recipe, evaluation = bench.base.recipe(), bench.base.path / "evaluation"
+    base = bench.base(job)
+    recipe, evaluation = base.recipe(), base.path / "evaluation"
     rows: dict[Moment, int] = {"base": 0, "final": 0}
     sets = measured_sets(evaluation, 0, held_out_names(recipe))
     return Measured(
         domains=[domain.name for domain in recipe.domains],
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in recipe.end_tasks},
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in classifications(recipe)},
         bits_per_byte={name: {moment: bits_of(evaluation, 0, name) for moment in rows} for name in sets},
         notes=list(recipe.run.notes),
     )
@@ -87,12 +91,12 @@ def none(bench: Workbench, job: Job, place: Path) -> Measured:
 def separate(bench: Workbench, job: Job, place: Path) -> Measured:
     """One model per domain, each trained from the base model; general text: the mean over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
-    parts = [bench.finish(bench.recipe((name,), job.spec, job.seed or 0, place / name)) for name in job.domains]
+    parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
     found = Measured(domains=list(job.domains))
     general: dict[str, list[dict[Moment, float]]] = {}
     for learner in parts:
         evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
-        for task in learner.recipe.end_tasks:
+        for task in classifications(learner.recipe):
             found.tasks[task.name] = _tasks(evaluation, rows, task.name)
         for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
             bits = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
@@ -112,24 +116,30 @@ def separate(bench: Workbench, job: Job, place: Path) -> Measured:
 
 def pool(bench: Workbench, job: Job, place: Path) -> Measured:
     """One training on all domains shuffled together, with as many steps as all of them."""
-    whole = bench.recipe(job.domains, job.spec, job.seed or 0, place / "held-out")
-    many = len(whole.domains)
-    longer = {key: whole.train[key] * many for key in ("max_steps", "warmup_steps") if whole.train.get(key, 0) >= 1}
+    whole = bench.recipe(job, place / "held-out")
+    each = [whole.train_of(domain.name) for domain in whole.domains]
+    longer = {
+        key: sum(options[key] for options in each)
+        for key in ("max_steps", "warmup_steps")
+        if all(options.get(key, 0) >= 1 for options in each)
+    }
     answers = any(domain.target_column for domain in whole.domains)
     with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
-        corpus = {"name": POOL, "path": str(pooled(whole, bench.runs / "pool-corpus")), "validation": None}
+        text = pooled(whole, bench.shared(job, "pool-corpus"))
+        corpus = {"name": POOL, "path": str(text), "validation": None}
     learner = bench.finish(
+        job,
         whole.changed(
             domains=[corpus | ({"target_column": "target"} if answers else {})],
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
             train=whole.train | longer,
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
-        )
+        ),
     )
-    evaluation, base = learner.folder.path / "evaluation", bench.base.path / "evaluation"
+    evaluation, base = learner.folder.path / "evaluation", bench.base(job).path / "evaluation"
     # The pooled run holds no domain's text out: the six are measured as a model of the stream would be.
     over = ContinualLearner(whole, reporter=bench.reporter)
-    bench.share_base(over.folder)
+    bench.share_base(job, over.folder)
     scorer = over.scorer()
     domains = [name for name in scorer.names() if name in job.domains]
     bits: dict[str, dict[Moment, float]] = {}
@@ -142,20 +152,24 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
         bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
     return Measured(
         domains=list(job.domains),
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in learner.recipe.end_tasks},
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in classifications(learner.recipe)},
         bits_per_byte=bits,
         **_spent(learner),
     )
 
 
 def pooled(recipe: Recipe, folder: Path) -> Path:
-    """One file with every training document of every domain. Training shuffles its rows, so documents need no order."""
+    """One file with every training document of every domain. Training shuffles its rows, so documents need no order.
+
+    The weights of a domain's sources say how a domain is learnt; here every document stands once.
+    """
     file = folder / "documents.jsonl"
     if files.damage(folder) is not None:
         with files.new_folder(folder) as made, (made / file.name).open("w", encoding="utf-8") as out:
-            for domain in recipe.domains:
-                for document, _ in read_documents(domain):
-                    if not is_held_out(document, domain.held_out_share):
+            for part in (part for domain in recipe.domains for part in domain.parts):
+                documents = (document for document, _ in read_documents(part))
+                for document, held_out in OwnHeldOut(part, part.held_out_share).parted(documents):
+                    if not held_out:
                         answer = {} if document.target is None else {"target": document.target}
                         out.write(json.dumps({"text": document.text, **answer}, ensure_ascii=False) + "\n")
     return file
@@ -166,8 +180,14 @@ def held_out_names(recipe: Recipe) -> list[str]:
     return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
 
 
+def classifications(recipe: Recipe) -> list[EndTask]:
+    """The end tasks that have an accuracy and an F1; those of other kinds are on the page of the runs."""
+    return [task for task in recipe.end_tasks if isinstance(task, EndTask)]
+
+
 def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, TaskScores]:
-    return {moment: scores_of(Cell.load(task_path(evaluation, row, task))) for moment, row in rows.items()}
+    places = {moment: task_path(evaluation, row, task) for moment, row in rows.items()}
+    return {moment: scores_of(Cell.load(place)) for moment, place in places.items() if place.is_file()}
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:

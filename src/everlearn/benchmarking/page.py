@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,6 +73,8 @@ class Sheet:
         self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
         self.reference = lines[reference or plain_or_first(lines)]
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
+        if suite.ranked:
+            self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
@@ -235,13 +238,13 @@ class Sheet:
         plates += self._dots("F1 forgetting rate (points)", 100, "f1_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
-        orders = sorted({cell.order for cell in self.cells if cell.order is not None})
+        orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         return render(
             "bench.html.jinja",
             title=f"{self.suite.name}: {len(self.lines)} ways to learn {len(self.cells[0].domains)} domains",
             version=__version__,
             facts=[
-                ("Orders", "; ".join(f"{order}: {' → '.join(self.suite.orders[order])}" for order in orders) or "–"),
+                ("Orders", "; ".join(f"{order}: {' → '.join(orders[order])}" for order in sorted(orders)) or "–"),
                 ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
                 ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
             ],
@@ -285,6 +288,12 @@ def status_table(states: Sequence[State]) -> Table:
     rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
     title = f"Cells: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     return Table(title, ("Cell", "State", "Why"), tuple(rows))
+
+
+def _rank(line: Line) -> float:
+    """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
+    end = [line.numbers[name].value for name in ("bits", "f1") if name in line.numbers][:1]
+    return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
 
 
 def _scaled(found: Estimate, scale: float) -> Estimate:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from everlearn.config.reading import read_yaml
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import corpus_fingerprint
 from everlearn.errors import MethodError, RecipeError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
-from everlearn.suites import EndTaskSettings, Settings
+from everlearn.options import wrong_value
+from everlearn.suites import EndTaskSettings, Settings, Suite
 
 
 def load_settings(path: Path | None, **changes: Any) -> Settings:
@@ -30,14 +31,7 @@ def load_settings(path: Path | None, **changes: Any) -> Settings:
     """
     raw: Any = {}
     if path is not None:
-        try:
-            raw = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except OSError as error:
-            raise RecipeError(f"The settings '{path}' cannot be read: {error.strerror}.") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RecipeError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}.") from None
-        if not isinstance(raw, dict):
-            raise RecipeError(f"'{path}' must hold a mapping of keys such as `model` and `budget_tokens`.")
+        raw = read_yaml(path, "settings file")
         if isinstance(raw.get("model"), str) and (path.parent / raw["model"]).is_dir():
             raw["model"] = str(path.parent / raw["model"])
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -61,10 +55,10 @@ def _sentence(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         group = EndTaskSettings if len(first["loc"]) > 1 else Settings
         return f"Unknown key `{key}` in the settings.{did_you_mean(str(first['loc'][-1]), group.model_fields)}"
-    return f"`{key}` in the settings: {first['msg']} (got {first['input']!r})."
+    return f"`{key}` in the settings: {wrong_value(first)}."
 
 
-def identity(settings: Settings, recipe: Recipe) -> dict[str, Any]:
+def identity(settings: Settings, suite: Suite, recipe: Recipe) -> dict[str, Any]:
     """What must be equal for two cells to stand in one table: the settings, and the contents of model and data.
 
     Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the
@@ -72,11 +66,15 @@ def identity(settings: Settings, recipe: Recipe) -> dict[str, Any]:
     """
     known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "model", "corpora"})
     general = [recipe.general] if recipe.general is not None else []
-    return known | {
-        "model": _model(str(recipe.model.path), recipe.model.revision),
-        "corpora": {domain.name: _corpus(domain) for domain in (*recipe.domains, *general)},
-        "end_task_files": {task.name: [digest(file) for file in task.files()] for task in recipe.end_tasks},
-    }
+    return (
+        known
+        | suite.facts()
+        | {
+            "model": _model(str(recipe.model.path), recipe.model.revision),
+            "corpora": {domain.name: _corpus(domain) for domain in (*recipe.domains, *general)},
+            "end_task_files": {task.name: [digest(file) for file in task.files()] for task in recipe.end_tasks},
+        }
+    )
 
 
 def _model(path: str, revision: str | None) -> str:

@@ -138,7 +138,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
         RunError: there is no cell, or none of the reference.
     """
     if not cells:
-        raise RunError("There is no result yet: run `everlearn bench` without `--show` first.")
+        raise RunError("There is no result yet: make some first, without `--show`.")
     entries: dict[str, list[CellResult]] = {}
     for cell in cells:
         entries.setdefault(cell.entry, []).append(cell)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everlearn import files
+from everlearn.config.overrides import put
 from everlearn.config.recipe import Recipe, parse
+from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
 from everlearn.run.folder import RunFolder
-from everlearn.run.progress import Advance, Reporter
+from everlearn.run.progress import Advance, Logged, Reporter
 from everlearn.suites import Settings, Suite
 
 WAIT = 2.0
@@ -32,8 +33,15 @@ class Job:
     order: int | None
     seed: int | None
     domains: tuple[str, ...]
-    spec: dict[str, Any]
-    """The method, as a recipe has it."""
+    methods: tuple[dict[str, Any], ...]
+    """As a recipe has them."""
+    changes: Mapping[str, Any]
+    """Other keys of the recipe, dotted, that are not as in the other cells."""
+
+    @property
+    def base_changes(self) -> dict[str, Any]:
+        """Those of the changes that the scores of the base model depend on: everything but how it is trained."""
+        return {key: value for key, value in self.changes.items() if key.split(".")[0] not in ("train", "optimizer")}
 
 
 class Once(Reporter):
@@ -54,6 +62,10 @@ class Once(Reporter):
         with self.other.activity(f"{self.cell}: {text}", total) as done:
             yield done
 
+    def log(self, at: Logged) -> None:
+        """The other's, with the cell's name."""
+        self.other.log(replace(at, domain=f"{self.cell}: {at.domain}"))
+
 
 class Workbench:
     """Makes runs of one suite.
@@ -72,23 +84,39 @@ class Workbench:
         self.suite, self.settings, self.data = suite, settings, data
         self.runs = runs.resolve()
         self.reporter = Once(reporter or Reporter())
-        self.first = tuple(suite.orders[min(suite.orders)])
+        self.first = suite.first
+        self._bases: dict[Path, RunFolder] = {}
 
-    def recipe(self, order: Sequence[str], spec: dict[str, Any], seed: int, folder: Path) -> Recipe:
-        """A run of the suite in a folder."""
-        name = f"{folder.parent.name}-{folder.name}".removesuffix("-run")
-        return parse(
-            self.suite.recipe(
-                order, settings=self.settings, data=self.data, method=spec, seed=seed, name=name, folder=folder
-            )
+    def recipe(self, job: Job, folder: Path, domains: Sequence[str] | None = None) -> Recipe:
+        """A run of the suite in a folder.
+
+        Args:
+            job: what is trained.
+            folder: of the run.
+            domains: fewer than those of the job.
+        """
+        raw = self.suite.recipe(
+            domains or job.domains,
+            settings=self.settings,
+            data=self.data,
+            method=job.methods,
+            seed=job.seed or 0,
+            name=f"{folder.parent.name}-{folder.name}".removesuffix("-run"),
+            folder=folder,
         )
+        for key, value in job.changes.items():
+            group, *inside = key.split(".")
+            # What is changed of a domain or a task that this run does not have makes no difference to it.
+            if group not in ("domains", "end_tasks") or inside[0] in (item["name"] for item in raw[group]):
+                put(raw, key, value)
+        return parse(raw)
 
-    def finish(self, recipe: Recipe) -> ContinualLearner:
+    def finish(self, job: Job, recipe: Recipe) -> ContinualLearner:
         """The learner of a run, after taking it to its end."""
         learner = self._learner(recipe)
         results = learner.folder.results_file
         if not results.is_file() or Results.load(results).status != "finished":
-            self.share_base(learner.folder)
+            self.share_base(job, learner.folder)
             learner.resume()
         return learner
 
@@ -109,25 +137,39 @@ class Workbench:
 
     # -- the base model ---------------------------------------------------------------------------------------
 
-    @cached_property
-    def base(self) -> RunFolder:
-        """A run folder with the scores of the base model, measured once for all cells."""
-        place, self.reporter.cell = self.runs / "base", "base"
-        with self.waiting_for(place, "measures the base model"):
-            learner = self._learner(self.recipe(self.first, {"name": PLAIN}, 0, place / "run"))
-            learner.scorer().score(0)
-            return learner.folder
+    def plain(self, changes: Mapping[str, Any] | None = None) -> Job:
+        """Plain training in the first order."""
+        return Job(None, None, self.first, ({"name": PLAIN},), changes or {})
 
-    def share_base(self, folder: RunFolder) -> None:
+    def shared(self, job: Job, name: str) -> Path:
+        """A folder that all cells share whose base model is read and measured alike."""
+        same = job.base_changes
+        return self.runs / (f"{name}-{hash_of(*sorted(same.items()))[:8]}" if same else name)
+
+    def base(self, job: Job) -> RunFolder:
+        """A run folder with the scores of the base model, measured once for all cells."""
+        place = self.shared(job, "base")
+        if place not in self._bases:
+            self.reporter.cell = "base"
+            with self.waiting_for(place, "measures the base model"):
+                learner = self._learner(self.recipe(self.plain(job.base_changes), place / "run"))
+                learner.scorer().score(0)
+                self._bases[place] = learner.folder
+        return self._bases[place]
+
+    def share_base(self, job: Job, folder: RunFolder) -> None:
         """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
-        for part in (self.base.row(0), self.base.sets):
+        base = self.base(job)
+        for part in (base.row(0), base.sets):
             for file in filter(Path.is_file, part.rglob("*")):
-                place = folder.path / file.relative_to(self.base.path)
-                if not file.name.startswith(("_", files.PARTIAL)) and not place.is_file():
+                place = folder.path / file.relative_to(base.path)
+                if file.suffix == ".safetensors" and not file.name.startswith(files.PARTIAL) and not place.is_file():
+                    files.check(file)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     partial = place.with_name(f"{files.PARTIAL}{place.name}")
                     shutil.copyfile(file, partial)
                     partial.replace(place)
+                    files.enlist(place)
 
     @contextlib.contextmanager
     def waiting_for(self, place: Path, work: str) -> Iterator[None]:

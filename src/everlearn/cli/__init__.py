@@ -9,7 +9,9 @@ import contextlib
 import errno
 import importlib
 import json
+import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,10 +25,12 @@ VERBS = {
     "demo": "Start",
     "init": "Start",
     "validate": "Before a run",
+    "data": "Before a run",
     "plan": "Before a run",
     "run": "Run",
     "resume": "Run",
     "learn": "Run",
+    "sweep": "Run",
     "bench": "Run",
     "report": "Look",
     "evaluate": "Look",
@@ -35,9 +39,17 @@ VERBS = {
     "inspect": "Look",
     "schema": "Look",
     "env": "Look",
+    "export": "Give away",
 }
 """Each verb, in the order of the help text, with the heading that it stands under there."""
 USER_ERROR, INTERRUPTED = 2, 130
+COMPLETING = "_EVERLEARN_COMPLETE"
+"""Set by the shell's completion (`everlearn --install-completion`), which calls without arguments."""
+PLACES = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY, errno.EBUSY, errno.ENXIO, errno.ENODEV, errno.EFBIG),
+}
+"""What a file system answers to a place that cannot be read or written."""
 
 
 def application() -> typer.Typer:
@@ -45,8 +57,6 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="everlearn",
         help="Teach a language model one domain after another, and see what it learnt and what it forgot.",
-        no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         suggest_commands=False,  # ours also lists what there is when nothing is near
         rich_markup_mode="rich",
@@ -80,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 2 for a user's mistake; 130 when interrupted. Anything unexpected keeps its traceback (exit code 1).
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments and COMPLETING not in os.environ:
+        arguments = ["--help"]
     _be_quiet_on_small_machines()
     try:
         code = _run(arguments)
@@ -94,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
-        return int(application()(args=arguments, prog_name="everlearn", standalone_mode=False) or 0)
+        words = [_at_home(word) for word in arguments]
+        return int(application()(args=words, prog_name="everlearn", standalone_mode=False) or 0)
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
     except EverlearnError as error:
@@ -104,10 +117,23 @@ def _run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _fail("Stopped. What was saved is whole; `everlearn resume RUN` continues a run.", as_json, INTERRUPTED)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = where and f" ({where})"
+            return _fail(f"The disk is full{where}. Free some space and run `everlearn resume RUN`.", as_json)
+        if error.errno not in PLACES or not where:
             raise
-        where = f" ({error.filename})" if error.filename else ""
-        return _fail(f"The disk is full{where}. Free some space and run `everlearn resume RUN`.", as_json)
+        return _fail(f"'{where}' cannot be read or written: {error.strerror}. Name another place.", as_json)
+
+
+def _at_home(word: str) -> str:
+    """A word, or what is given to an option, that begins with ``~``: shells leave ``--output=~/x`` as it is."""
+    option, path = re.fullmatch(r"(--[\w-]+=|-\w)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not path.startswith("~"):
+        return word
+    from everlearn.options import home
+
+    return f"{option}{home(path, option.rstrip('=') or path)}"
 
 
 def _fail(sentence: str, as_json: bool, code: int = USER_ERROR) -> int:
@@ -139,6 +165,8 @@ def _be_quiet_on_small_machines() -> None:
     if (os.cpu_count() or 1) <= 4:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # It tells of kernels that it lacks while it is imported, which is no one's business here.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 __all__ = ["application", "main"]

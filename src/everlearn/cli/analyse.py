@@ -26,15 +26,37 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run's importance maps protect, and how much they leave free for the next domain."""
-    from everlearn.analysis import general_similarity, maps_of, saturation
+    """Show which layers of a run moved, what its importance maps protect, and how much they leave free."""
+    from everlearn.analysis import general_similarity, maps_of, saturation, without_maps
     from everlearn.analysis.page import terminal, to_json, write_analysis
+    from everlearn.errors import RunError
+    from everlearn.model.movement import movements
+    from everlearn.run.places import check_place
 
+    if output is not None:
+        check_place("--output", output)
     learner = learner_of(run)
     maps = maps_of(learner.folder)
+    if maps is None and similarity:
+        raise RunError(f"{without_maps(learner.folder)} Leave out --similarity.")
+    try:
+        learner.look_back()
+    except RunError as error:
+        # A run that cannot be written to can still be looked at.
+        say(f"What is missing was not measured: {error}", as_json)
+    moved = movements(learner.folder.path)
+    if maps is None:
+        show(to_json(moved), as_json, lambda: terminal(moved, learner.recipe.domains))
+        say(without_maps(learner.folder), as_json)
+        return
     filled = saturation(maps.sites, maps.how, maps.grows)
     alike = general_similarity(learner, similarity) if similarity else None
     page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps.sites, filled, alike)
-    show(to_json(filled, alike), as_json, lambda: terminal(filled, alike))
+    show(to_json(moved, filled, alike), as_json, lambda: terminal(moved, learner.recipe.domains, filled, alike))
+    say(f"Page: {page}", as_json)
+
+
+def say(sentence: str, as_json: bool) -> None:
+    """A line below the tables; nothing where the output is JSON."""
     if not as_json:
-        console().print(f"Page: {page}", markup=False, soft_wrap=True)
+        console().print(sentence, markup=False, soft_wrap=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, check_place, show
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from everlearn.cli.common import AsJson, Quiet, telling
+from everlearn.cli.grids import KeepModels, OnlyShow, Output, check_outputs, show_grid
 
 
 def command(
@@ -31,8 +29,8 @@ def command(
     settings: Annotated[Path | None, typer.Option(help="YAML file with what all cells share.")] = None,
     results: Annotated[Path | None, typer.Option(help="One JSON file a cell; bench/SUITE when left out.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Runs under way; runs/bench-SUITE when left out.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")] = False,
-    only_show: Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")] = False,
+    keep: KeepModels = False,
+    only_show: OnlyShow = False,
     reference: Annotated[
         str | None,
         typer.Option(
@@ -40,33 +38,23 @@ def command(
             "else the base model, else the first."
         ),
     ] = None,
-    output: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the tables: .html, .md, .tex, .csv or .json."),
-    ] = None,
+    output: Output = None,
     claims: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge the claims of the suite's paper, as a Markdown page.")
     ] = None,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
-    from rich.console import Group
-    from rich.text import Text
-
-    from everlearn.benchmarking import Grid, load_results, load_settings, resolve
+    from everlearn.benchmarking import Grid, load_settings, resolve
     from everlearn.benchmarking.claims_page import write_claims
-    from everlearn.benchmarking.page import Sheet, status_table
-    from everlearn.errors import RecipeError, RunError
-    from everlearn.files import write_text
-    from everlearn.model.loading import quiet
-    from everlearn.report.tables import terminal_table
-    from everlearn.run.progress import Terminal
+    from everlearn.errors import RecipeError
+    from everlearn.model.loading import quiet as libraries_quiet
+    from everlearn.run.places import check_place
     from everlearn.suites import find_suite
 
-    quiet()
-    for file in output or ():
-        if file.suffix.lower().lstrip(".") not in Sheet.ENDINGS:
-            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
+    libraries_quiet()
+    check_outputs(output)
     chosen = find_suite(suite)
     entries = resolve(_words(methods), chosen) if methods is not None else []
     against = resolve([reference], chosen, "--reference")[0].name if reference else None
@@ -96,34 +84,30 @@ def command(
             working,
             data=data,
             keep=keep,
-            reporter=Terminal(),
+            reporter=telling(quiet),
         )
+        grid.check()
         states = grid.run()
-    cells = load_results(place)
-    rows = [entry.name for entry in entries] if only_show else []
-    # Where no cell came through, the reasons are all that there is to show.
-    sheet = Sheet(chosen, cells, against, rows) if cells or only_show else None
-    parts: list[RenderableType] = []
-    if sheet is not None:
-        parts.append(sheet.terminal())
-        for file in pages:
-            try:
-                write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
-                parts.append(Text(f"Wrote {file}"))
-            except (OSError, RunError) as error:
-                if not optional:
-                    raise
-                parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
-    if claims is not None:
+
+    def judged() -> list[Path]:
+        if claims is None:
+            return []
         write_claims(chosen, place, claims)
-        parts.append(Text(f"Wrote {claims}"))
-    if states:
-        status = status_table(states)
-        parts.append(terminal_table(status) if status.rows else Text(status.title))
-    value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
-    show(value, as_json, lambda: Group(*parts))
-    if any(state.state == "failed" for state in states):
-        raise typer.Exit(1)
+        return [claims]
+
+    show_grid(
+        chosen,
+        place,
+        states,
+        pages,
+        reference=against,
+        shown=[entry.name for entry in entries] if only_show else [],
+        only_show=only_show,
+        quiet=quiet,
+        as_json=as_json,
+        optional=optional,
+        also=judged,
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everlearn.errors import RecipeError
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from everlearn.learner import ContinualLearner
+    from everlearn.run.progress import Reporter
 
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.")]
 Overrides = Annotated[
@@ -29,6 +26,7 @@ Overrides = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and where the report is.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
 
 
@@ -48,55 +46,73 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
         console().print(rendered())
 
 
-def check_place(option: str, place: Path, folder: bool = False) -> None:
-    """Find out, before work that takes hours, whether a file (or a folder) can be written; nothing is left behind.
+def telling(quiet: bool) -> Reporter:
+    """Who is told what is going on: the error stream, so that a result on the output can be read by a program."""
+    from everlearn.run.progress import Reporter, Terminal
 
-    Raises:
-        RecipeError: it cannot; the sentence names the option.
-    """
-    from everlearn.files import PARTIAL
-
-    if os.path.exists(place) and os.path.isdir(place) != folder:
-        there, wanted = ("file", "folder") if folder else ("folder", "file")
-        raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")
-    first = place.absolute() if folder else place.absolute().parent
-    # A link that leads nowhere is in the way of the folder, so it counts as there.
-    nearest = next(each for each in (first, *first.parents) if os.path.lexists(each))
-    try:
-        for name in first.relative_to(nearest).parts:
-            with contextlib.suppress(FileNotFoundError):
-                os.lstat(nearest / name)  # a name that is too long
-        # Named like the partial file that `write_text` begins with.
-        with tempfile.NamedTemporaryFile(dir=nearest, prefix=PARTIAL if folder else f"{PARTIAL}{place.name}."):
-            pass
-    except OSError as error:
-        raise RecipeError(
-            f"`{option}` is '{place}', which cannot be written in '{os.path.realpath(nearest)}': {error.strerror}. "
-            "Name another place."
-        ) from None
+    if quiet:
+        warnings.simplefilter("ignore")
+    return Reporter() if quiet else Terminal()
 
 
-def take_to_its_end(learner: ContinualLearner, work: Callable[[], object]) -> None:
+def take_to_its_end(
+    learner: ContinualLearner, work: Callable[[], object], quiet: bool = False, as_json: bool = False
+) -> None:
     """Do a run's work, then show its table and where its report is."""
     work()
-    if learner.processes.is_main_process:
-        conclude([learner.folder.path], learner.folder.report_file)
+    if not learner.processes.is_main_process:
+        return
+    folder, page = learner.folder.path, learner.folder.report_file
+    if as_json:
+        from everlearn.report import compare
+        from everlearn.report.tables import as_data
+
+        show({"folder": str(folder), "report": str(page), **as_data(compare([folder]))}, True, str)
+    else:
+        conclude([folder], page, quiet)
 
 
-def conclude(runs: Sequence[Path], page: Path) -> None:
+def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
     """Show what runs learnt and forgot, and where the page is."""
     from everlearn.report import compare, terminal
 
     output = console()
-    output.print(terminal(compare(runs)))
+    if not quiet:
+        output.print(terminal(compare(runs)))
     output.print(f"Report: {page}", markup=False, soft_wrap=True)
 
 
-def learner_of(run: Path) -> ContinualLearner:
+def learner_of(run: Path, silent: bool = False) -> ContinualLearner:
     """The learner of a run folder, telling a terminal what it does."""
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
 
     quiet()
-    return ContinualLearner.open(run, reporter=Terminal())
+    return ContinualLearner.open(run, reporter=telling(silent))
+
+
+def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> ContinualLearner:
+    """The learner of a run folder; or, of an export with its memory, that of a new run which goes on from it."""
+    from everlearn.data.corpus import HUB_ID
+    from everlearn.errors import RecipeError
+    from everlearn.learner import ContinualLearner
+    from everlearn.model.loading import quiet
+    from everlearn.run.places import check_place
+    from everlearn.run.portable import PLACE
+
+    place = Path(source)
+    exported = (place / PLACE).is_dir() or (not place.exists() and HUB_ID.fullmatch(source) is not None)
+    if into is None:
+        if (place / PLACE).is_dir():
+            raise RecipeError(f"'{source}' is an export, not a run folder: name the new run's folder (`--into`).")
+        if exported:  # or every mistyped run would be asked for on the hub
+            raise RecipeError(
+                f"{source} is no run folder: it has no recipe.yaml. To go on from an export of the hub, name the new "
+                "run's folder (`--into`)."
+            )
+        return learner_of(place, silent)
+    if not exported and (place / "recipe.yaml").is_file():
+        raise RecipeError(f"`--into` is for exports, but {source} is a run folder, which goes on where it is.")
+    quiet()
+    check_place("--into", into, folder=True)
+    return ContinualLearner.from_export(source, into, reporter=telling(silent))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import Overrides, conclude
+from everlearn.cli.common import Overrides, Quiet, conclude, telling
 
 
 def command(
@@ -15,11 +15,11 @@ def command(
     folder: Annotated[Path, typer.Option("--folder", help="Where the demo's runs and report are kept.")] = Path(
         "runs/demo"
     ),
+    quiet: Quiet = False,
 ) -> None:
     """Learn four libraries' documentation, plainly, with DAS and with EWC, and compare. Needs no network."""
     from everlearn.demo.demo import run_demo
-    from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
+    from everlearn.model.loading import quiet as libraries_quiet
 
-    quiet()
-    conclude(*run_demo(folder, Terminal(), overrides or ()))
+    libraries_quiet()
+    conclude(*run_demo(folder, telling(quiet), overrides or ()), quiet)

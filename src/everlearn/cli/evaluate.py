@@ -30,9 +30,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Measure models that exist already on a recipe's held-out text and end tasks: a row each."""
-    from everlearn.cli.common import check_place
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
+    from everlearn.run.places import check_place
     from everlearn.run.progress import Terminal
     from everlearn.tools.evaluating import evaluate, named
 

@@ -14,9 +14,11 @@ def command(
     """Write a commented recipe: every key with its default and what it means."""
     from everlearn import files
     from everlearn.errors import RecipeError
+    from everlearn.run.places import check_place
     from everlearn.tools.describing import commented_recipe
 
     if file.exists():
         raise RecipeError(f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`.")
+    check_place("FILE", file)
     files.write_text(file, commented_recipe())
     print(f"Wrote {file}. Edit `model` and `domains`, then check it: everlearn validate {file}")

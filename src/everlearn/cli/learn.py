@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from everlearn.cli.common import RunPath, learner_of, take_to_its_end
+from everlearn.cli.common import AsJson, Quiet, learner_to_go_on, take_to_its_end
+
+FIXED = {
+    "model": "the domain is learnt by the model that the run has taught so far",
+    "data": "rows and held-out text of all domains are made alike",
+    "method": "a method remembers the earlier domains as it was set then",
+    "objective": "the earlier domains were learnt with it",
+    "optimizer": "the earlier domains were learnt with it",
+    "evaluation": "the new scores would not be comparable with those that are there",
+    "general": "the earlier scores are of the text that there was",
+    "run": "it was decided when the run began",
+}
+"""What is the same for a whole run, and why."""
 
 
 def command(
-    run: RunPath,
-    domain: Annotated[str, typer.Option("--domain", metavar="NAME=PATH", help="The new domain and its corpus.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run folder, or an export with its memory: a folder or hub id, and --into."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Set keys of the new domain: train.max_steps=100 (for this domain alone), "
+            "domains.NAME.validation=held_out.txt, end_tasks.NAME.label_column=topic.",
+        ),
+    ] = None,
+    *,
+    domain: Annotated[
+        str,
+        typer.Option(
+            "--domain",
+            metavar="NAME=PATH",
+            help="The new domain and its corpus; NAME alone where domains.NAME.sources=… follows.",
+        ),
+    ],
     text_column: Annotated[str | None, typer.Option(help="Column with the text (`text` when left out).")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
     end_task: Annotated[
@@ -20,23 +55,70 @@ def command(
             "--end-task", metavar="NAME=TRAIN,TEST", help="A labelled set of the new domain; may be repeated."
         ),
     ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="FOLDER", help="The new run's folder, to go on from an export.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn one more domain from a finished run's model and memory, without any old data."""
-    from everlearn.data.corpus import Domain
-    from everlearn.data.endtask import EndTask
+    from everlearn.config.overrides import overridden
+    from everlearn.config.recipe import parse_domain
+    from everlearn.evaluation.task import task_config
+    from everlearn.options import home
 
-    name, path = _pair(domain, "--domain", "contracts=contracts.jsonl")
     columns = {"text_column": text_column, "target_column": target_column}
-    new = _checked(Domain, name=name, path=path, **{key: value for key, value in columns.items() if value is not None})
-    tasks = []
+    new: dict[str, Any]
+    if any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
+        name, new = domain, {"name": domain}  # a domain of several sources has no one path
+    else:
+        name, path = _pair(domain, "--domain", "contracts=contracts.jsonl")
+        new = {"name": name, "path": str(home(path, "--domain"))}
+    new |= {key: value for key, value in columns.items() if value is not None}
+    tasks: list[dict[str, Any]] = []
     for text in end_task or ():
         task, files = _pair(text, "--end-task", "topics=train.jsonl,test.jsonl")
         train, comma, test = files.partition(",")
         if not comma or not train or not test:
             raise _no_pair("--end-task", text, "topics=train.jsonl,test.jsonl")
-        tasks.append(_checked(EndTask, name=task, domain=name, train=train, test=test))
-    learner = learner_of(run)
-    take_to_its_end(learner, lambda: learner.learn(new, tasks))
+        found = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
+        tasks.append({"name": task, "domain": name, **found})
+    for text in overrides or ():
+        _check(text.partition("=")[0], name, [task["name"] for task in tasks], run)
+    raw: dict[str, Any] = {"domains": [new], "end_tasks": tasks, "train": {}}
+    overridden(raw, overrides or ())
+    new["train"] = {**raw["train"], **new.get("train", {})}
+    learnt = parse_domain(new)
+    asked = [task_config(task, f"end_tasks.{task['name']}") for task in tasks]
+    learner = learner_to_go_on(run, into, quiet)
+    take_to_its_end(learner, lambda: learner.learn(learnt, asked), quiet, as_json)
+
+
+def _check(key: str, domain: str, tasks: Sequence[str], run: str) -> None:
+    """Refuse a key that belongs to the whole run, or to a domain or task that is there already."""
+    from everlearn.config.arguments import RUN_WIDE
+    from everlearn.config.recipe import Recipe
+    from everlearn.errors import RecipeError, did_you_mean
+
+    group, *inside = key.split(".")
+    named = {"domains": [domain], "end_tasks": tasks}
+    if group == "train" and inside and inside[0] not in RUN_WIDE:
+        return
+    if group in named and len(inside) > 1 and inside[0] in named[group]:
+        return
+    if group not in Recipe.model_fields:
+        raise RecipeError(f"Unknown key `{key}`.{did_you_mean(group, Recipe.model_fields)}")
+    if group in named or key == "train":
+        own = "".join(f", end_tasks.{task}.…=…" for task in tasks[:1])
+        raise RecipeError(
+            f"`{key}` cannot be set for a domain that is learnt later: set train.…=…, domains.{domain}.…=…{own}; "
+            "earlier domains and their tasks stay as they are."
+        )
+    why = "it sets up the processes of the whole run" if group == "train" else FIXED[group]
+    raise RecipeError(
+        f"`{key}` cannot change in the middle of a run: {why}. A new run may begin with this one's last model: set its "
+        f"`model.path` to the last stage folder in {run}."
+    )
 
 
 def _pair(text: str, option: str, example: str) -> tuple[str, str]:
@@ -50,18 +132,3 @@ def _no_pair(option: str, text: str, example: str) -> Exception:
     from everlearn.errors import RecipeError
 
     return RecipeError(f"`{option}` is '{text}', but must look like {example}.")
-
-
-def _checked(kind: Any, **values: Any) -> Any:
-    from pydantic import ValidationError
-
-    from everlearn.errors import RecipeError
-
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise RecipeError(
-            f"`{key}`: {first['msg'].removeprefix('Value error, ')} (got {first.get('input')!r})."
-        ) from None

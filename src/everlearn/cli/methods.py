@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +13,23 @@ from everlearn.cli.common import AsJson, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+METHODS = Path(__file__).parents[1] / "methods"
+NAME = re.compile(r'^    name = "(\w+)"|\bVariant\(\s*(?:name=)?"(\w+)"', re.MULTILINE)
+"""A method's name in its class, or a variant's."""
+
+
+def names(incomplete: str) -> list[str]:
+    """Names for the shell's completion, read from the source text: importing the methods would load torch."""
+    texts = [file.read_text(encoding="utf-8") for file in METHODS.rglob("*.py")]
+    found = {name for text in texts for pair in NAME.findall(text) for name in pair}
+    return sorted(name for name in found if name and name.startswith(incomplete))
+
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this method and its options.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show this method and its options.", autocompletion=names),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the methods and what each needs; with a name, its options, their defaults and what they mean."""
@@ -32,7 +48,7 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
 
     from everlearn.tools.describing import CAPABILITIES
 
-    table = Table("Name", "Method", "Needs", "With PEFT", "Objectives", "Paper")
+    table = Table("Name", "Method", "Needs", "Memory", "With PEFT", "Objectives", "Paper")
     for position in (0, 1, -1):
         table.columns[position].no_wrap = True
     for entry in described:
@@ -41,6 +57,7 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
             entry["name"],
             entry["title"],
             ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
+            "–" if entry["memory"] == "nothing" else entry["memory"],
             "yes" if needs["peft"] else "–",
             "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
             entry["paper"].replace("https://arxiv.org/abs/", "arXiv:") or "–",
@@ -68,6 +85,7 @@ def _page(entry: dict[str, Any]) -> RenderableType:
         Text(entry["paper"]) if entry["paper"] else Text(""),
         Text(entry["description"] + "\n"),
         Text(f"Needs or adds: {', '.join(needed) or 'nothing'}"),
+        Text(entry["reveals"]),
         Text(f"Objectives: {', '.join(entry['needs']['objectives'])}\n"),
     ]
     return Group(*parts, table if entry["options"] else Text("It has no options."))

@@ -38,12 +38,23 @@ def command(
 ) -> None:
     """Show what runs learnt and forgot: in the terminal, as one HTML page, Markdown, LaTeX, CSV or JSON."""
     from everlearn import files
+    from everlearn.errors import RecipeError
     from everlearn.report import tables
     from everlearn.report.comparison import compare
+    from everlearn.run.places import check_place
 
-    form = Format.JSON if as_json else form or (ENDINGS.get(output.suffix.lower()) if output else None)
+    form = Format.JSON if as_json else form
+    by_ending = ENDINGS.get(output.suffix.lower()) if output else Format.TERMINAL
+    if output is not None and form is not None and by_ending not in (form, None):
+        raise RecipeError(f"`--output` is '{output}', but `--format` is {form}. Change one of them.")
+    form = form or by_ending
     if form is None:
-        form = Format.HTML if output else Format.TERMINAL
+        raise RecipeError(
+            f"`--output` is '{output}'; its ending must be one of {', '.join(ENDINGS)}, or `--format` must say how "
+            "to write it."
+        )
+    if output is not None:
+        check_place("--output", output)
     comparison = compare(runs)
     if form is Format.TERMINAL and output is None:
         console().print(tables.terminal(comparison))

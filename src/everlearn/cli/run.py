@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from everlearn.cli.common import Overrides, RecipeFile, take_to_its_end
+from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, take_to_its_end, telling
 
 
-def command(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def command(recipe: RecipeFile, overrides: Overrides = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
     """Learn every domain of a recipe, measure after each, write a report."""
     from everlearn.config.recipe import load
     from everlearn.learner import ContinualLearner
-    from everlearn.model.loading import quiet
-    from everlearn.run.progress import Terminal
+    from everlearn.model.loading import quiet as libraries_quiet
 
-    quiet()
-    learner = ContinualLearner(load(recipe, overrides or ()), reporter=Terminal())
-    take_to_its_end(learner, learner.run)
+    libraries_quiet()
+    learner = ContinualLearner(load(recipe, overrides or ()), reporter=telling(quiet))
+    take_to_its_end(learner, learner.run, quiet, as_json)

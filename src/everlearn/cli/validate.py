@@ -11,7 +11,7 @@ from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.tools.preflight import Check
+    from everlearn.run.checks import Check
 
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -22,7 +22,7 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
     quiet()
     checks = preflight(recipe, overrides or ())
     failed = sum(check.ok is False for check in checks)
-    value = {"ok": not failed, "checks": [vars(check) for check in checks]}
+    value = {"ok": not failed, "checks": [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in checks]}
     show(value, as_json, lambda: _rendered(checks, failed))
     if failed:
         raise typer.Exit(2)

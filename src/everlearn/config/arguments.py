@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import functools
+import math
 import typing
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from typing import Any
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from transformers import TrainingArguments
+from transformers.debug_utils import DebugOption
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.utils.logging import log_levels
 
 from everlearn.errors import RecipeError, did_you_mean
 
@@ -26,7 +31,7 @@ DEFAULTS: dict[str, Any] = {"save_total_limit": 2, "logging_steps": 10, "save_st
 """Where a run of many stages wants another default than a single training."""
 _EVALUATION = "everlearn evaluates between domains; see `evaluation`"
 _ROWS = "rows are packed beforehand, of one length, in an order that the seed decides"
-_HUB = "push a finished stage folder with `hf upload`"
+_HUB = "a finished stage goes to the hub with `everlearn export STAGE FOLDER --push HUB_ID`"
 REFUSED = {
     "output_dir": "the run folder decides it; set `run.folder`",
     "seed": "set `run.seed`",
@@ -100,7 +105,25 @@ RUN_WIDE = {
     *("ddp_backend", "ddp_timeout", "report_to", "run_name", "trackio_space_id"),
 }
 """What sets up the processes, and so cannot change from one domain to the next."""
-POSITIVE = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "learning_rate"}
+_WORDS = {
+    "report_to": {*INTEGRATION_TO_CALLBACK, "all", "none"},
+    "debug": {option.value for option in DebugOption},
+    "log_level": {*log_levels, "passive"},
+    "log_level_replica": {*log_levels, "passive"},
+    "include_num_input_tokens_seen": {"all", "non_padding", "no"},
+    "ddp_backend": {"nccl", "mpi", "ccl", "gloo", "hccl", "cncl", "mccl"},
+}
+"""Words that an argument takes, alone or in a list, where its type does not say so."""
+_FILES = ("accelerator_config", "fsdp_config")
+"""A mapping, its JSON, or a file with it."""
+ABOVE_0 = {
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "learning_rate"),
+    *("adam_epsilon", "save_steps", "logging_steps", "save_total_limit", "torch_empty_cache_steps"),
+    *("ddp_timeout", "ddp_bucket_cap_mb", "max_steps"),
+}
+NOT_BELOW_0 = {"weight_decay", "max_grad_norm", "warmup_steps", "adam_beta1", "adam_beta2", "neftune_noise_alpha"}
+BELOW_1 = {"adam_beta1", "adam_beta2"}
+LARGEST = 2**31 - 1
 _NOTHING = (None, False, "no")
 
 
@@ -134,7 +157,11 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
         raise RecipeError(
             f"`{group}.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
         )
+    _check_plain(f"{group}.{name}", value)
     kind: Any = fields[name][0]
+    _check_words(f"{group}.{name}", value, _words(name, kind))
+    if name in _FILES and isinstance(value, str) and not value.startswith("{") and not Path(value).is_file():
+        raise RecipeError(f"`{group}.{name}` is '{value}', and there is no such file. Write the mapping itself.")
     if name == "fsdp":
         kind = bool | str | None  # typed as a string, documented as a boolean
     if set(typing.get_args(kind) or (kind,)) <= {bool, int, float, str, type(None)}:
@@ -142,10 +169,62 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
             TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             raise RecipeError(f"`{group}.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
-    if name in POSITIVE and not value > 0:
-        raise RecipeError(f"`{group}.{name}` must be above 0 (got {value!r}).")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        _check_range(name, value, f"`{group}.{name}`")
     if name == "save_strategy" and str(value) == "best":
         raise RecipeError(f"`{group}.save_strategy: best` cannot be used: {_EVALUATION}.")
+
+
+def _words(name: str, kind: Any) -> set[str]:
+    """The words that an argument takes; empty where it takes others too."""
+    enums = [each for each in typing.get_args(kind) if isinstance(each, type) and issubclass(each, enum.Enum)]
+    return _WORDS.get(name) or {member.value for each in enums for member in each}
+
+
+def _check_words(key: str, value: Any, words: set[str]) -> None:
+    if not words or value in (None, True, False):
+        return
+    # `debug` is a text of words.
+    for word in value.split() or [""] if isinstance(value, str) else value if isinstance(value, list) else [value]:
+        word = getattr(word, "value", word)
+        if str(word) not in words and word != "":
+            raise RecipeError(f"`{key}` cannot be '{word}'.{did_you_mean(str(word), words)}")
+
+
+def _check_plain(key: str, value: Any) -> None:
+    """Refuse what the saved recipe would not give back as it was: it is YAML and JSON alike."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise RecipeError(f"`{key}` has the key {name!r}; keys are texts, in quotes where YAML reads more.")
+            _check_plain(f"{key}.{name}", inner)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            _check_plain(f"{key}.{number}", inner)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RecipeError(f"`{key}` must be a finite number (got {value!r}).")
+    elif not isinstance(value, str | int | float | bool | enum.Enum | None):
+        raise RecipeError(
+            f"`{key}` must be a text, a number, true, false, null, a list or a mapping (got {value!r}). A date in "
+            "quotes is a text."
+        )
+
+
+def _check_range(name: str, value: float, key: str) -> None:
+    if name == "max_steps" and value == -1:
+        return  # how TrainingArguments themselves say that `num_train_epochs` decides
+    words = None
+    if name in ABOVE_0 and not value > 0:
+        words = "must be above 0"
+    elif name in NOT_BELOW_0 and not value >= 0:
+        words = "must be 0 or more"
+    elif name in BELOW_1 and not value < 1:
+        words = "must be below 1"
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        words = f"must be {LARGEST:,} or less"
+    if words is not None:
+        more = " Leave it out to train for `train.num_train_epochs`." if name == "max_steps" and value <= 0 else ""
+        raise RecipeError(f"{key} {words} (got {str(value)[:40]}).{more}")
 
 
 def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
@@ -171,9 +250,9 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
         chosen["max_steps"] = steps
     try:
         args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
-    except (ValueError, TypeError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}") from None
+    except Exception as error:  # whatever it is, these options brought it about
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first.rstrip('.')}.") from None
     if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
         raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
     if args.n_gpu > 1:

@@ -6,42 +6,42 @@ a run folder keeps runs again as it is.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from everlearn import files
 from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
-from everlearn.data.corpus import Domain
+from everlearn.config.overrides import named_methods, overridden, put_at
+from everlearn.config.reading import read_yaml, written
+from everlearn.data.corpus import Domain, Source
 from everlearn.data.endtask import TaskConfig
+from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.task import CONFIGS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
+from everlearn.options import LONGEST_NAME, WORDS, Options, home, wrong_value
+
+_UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
-class Group(BaseModel):
-    """Base of the recipe's groups."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
-
-
-class Data(Group):
+class Data(Options):
     """How text becomes training rows."""
 
     block_size: int | None = Field(default=None, ge=8)
@@ -51,11 +51,16 @@ class Data(Group):
     isolate_documents: bool | None = None
     """Hide documents that share a row from each other. Exact and free for causal models (the default there); for
     encoders it costs attention masks, and without it documents of a row see each other, as in most published work."""
+    max_row_bytes: int = Field(default=Limits().row_bytes, ge=1024)
+    """Bytes of one row of a file; longer ones are refused. A row is a line, a record of a table, an item of a JSON
+    array, or a whole file that is one document."""
+    max_expansion: float = Field(default=Limits().expansion, ge=1, allow_inf_nan=False)
+    """How many times its size a compressed file may unpack to; up to `max_row_bytes` it always may."""
     cache: str | None = None
     """Where tokenised corpora are kept; `~/.cache/everlearn/data` when left out."""
 
 
-class Evaluation(Group):
+class Evaluation(Options):
     """What is measured between domains."""
 
     blocks: int = Field(default=256, ge=1)
@@ -74,11 +79,15 @@ class Evaluation(Group):
     every: int | None = Field(default=None, ge=1)
     """Also score held-out text inside a stage, each time after so many steps, into `metrics.jsonl`; the same columns,
     with the domain that is being learnt. Training is not changed by it."""
+    samples: int = Field(default=1, ge=0)
+    """Held-out texts of each domain, and of the general text, that the page shows with what the model says of them
+    before and after each domain: filled blanks, a continuation, an answer. They stand in the page and in the run folder
+    as plain text; 0 keeps them out of both. Which ones are scored when follows `columns`."""
     alone: bool = False
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
 
 
-class RunSettings(Group):
+class RunSettings(Options):
     """Where the run is kept and what makes it random."""
 
     name: str = "run"
@@ -88,10 +97,31 @@ class RunSettings(Group):
     keep_stages: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
     """Which finished stages keep their weights: all, the last one, or the last so many. Scores, configuration and what
     methods remember are kept of every stage, so resuming and learning more go on as ever."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
     notes: tuple[str, ...] = ()
     """Sentences for the report: what a reader should know about the data."""
+
+    @model_validator(mode="after")
+    def _name_is_no_path(self, info: ValidationInfo) -> RunSettings:
+        """Where no folder is named it becomes one; runs that are there may have names of earlier versions."""
+        if self.folder is None and not (info.context or {}).get("kept"):
+            odd = next((letter for letter in self.name if letter in '/\\:*?"<>|' or not letter.isprintable()), None)
+            wrong = None
+            if odd is not None:
+                wrong = f"holds {odd!a}"
+            elif not self.name.strip() or self.name.strip() != self.name:
+                wrong = "is empty or has spaces around it"
+            elif self.name.startswith("."):
+                wrong = "starts with a dot"
+            elif len(self.name) > LONGEST_NAME:
+                wrong = f"has {len(self.name)} characters"
+            if wrong:
+                raise ValueError(
+                    f"`run.name` {wrong}: {self.name[:60]!r}. It is a name of at most {LONGEST_NAME} characters, not a "
+                    "path; to choose the folder set `run.folder`"
+                )
+        return self
 
 
 class General(Domain):
@@ -107,19 +137,14 @@ def _tasks(value: Any) -> Any:
     return [task_config(item, f"end_tasks.{number}") for number, item in enumerate(value)]
 
 
-def _methods(value: Any) -> list[Any]:
-    listed = value if isinstance(value, list | tuple) else [value]
-    return [{"name": item} if isinstance(item, str) else item for item in listed]
-
-
-class Recipe(Group):
+class Recipe(Options):
     """A whole run."""
 
     model: Model
     """The language model that is taught."""
     domains: tuple[Domain, ...] = Field(min_length=1)
     """The corpora, in the order in which they are learnt."""
-    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(_methods)] = ({"name": PLAIN},)
+    method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(named_methods)] = ({"name": PLAIN},)
     """A method's name, a mapping of `name` and options, or a list of those that work together."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
     """What is learnt from text; the one that belongs to the model when left out."""
@@ -143,13 +168,15 @@ class Recipe(Group):
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         if not value:
-            raise ValueError(f"a run needs one; for plain training write `{PLAIN}` (got [])")
+            raise ValueError(f"a run needs one; for plain training write `{PLAIN}`")
         methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
         return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 
     @field_validator("train")
     @classmethod
     def _our_defaults(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, given in value.items():
+            check_argument(name, given)  # raises RecipeError with its own sentence
         return DEFAULTS | value
 
     @model_validator(mode="after")
@@ -167,14 +194,27 @@ class Recipe(Group):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self) -> Recipe:
+    def _limits(self) -> Recipe:
+        limits = Limits(self.data.max_row_bytes, self.data.max_expansion)
+        for reader in (*self.domains, *([self.general] if self.general else []), *self.end_tasks):
+            reader.limited(limits)
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self, info: ValidationInfo) -> Recipe:
         names = [domain.name for domain in self.domains]
         general = [] if self.general is None else [self.general.name]
         for reserved in sorted({"base", "mean"} & {*names, *general, *(task.name for task in self.end_tasks)}):
             raise ValueError(f"the name '{reserved}' is taken by a row or column of every table; choose another")
+        new = not (info.context or {}).get("kept")
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.end_tasks])):
             if twice := sorted({name for name in listed if listed.count(name) > 1}):
                 raise ValueError(f"`{kind}` has the name '{twice[0]}' more than once; names must differ")
+            folded = [name.lower() for name in listed]
+            if new and (twice := [name for name in listed if folded.count(name.lower()) > 1]):
+                raise ValueError(
+                    f"`{kind}` has the names '{twice[0]}' and '{twice[1]}'; they must differ in more than case"
+                )
         if self.general is not None and self.general.name in names:
             raise ValueError(f"a domain cannot be called '{self.general.name}': the general text is (`general.name`)")
         for task in self.end_tasks:
@@ -207,108 +247,121 @@ class Recipe(Group):
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return written(self.model_dump(mode="json"))
 
 
-def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
+def load(path: Path | str, overrides: Iterable[str] = (), kept: bool = False) -> Recipe:
     """Read a recipe and apply ``key=value`` overrides.
 
     Args:
         path: the YAML file.
         overrides: dotted keys, YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
+        kept: it is that of a run which is there: names that an earlier version took are taken.
 
     Raises:
         RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
     """
-    path = Path(path)
+    path = home(path, "RECIPE")
     if path.is_dir() and (path / "recipe.yaml").is_file():
         path = path / "recipe.yaml"
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else ""
-        raise RecipeError(f"There is no recipe '{path}'.{near}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(raw, dict):
-        raise RecipeError(f"'{path}' must hold a mapping of keys such as `model` and `domains`.")
-    for override in overrides:
-        _override(raw, override)
-    return parse(raw)
+    raw = read_yaml(path)
+    texts = overridden(raw, overrides)
+    while True:
+        try:
+            return _recipe(raw, kept)
+        except ValidationError as error:
+            place = error.errors()[0]["loc"]
+            if error.errors()[0]["type"] != "string_type" or place not in texts:
+                raise RecipeError(_sentence(error)) from None
+            put_at(raw, place, texts.pop(place))
 
 
-def parse(raw: Mapping[str, Any]) -> Recipe:
-    """A recipe from plain data.
+def parse(raw: Mapping[str, Any], kept: bool = False) -> Recipe:
+    """A recipe from plain data; `kept` as in :func:`load`.
 
     Raises:
         RecipeError: with the first wrong key, its value and what is allowed.
     """
     try:
-        return Recipe.model_validate(_local(dict(raw)))
+        return _recipe(raw, kept)
     except ValidationError as error:
         raise RecipeError(_sentence(error)) from None
 
 
+def parse_domain(raw: Mapping[str, Any]) -> Domain:
+    """One domain from plain data, as :func:`parse` reads those of a recipe.
+
+    Raises:
+        RecipeError: with the first wrong key, its value and what is allowed.
+    """
+    try:
+        return Domain.model_validate(_numbers(dict(raw)))
+    except ValidationError as error:
+        raise RecipeError(_sentence(error, ("domains", str(raw.get("name", 0))))) from None
+
+
+def _recipe(raw: Mapping[str, Any], kept: bool) -> Recipe:
+    return Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+
+
 def save(recipe: Recipe, path: Path) -> None:
-    """Write a recipe atomically."""
-    files.write_text(path, recipe.to_yaml())
-
-
-def _override(raw: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", key):
-        raise RecipeError(f"'{text}' is no override: write key=value, for example train.max_steps=100.")
-    at: Any = raw
-    *parents, last = key.split(".")
-    for part in parents:
-        if isinstance(at, list):
-            at = at[_index(at, part, key)]
-        else:
-            if not isinstance(at.get(part), dict | list):
-                at[part] = {} if part != "method" or at.get(part) is None else _methods(at[part])[0]
-            at = at[part]
-    parsed = _number(yaml.safe_load(value)) if value else None
-    if isinstance(at, list):
-        at[_index(at, last, key)] = parsed
-    else:
-        at[last] = parsed
-
-
-def _index(items: list[Any], part: str, key: str) -> int:
-    if part.isdigit() and int(part) < len(items):
-        return int(part)
-    names = [item["name"] for item in items if isinstance(item, dict) and "name" in item]
-    if part in names:
-        return next(i for i, item in enumerate(items) if isinstance(item, dict) and item.get("name") == part)
-    raise RecipeError(f"Override '{key}': '{part}' is neither a position below {len(items)} nor a name in the list.")
+    """Write a recipe atomically, and list it in its folder's seal."""
+    files.write_text(path, recipe.to_yaml(), sealed=True)
 
 
 def _local(raw: dict[str, Any]) -> dict[str, Any]:
     """Local paths made absolute, so that a run can be resumed from anywhere; suite paths replaced by their files."""
+    _check_plain(raw)
     raw = _numbers(raw)
 
-    def place(item: Any, keys: tuple[str, ...]) -> Any:
+    def place(item: Any, keys: tuple[str, ...], at: str, make: Callable[[str, str], str] = _absolute) -> Any:
         if not isinstance(item, dict):
             return item
-        return {
-            key: _absolute(value) if key in keys and isinstance(value, str) else value for key, value in item.items()
+        if item.get("sources") and item.get("path") == "":  # as a saved recipe has it
+            item = {key: value for key, value in item.items() if key != "path"}
+        placed = {
+            key: make(value, f"{at}.{key}") if key in keys and isinstance(value, str) else value
+            for key, value in item.items()
         }
+        if isinstance(placed.get("sources"), list | tuple):
+            placed["sources"] = [place(each, keys, f"{at}.sources.{n}") for n, each in enumerate(placed["sources"])]
+        return placed
 
-    if isinstance(raw.get("model"), str):
-        raw["model"] = {"path": raw["model"]}
-    raw["model"] = place(raw.get("model"), ("path", "tokenizer"))
+    for group in ("model", "general"):
+        if isinstance(raw.get(group), str):
+            raw[group] = {"path": raw[group]}
+    for group, keys in (("model", ("path", "tokenizer")), ("general", ("path", "validation"))):
+        if group in raw:
+            raw[group] = place(raw[group], keys, group)
+    for group, key in (("run", "folder"), ("data", "cache")):
+        if group in raw:
+            raw[group] = place(raw[group], (key,), group, lambda path, where: str(home(path, where)))
     if isinstance(raw.get("domains"), list):
         raw["domains"] = [
-            place(_numbers(item) if isinstance(item, dict) else item, ("path", "validation")) for item in raw["domains"]
+            place(_numbers(item) if isinstance(item, dict) else item, ("path", "validation"), f"domains.{number}")
+            for number, item in enumerate(raw["domains"])
         ]
-    if "general" in raw:
-        if isinstance(raw["general"], str):
-            raw["general"] = {"path": raw["general"]}
-        raw["general"] = place(raw["general"], ("path", "validation"))
     if isinstance(raw.get("end_tasks"), list):
         files_ = tuple({key for config in CONFIGS.values() for key in config.paths})
-        raw["end_tasks"] = [place(item, files_) for item in raw["end_tasks"]]
+        raw["end_tasks"] = [place(item, files_, f"end_tasks.{n}") for n, item in enumerate(raw["end_tasks"])]
     return raw
+
+
+def _check_plain(value: Any, key: str = "") -> None:
+    """Refuse what no file name, page or terminal can hold, and numbers that are none; `train` is checked on its own."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            if name != "train":
+                _check_plain(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            _check_plain(item, f"{key}.{number}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RecipeError(f"`{key}` is {value}: numbers must be finite.")
+    elif isinstance(value, str) and (odd := _UNUSABLE.search(value)):
+        raise RecipeError(
+            f"`{key}` holds the character {odd[0]!a}, which cannot be printed: {value[:60]!a}. Remove it."
+        )
 
 
 def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
@@ -325,29 +378,29 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _absolute(text: str) -> str:
+def _absolute(text: str, key: str) -> str:
     if text.startswith("suite:"):
         from everlearn.suites import locate
 
         return str(locate(text.removeprefix("suite:")))
-    path = Path(text).expanduser()
-    return str(path.resolve()) if path.exists() else text
+    path = home(text, key)
+    return str(path.resolve()) if text and path.exists() else text
 
 
-def _sentence(error: ValidationError) -> str:
+def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
     first = error.errors()[0]
-    parts = [part for part in first["loc"] if isinstance(part, int) or not str(part).startswith("function-")]
+    parts: list[Any] = [*inside]
+    parts += [part for part in first["loc"] if isinstance(part, int) or not str(part).startswith("function-")]
     key = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
         fields = _fields_at(parts[:-1])
         return f"Unknown key `{key}`.{did_you_mean(str(parts[-1]), fields)}"
     if first["type"] == "missing":
         return f"The recipe needs `{key}`."
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[0].upper() + message[1:]
-    value = first.get("input")
-    shown = "" if isinstance(value, dict | list | BaseModel) else f" (got {value!r})"
-    return f"`{key}`: {message}{shown}." if key else f"{message}."
+    message = wrong_value(first)
+    whole = f"`{key}` {message}" if first["type"] in WORDS else f"`{key}`: {message}" if key else message
+    whole = f"{whole[0].upper()}{whole[1:]}"
+    return whole if whole.endswith("?") else f"{whole}."
 
 
 def _fields_at(parts: list[Any]) -> Iterable[str]:
@@ -360,4 +413,6 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "evaluation": Evaluation,
         "run": RunSettings,
     }
+    if "sources" in parts:
+        return Source.model_fields
     return groups[parts[0]].model_fields if parts and parts[0] in groups else Recipe.model_fields

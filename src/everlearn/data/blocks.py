@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,11 @@ class BlockSource(ABC, Iterator[Block]):
     block_tokens: int | None
     fingerprint: str
 
+    @property
+    def passes(self) -> float | None:
+        """How often the text has been gone through so far; None when that is not known (streaming)."""
+        return None
+
     def __iter__(self) -> Iterator[Block]:
         return self
 
@@ -99,6 +105,10 @@ class BlockSource(ABC, Iterator[Block]):
     def fresh(self, seed: int) -> BlockSource:
         """An independent source of the same blocks, from the start, in an order of its own."""
 
+    def once(self, seed: int) -> Iterator[Block]:
+        """The blocks that :meth:`fresh` gives, to the end of their first pass."""
+        return islice(self.fresh(seed), self.size)
+
 
 class DeferredBlocks(BlockSource):
     """A source that is opened when it is first asked for: a corpus that nobody needs any more may be gone by then."""
@@ -116,6 +126,11 @@ class DeferredBlocks(BlockSource):
     def size(self) -> int | None:  # type: ignore[override]
         """Of the source."""
         return self._source.size
+
+    @property
+    def passes(self) -> float | None:
+        """Of the source."""
+        return self._source.passes
 
     @property
     def block_tokens(self) -> int | None:  # type: ignore[override]
@@ -141,6 +156,10 @@ class DeferredBlocks(BlockSource):
     def fresh(self, seed: int) -> BlockSource:
         """An independent pass over the source."""
         return self._source.fresh(seed)
+
+    def once(self, seed: int) -> Iterator[Block]:
+        """One pass over the source."""
+        return self._source.once(seed)
 
 
 class PackedBlocks(BlockSource):
@@ -194,6 +213,11 @@ class PackedBlocks(BlockSource):
                     content.update(np.ascontiguousarray(part).data)
             self._fingerprint = content.hexdigest()
         return self._fingerprint
+
+    @property
+    def passes(self) -> float:
+        """Blocks given so far, in passes over all of them."""
+        return self._position / self.size
 
     def __len__(self) -> int:
         return self.size

@@ -7,12 +7,17 @@ import re
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from everlearn.data.readers import COMPRESSIONS, FORMATS
+from everlearn.data.opening import COMPRESSIONS, Limits
+from everlearn.data.readers import FORMATS
+from everlearn.options import Options, slug
 
-SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+HANDED_DOWN = ("text_column", "target_column", "documents", "streaming")
+"""Keys of a domain that its sources take over."""
 
 
 class Document(NamedTuple):
@@ -22,10 +27,23 @@ class Document(NamedTuple):
     target: str | None = None
 
 
-class Corpus(BaseModel):
-    """Text to learn from: local files, or a data set of the hub."""
+class Reads(Options):
+    """Base of what names files in a recipe, and reads them under the recipe's limits."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    _limits: Limits = PrivateAttr(default_factory=Limits)
+
+    @property
+    def limits(self) -> Limits:
+        """How long a row may be and how far a file may unpack (`data.max_row_bytes`, `data.max_expansion`)."""
+        return self._limits
+
+    def limited(self, limits: Limits) -> None:
+        """Set the limits under which the files are read."""
+        self._limits = limits
+
+
+class Corpus(Reads):
+    """Text to learn from: local files, or a data set of the hub."""
 
     path: str = Field(min_length=1)
     """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet;
@@ -63,26 +81,87 @@ class Corpus(BaseModel):
         return looks_so and not Path(self.path).exists()
 
 
+class Source(Corpus):
+    """One of several corpora that make up a domain."""
+
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Its part of the domain's tokens, against the weights of the other sources."""
+
+
 class Domain(Corpus):
     """A named corpus (or text-to-text task) that is learnt in one go."""
 
+    path: str = ""
+    """A file, a folder, a glob, or a hub id `owner/name`. Formats: txt, md, rst, jsonl, json, csv, tsv, parquet;
+    compressed with gz, bz2, xz or zst. Or leave it out and name `sources`."""
     name: str
     """Letters, digits, '.', '-' and '_'; becomes part of file names."""
+    sources: tuple[Source, ...] = ()
+    """Several corpora instead of one `path`, each with a `weight`: its part of the tokens, whatever its size. A source
+    has the keys of a corpus; columns, `documents` and `streaming` that it leaves out are those of the domain."""
     validation: str | float | None = 0.05
     """What to measure on: a share of the documents, held out by a hash of their text (the same documents in any
-    order), a file of its own, for a hub data set the name of another split, or null for nothing."""
+    order; of a corpus of one or few documents, its end), a file of its own, for a hub data set the name of another
+    split, or null for nothing. Of several sources, a share of each."""
 
-    train: dict[str, Any] = {}
+    train: dict[str, Any] = Field(default={})
     """Training arguments of this domain alone, over the recipe's `train`: `{learning_rate: 1.0e-5}`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _handed_down(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or not isinstance(raw.get("sources"), list | tuple):
+            return raw
+        own = {key: raw[key] for key in HANDED_DOWN if key in raw}
+        return raw | {"sources": [own | source if isinstance(source, dict) else source for source in raw["sources"]]}
+
+    @model_validator(mode="after")
+    def _path_or_sources(self) -> Domain:
+        if bool(self.path) == bool(self.sources):
+            both = "has both `path` and `sources`; keep one" if self.path else "needs a `path`, or `sources`"
+            raise ValueError(f"domain '{self.name}' {both}")
+        if self.sources:
+            fields = type(self).model_fields
+            for key in ("subset", "split", "revision", "max_documents", "shuffle_buffer"):
+                if getattr(self, key) != fields[key].default:
+                    raise ValueError(f"domain '{self.name}' has `sources`: `{key}` belongs to each of them")
+            if len({source.target_column is None for source in self.sources}) > 1:
+                raise ValueError(
+                    f"the sources of domain '{self.name}' must all have a `target_column`, or none of them"
+                )
+        return self
+
+    @property
+    def parts(self) -> tuple[Domain, ...]:
+        """Its sources, each as a domain `name.source` of its own; itself, where it has no sources.
+
+        A file of held-out text goes with the first of them.
+        """
+        if not self.sources:
+            return (self,)
+        made: list[Domain] = []
+        for source, name in zip(self.sources, self.source_names, strict=True):
+            held_out = self.validation if not made or not isinstance(self.validation, str) else None
+            options = source.model_dump(exclude={"weight"})
+            made.append(Domain(name=f"{self.name}.{name}", validation=held_out, **options))
+            made[-1].limited(self.limits)
+        return tuple(made)
+
+    @property
+    def source_names(self) -> list[str]:
+        """A short name for each source: its file's or data set's; numbered where they are the same."""
+        stems = [
+            re.sub(r"[^A-Za-z0-9_-]+", "-", Path(source.path).name.split(".")[0]).strip("-") for source in self.sources
+        ]
+        return [
+            f"{stem or 'source'}-{number}" if not stem or stems.count(stem) > 1 else stem
+            for number, stem in enumerate(stems, 1)
+        ]
 
     @field_validator("name")
     @classmethod
     def _slug(cls, value: str) -> str:
-        if not SLUG.fullmatch(value):
-            raise ValueError(
-                "a domain's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
-            )
-        return value
+        return slug(value, "a domain's name")
 
     @field_validator("validation")
     @classmethod
@@ -101,15 +180,19 @@ class Domain(Corpus):
         """The separate corpus to measure on, when one is named."""
         if not isinstance(self.validation, str):
             return None
-        shared = {name: getattr(self, name) for name in ("text_column", "target_column", "documents", "streaming")}
+        shared = {name: getattr(self, name) for name in HANDED_DOWN}
         if self.on_hub and not Path(self.validation).expanduser().exists():
-            return Corpus(path=self.path, subset=self.subset, split=self.validation, revision=self.revision, **shared)
-        return Corpus(path=self.validation, **shared)
+            shared |= {"path": self.path, "subset": self.subset, "split": self.validation, "revision": self.revision}
+        corpus = Corpus(**{"path": self.validation} | shared)
+        corpus.limited(self.limits)
+        return corpus
+
+
+def document_key(document: Document) -> int:
+    """A number in [0, 2**64) that documents of the same text share."""
+    return int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "big")
 
 
 def is_held_out(document: Document, share: float) -> bool:
     """Whether a document belongs to the held-out share: a function of its text alone."""
-    if share <= 0:
-        return False
-    value = int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "big")
-    return value < share * 2**64
+    return share > 0 and document_key(document) < share * 2**64

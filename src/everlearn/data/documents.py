@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import filecmp
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,34 @@ DIGEST_UP_TO = 64 * 2**20
 """Bytes up to which a file's content is part of a fingerprint; larger files count by size and time of change."""
 
 
+class Skipped:
+    """Counts the rows that hold no text: null, blank, or without the column.
+
+    Attributes:
+        rows: how many there were so far.
+        first: where the first one is.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.first = ""
+
+    def add(self, where: str) -> None:
+        """Count one."""
+        self.rows += 1
+        self.first = self.first or where
+
+    def __str__(self) -> str:
+        return "" if not self.rows else f"{self.rows:,} rows without text, the first at {self.first}"
+
+
 def _string(value: object, column: str, where: str) -> str:
+    if value is None:
+        return ""
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
-        raise DataError(f"{where}: column '{column}' must hold text; it holds {kind} ({str(value)[:40]}).")
+        raise DataError(
+            f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({str(value)[:40]})."
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -44,20 +69,24 @@ def _rows(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Mapping
         return
     files = local_files(corpus)
     first, row, offset = (int(position.get(key, 0)) for key in ("file", "row", "offset"))
+    whole = corpus.documents == "file"
     for index in range(first, len(files)):
-        for found in read_rows(files[index], corpus.columns, row, offset, whole=corpus.documents == "file"):
+        for found in read_rows(files[index], corpus.columns, row, offset, whole, limits=corpus.limits, gaps=True):
             behind = {"file": index, "row": found.next_row, "offset": found.next_offset}
             yield found.values, found.where, behind
         row = offset = 0
 
 
-def _documents(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Document, dict[str, Any]]]:
+def _documents(
+    corpus: Corpus, position: Mapping[str, Any], skipped: Skipped
+) -> Iterator[tuple[Document, dict[str, Any]]]:
     count, limit = int(position.get("documents", 0)), corpus.max_documents
     if limit is not None and count >= limit:
         return
     for values, where, behind in _rows(corpus, position):
         document = _document(values, corpus, where)
         if document is None:
+            skipped.add(where)
             continue
         count += 1
         yield document, {**behind, "documents": count}
@@ -66,7 +95,7 @@ def _documents(corpus: Corpus, position: Mapping[str, Any]) -> Iterator[tuple[Do
 
 
 def read_documents(
-    corpus: Corpus, *, position: Mapping[str, Any] | None = None
+    corpus: Corpus, *, position: Mapping[str, Any] | None = None, skipped: Skipped | None = None
 ) -> Iterator[tuple[Document, dict[str, Any]]]:
     """Every document that is not blank, in order, each with the position behind it.
 
@@ -74,17 +103,20 @@ def read_documents(
         corpus: what to read.
         position: JSON from an earlier call: reading goes on there. Local files: file number, row and byte offset;
             hub streams: the state of the ``datasets.IterableDataset``.
+        skipped: counts the rows that hold no text.
 
     Raises:
         DataError: the corpus is missing, empty, binary or damaged, or a column is missing or holds no text.
     """
     position = dict(position or {})
     found = int(position.get("documents", 0)) > 0
-    for item in _documents(corpus, position):
+    skipped = skipped or Skipped()
+    for item in _documents(corpus, position, skipped):
         found = True
         yield item
     if not found:
-        raise DataError(f"`path: {corpus.path}` is empty: it holds no document with text in it.")
+        rows = f": each of its {skipped.rows:,} rows is null or blank there" if skipped.rows else ""
+        raise DataError(f"`path: {corpus.path}` is empty: it holds no document with text in it{rows}.")
 
 
 def local_files(corpus: Corpus) -> list[Path]:
@@ -102,19 +134,62 @@ def check_corpus(corpus: Corpus) -> None:
     Raises:
         DataError: it cannot; the sentence says why.
     """
+    if isinstance(corpus, Domain) and corpus.sources:
+        for part in corpus.parts:
+            check_corpus(part)
+            if corpus.held_out_corpus is not None:
+                check_apart(part, corpus.held_out_corpus)
+        return
+    held_out = corpus.held_out_corpus if isinstance(corpus, Domain) else None
+    if held_out is not None:
+        check_apart(corpus, held_out)
     if corpus.on_hub:
         hub.check(corpus)
     else:
         # A folder of thousands of files is looked at in part: the rest is read, and checked, when it is tokenised.
         found = False
         for file in local_files(corpus)[:32]:
-            one = Corpus(**{**corpus.model_dump(include=set(Corpus.model_fields)), "path": str(file)})
-            found = next(_documents(one, {}), None) is not None or found
+            one = corpus.model_copy(update={"path": str(file)})
+            found = next(_documents(one, {}, Skipped()), None) is not None or found
         if not found:
             next(read_documents(corpus))
-    held_out = corpus.held_out_corpus if isinstance(corpus, Domain) else None
     if held_out is not None:
         check_corpus(held_out)
+
+
+def check_apart(corpus: Corpus, held_out: Corpus) -> None:
+    """Refuse held-out text that is the training text itself: the same file under any name, or the same content.
+
+    Raises:
+        DataError: it is; the sentence names both files.
+    """
+    if corpus.on_hub or held_out.on_hub:
+        if (corpus.path, corpus.subset, corpus.split) == (held_out.path, held_out.subset, held_out.split):
+            raise DataError(f"`validation: {held_out.split}` is the split that is trained on. Name another one.")
+        return
+    if same := same_file(local_files(corpus), local_files(held_out)):
+        one, other = same
+        how = f"{one}, which is" if one == other else f"{other}, which is the same file as {one},"
+        raise DataError(
+            f"`validation: {held_out.path}` holds {how} trained on: nothing would be held out. Name a file of its own, "
+            "or a share such as 0.05."
+        )
+
+
+def same_file(some: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path] | None:
+    """A file of each list that are one and the same: on the disk, or byte for byte; None if there are none."""
+    known = {(facts.st_dev, facts.st_ino): file for file in some for facts in [file.stat()]}
+    sizes: dict[int, list[Path]] = {}
+    for file in some:
+        sizes.setdefault(file.stat().st_size, []).append(file)
+    for file in others:
+        facts = file.stat()
+        if (twin := known.get((facts.st_dev, facts.st_ino))) is not None:
+            return twin, file
+        for twin in sizes.get(facts.st_size, []) if facts.st_size else ():
+            if filecmp.cmp(twin, file, shallow=False):
+                return twin, file
+    return None
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
@@ -122,6 +197,8 @@ def corpus_fingerprint(corpus: Corpus) -> str:
 
     Files up to 64 MB count by content, larger ones by size and time of change, hub data by id and commit.
     """
+    if isinstance(corpus, Domain) and corpus.sources:
+        return hash_of(*((source.weight, corpus_fingerprint(source)) for source in corpus.sources))
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
     if corpus.on_hub:
         return hash_of(settings, corpus.path, corpus.subset, corpus.split, corpus.revision, *hub.version(corpus))

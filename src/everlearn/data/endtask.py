@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from everlearn.data.corpus import SLUG
+from everlearn.data.corpus import Reads
+from everlearn.data.documents import same_file
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.errors import DataError
+from everlearn.options import slug
 from everlearn.seeding import seed_for
 
 
-class TaskConfig(BaseModel):
+class TaskConfig(Reads):
     """Base of the options of every kind of end task: what they share in a recipe."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: str
     """Letters, digits, '.', '-' and '_'."""
@@ -38,11 +41,7 @@ class TaskConfig(BaseModel):
     @field_validator("name")
     @classmethod
     def _slug(cls, value: str) -> str:
-        if not SLUG.fullmatch(value):
-            raise ValueError(
-                "an end task's name is made of letters, digits, '.', '-' and '_' and starts with a letter or digit"
-            )
-        return value
+        return slug(value, "an end task's name")
 
 
 class EndTask(TaskConfig):
@@ -108,17 +107,19 @@ class LabelledSet:
 
 
 Example = tuple[str, str | None, str]
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
     """Training and test part.
 
     Raises:
-        DataError: a part cannot be read or is empty, a column is missing, a label is no whole number or word, the
-            training part has fewer than two labels, or the test part has one that the training part lacks and
-            `unseen_labels` refuses it.
+        DataError: a part cannot be read or is empty, a column is missing, a label is no whole number or word, labels
+            are numbers with a fraction or one word in several spellings, the training part has fewer than two labels,
+            or the test part has one that the training part lacks and `unseen_labels` refuses it.
     """
     train, test = _read(task, "train"), _read(task, "test")
+    _check_labels(task.name, {label for _, _, label in (*train, *test)})
     names = _sorted({label for _, _, label in train})
     if len(names) < 2:
         raise DataError(f"End task '{task.name}': every training example has the label '{names[0]}'; two are needed.")
@@ -137,16 +138,76 @@ def check_end_task(task: EndTask) -> None:
     """Find out whether an end task can be used; end tasks are small, so this reads them.
 
     Raises:
-        DataError: it cannot; see :func:`read_end_task`.
+        DataError: it cannot, see :func:`read_end_task`; or it would be tested on what it learns from.
     """
+    check_test_apart(task)
     read_end_task(task)
+
+
+def check_test_apart(task: EndTask) -> None:
+    """Refuse a test part that is the training part: the same file under any name, or the same content.
+
+    Raises:
+        DataError: it is; the sentence names the file.
+    """
+    if same := same_file(resolve_files(task.train, "train"), resolve_files(task.test, "test")):
+        one, other = same
+        which = f"{one} is in both" if one == other else f"{other} is the same file as {one}"
+        raise DataError(
+            f"End task '{task.name}' would be tested on what it learns from: {which} (`train`, `test`). Keep some "
+            "examples in a file of their own."
+        )
+
+
+def notes_on(name: str, train: LabelledSet, test: LabelledSet) -> list[str]:
+    """What a reader of an end task's scores should know about its examples."""
+    notes = []
+    known = set(train.whole_texts())
+    if both := sum(text in known for text in test.whole_texts()):
+        share = both / len(test)
+        notes.append(
+            f"{both:,} of the {len(test):,} test examples of '{name}' have a text to learn from ({share:.0%})."
+        )
+    counts = Counter(train.labels.tolist())
+    lonely = sum(count == 1 for count in counts.values())
+    if lonely > len(counts) / 2 and len(counts) > 2:
+        notes.append(
+            f"{lonely:,} of the {len(counts):,} labels of '{name}' have one example to learn from: is it a class?"
+        )
+    return notes
+
+
+def _spelling(label: str) -> str:
+    """What labels that mean the same have in common."""
+    if re.fullmatch(r"[+-]?\d+(\.0*)?", label.strip()):
+        return str(int(label.strip().partition(".")[0]))
+    return " ".join(unicodedata.normalize("NFC", label).casefold().split())
+
+
+def _check_labels(name: str, labels: set[str]) -> None:
+    spellings: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        spellings.setdefault(_spelling(label), []).append(label)
+    for several in spellings.values():
+        if len(several) > 1:
+            listed = ", ".join(f"'{label}'" for label in several[:5])
+            raise DataError(
+                f"End task '{name}': the labels {listed} differ only in case, white space or the form of a number and "
+                f"would be {len(several)} classes. Write them alike."
+            )
+    fractions = [label for label in sorted(labels) if NUMBER.fullmatch(label.strip()) and not float(label).is_integer()]
+    if fractions and all(NUMBER.fullmatch(label.strip()) for label in labels):
+        raise DataError(
+            f"End task '{name}': labels such as '{fractions[0]}' are quantities, which a classifier does not predict: "
+            f"it would learn {len(labels)} classes. Round them, or write classes as words."
+        )
 
 
 def _read(task: EndTask, part: str) -> list[Example]:
     columns = [task.text_column, task.label_column, *([task.text_pair_column] if task.text_pair_column else [])]
     examples: list[Example] = []
     for file in resolve_files(getattr(task, part), part):
-        for row in read_rows(file, columns):
+        for row in read_rows(file, columns, limits=task.limits):
             texts = [_text(row.values[column], column, row.where) for column in columns if column != task.label_column]
             label = _label(row.values[task.label_column], task.label_column, row.where)
             examples.append((texts[0], texts[1] if task.text_pair_column else None, label))
@@ -165,7 +226,7 @@ def _drawn(examples: list[Example], most: int | None, seed: str) -> list[Example
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
-        raise DataError(f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({value!r}).")
+        raise DataError(f"{where}: column '{column}' must hold text; it holds {type(value).__name__} ({value!r:.60}).")
     return value
 
 
@@ -173,7 +234,7 @@ def _label(value: Any, column: str, where: str) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (str, int)) or value == "":
-        raise DataError(f"{where}: column '{column}' must hold a word or a whole number; it holds {value!r}.")
+        raise DataError(f"{where}: column '{column}' must hold a word or a whole number; it holds {value!r:.60}.")
     return str(value)
 
 

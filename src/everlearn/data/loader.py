@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -123,9 +124,8 @@ def sample_batches(
         seed: of the order.
         device: where the tensors go.
     """
-    pass_ = source.fresh(seed)
-    total = blocks if pass_.size is None else min(blocks, pass_.size)
-    for start in range(0, total, batch_size):
-        rows = list(range(start, min(start + batch_size, total)))
-        batch = objective.collate([next(pass_) for _ in rows], rows)
+    pass_, start = islice(source.once(seed), blocks), 0
+    while rows := list(islice(pass_, batch_size)):
+        batch = objective.collate(rows, list(range(start, start + len(rows))))
+        start += len(rows)
         yield {key: tensor.to(device) for key, tensor in batch.items()}

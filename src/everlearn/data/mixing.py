@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from everlearn.data.blocks import Block, BlockSource, hash_of, tokens_in
@@ -23,8 +24,15 @@ class Mixture(BlockSource):
         tokens: name to tokens given so far.
     """
 
-    def __init__(self, sources: Sequence[tuple[str, BlockSource, float]], name: str = "mixture") -> None:
-        """Take (name, source, share) triples; shares are normalised, the first source sets the length of a pass.
+    def __init__(
+        self, sources: Sequence[tuple[str, BlockSource, float]], name: str = "mixture", *, size: int | None = None
+    ) -> None:
+        """Take (name, source, share) triples; shares are normalised.
+
+        Args:
+            sources: a pass lasts as long as that of the first one, unless a `size` is given.
+            name: of the mixture.
+            size: blocks of a pass.
 
         Raises:
             DataError: there is no source, a name comes twice, or a share is not above 0.
@@ -42,7 +50,8 @@ class Mixture(BlockSource):
         self.tokens = dict.fromkeys(names, 0)
         self._blocks = dict.fromkeys(names, 0)
         first = sources[0][1].size
-        self.size = None if first is None else max(1, round(first / self.asked[names[0]]))
+        self._given = size
+        self.size = size or (None if first is None else max(1, round(first / self.asked[names[0]])))
         sizes = {source.block_tokens for _, source, _ in sources}
         self.block_tokens = sizes.pop() if len(sizes) == 1 else None
         self.fingerprint = hash_of(*((given, self.asked[given], source.fingerprint) for given, source, _ in sources))
@@ -52,6 +61,11 @@ class Mixture(BlockSource):
         """Name to share of the tokens given so far (0 for all before the first block)."""
         total = max(sum(self.tokens.values()), 1)
         return {name: tokens / total for name, tokens in self.tokens.items()}
+
+    @property
+    def passes(self) -> float | None:
+        """Of the first source, which sets the length of a pass."""
+        return next(iter(self.sources.values())).passes
 
     def _expected(self, name: str) -> float:
         """Tokens of the source's next block, as far as they can be known before it is read."""
@@ -74,10 +88,26 @@ class Mixture(BlockSource):
 
     def __next__(self) -> Block:
         name = self._choose()
-        block = next(self.sources[name])
+        return self._counted(name, next(self.sources[name]))
+
+    def _counted(self, name: str, block: Block) -> Block:
         self.tokens[name] += tokens_in(block)
         self._blocks[name] += 1
         return block
+
+    def once(self, seed: int) -> Iterator[Block]:
+        """As many blocks as a pass has; where that is not known, until the first of the streams ends."""
+        mixture = self.fresh(seed)
+        if self.size is not None:
+            yield from islice(mixture, self.size)
+            return
+        streams = {name: source.once(seed) for name, source in self.sources.items() if source.size is None}
+        while True:
+            name = mixture._choose()
+            block = next(streams.get(name, mixture.sources[name]), None)
+            if block is None:
+                return
+            yield mixture._counted(name, block)
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, and the state of each source."""
@@ -104,4 +134,4 @@ class Mixture(BlockSource):
     def fresh(self, seed: int) -> Mixture:
         """The same shares over independent sources."""
         parts = [(name, source.fresh(seed), self.asked[name]) for name, source in self.sources.items()]
-        return Mixture(parts, self.name)
+        return Mixture(parts, self.name, size=self._given)

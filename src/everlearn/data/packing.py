@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from everlearn.errors import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+T = TypeVar("T")
 CHUNK = 256
 """Documents tokenised at once: enough for the fast tokenizers to work in parallel."""
 IGNORED = -100
@@ -264,7 +265,7 @@ def make_packer(
     return (PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker)(encoder, block_size, target_size)
 
 
-def chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def chunks(documents: Iterable[T]) -> Iterator[list[T]]:
     """Documents in lots of :data:`CHUNK`."""
     iterator = iter(documents)
     while lot := list(islice(iterator, CHUNK)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
-from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
-from everlearn.data.documents import corpus_fingerprint, read_documents
+from everlearn.data.corpus import Corpus, Domain, document_key
+from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
+from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.mixing import Mixture
 from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, make_packer
 from everlearn.data.streaming import StreamedBlocks, too_small
 from everlearn.data.tokenize import Encoder, Kind
@@ -24,6 +27,9 @@ from everlearn.files import damage, new_folder, read_json, write_json
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+PARTS = ("train", "validation")
+KEYS = "keys-"
+"""Begins the names of the files with the documents' keys."""
 FORMAT = 1
 """Part of every cache key: raise it when blocks are made differently."""
 STREAM_HELD_OUT = 2000
@@ -45,6 +51,10 @@ class Prepared:
             (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
         truncated: examples that were longer than a block.
         fingerprint: of text, tokenizer and settings.
+        skipped: rows that hold no text; of a stream, as far as it was read.
+        cut: whether the end of the corpus is held out, because it has too few documents to hold out some of them.
+        keys: what tells documents apart by their text, uint64, sorted: of those to learn from, and of those held out.
+            Of a stream none.
     """
 
     train: BlockSource
@@ -55,6 +65,9 @@ class Prepared:
     bytes_per_token: float
     truncated: int
     fingerprint: str
+    skipped: int = 0
+    cut: bool = False
+    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class _Columns:
@@ -99,6 +112,11 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "data"
 
 
+def cache_folder(given: str | Path | None) -> Path:
+    """What `data.cache` says, or the user's."""
+    return default_cache() if given is None else Path(given).expanduser()
+
+
 def _load(folder: Path, part: str) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for path in sorted(folder.glob(f"{part}.*.npy")):
@@ -136,14 +154,16 @@ class _Work:
 
     def build(self, folder: Path) -> None:
         """Write both parts and what is known about them into a new folder."""
+        skipped, own = Skipped(), OwnHeldOut(self.corpus, self.share)
+        keys = {part: array("Q") for part in PARTS}
         with ExitStack() as stack:
-            parts = ("train", "validation")
-            packers = {part: self._packer(part) for part in parts}
+            packers = {part: self._packer(part) for part in PARTS}
             ragged = isinstance(packers["train"], PairPacker)
-            columns = {part: _Columns(folder, part, ragged, stack) for part in parts}
-            for lot in chunks(document for document, _ in self._documents()):
-                held = [document for document in lot if is_held_out(document, self.share)]
-                kept = [document for document in lot if not is_held_out(document, self.share)]
+            columns = {part: _Columns(folder, part, ragged, stack) for part in PARTS}
+            documents = (document for document, _ in read_documents(self.corpus, skipped=skipped))
+            for lot in chunks(own.parted(documents)):
+                held = [document for document, is_held in lot if is_held]
+                kept = [document for document, is_held in lot if not is_held]
                 if self.corpus.streaming:
                     held = held[: STREAM_HELD_OUT - packers["validation"].count.documents]
                     if not self.share and packers["train"].count.documents < CHUNK:
@@ -151,27 +171,31 @@ class _Work:
                         packers["train"].feed(kept)
                 else:
                     columns["train"].add(packers["train"].feed(kept))
+                    keys["train"].extend(map(document_key, kept))
                 columns["validation"].add(packers["validation"].feed(held))
+                keys["validation"].extend(map(document_key, held))
                 if self.corpus.streaming and packers["validation"].count.documents >= self._enough:
                     break
             if self.held_out is not None:
-                documents = (document for document, _ in read_documents(self.held_out))
-                for lot in chunks(islice(documents, STREAM_HELD_OUT if self.corpus.streaming else None)):
-                    columns["validation"].add(packers["validation"].feed(lot))
-            for part in parts:
+                others = (document for document, _ in read_documents(self.held_out))
+                for more in chunks(islice(others, STREAM_HELD_OUT if self.corpus.streaming else None)):
+                    columns["validation"].add(packers["validation"].feed(more))
+                    keys["validation"].extend(map(document_key, more))
+            for part in PARTS:
                 if part == "validation" or not self.corpus.streaming:
                     columns[part].add(packers[part].finish())
-            blocks = {part: columns[part].close() for part in parts}
-        counts = {part: packers[part].count for part in parts}
+            blocks = {part: columns[part].close() for part in PARTS}
+        counts = {part: packers[part].count for part in PARTS}
         self._check(blocks, counts)
-        write_json(folder / "facts.json", {part: {**asdict(counts[part]), "blocks": blocks[part]} for part in parts})
+        for part in PARTS:
+            np.save(folder / f"{KEYS}{part}.npy", np.sort(np.frombuffer(keys[part], np.uint64)))
+        facts: dict[str, Any] = {part: {**asdict(counts[part]), "blocks": blocks[part]} for part in PARTS}
+        facts["rows"] = {"skipped": skipped.rows, "first": skipped.first, "cut": own.kept_characters is not None}
+        write_json(folder / "facts.json", facts)
 
     @property
     def _enough(self) -> int:
         return STREAM_HELD_OUT if self.share else 0
-
-    def _documents(self) -> Iterable[tuple[Document, dict[str, Any]]]:
-        return read_documents(self.corpus)
 
     def _packer(self, part: str) -> Any:
         where = f"'{self.name}'" if part == "train" else f"The held-out text of '{self.name}'"
@@ -187,6 +211,11 @@ class _Work:
                 f"The held-out text of '{self.name}' (`validation: {asked}`) has {count.tokens} tokens in "
                 f"{count.documents} documents, fewer than one block (`block_size: {self.block_size}`). Hold out a "
                 "larger share, name a file of held-out text, or set `validation: null`."
+                + (
+                    " A stream's documents are held out whole; `streaming: false` can hold out the end of one."
+                    if self.corpus.streaming and self.share
+                    else ""
+                )
             )
 
     def _width(self, count: Count) -> float:
@@ -195,11 +224,8 @@ class _Work:
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:
         """The blocks in a folder that :meth:`build` wrote."""
-        facts = {
-            part: Count(**{key: value for key, value in fact.items() if key != "blocks"})
-            for part, fact in read_json(folder / "facts.json").items()
-        }
-        train, held = facts["train"], facts["validation"]
+        facts = read_json(folder / "facts.json")
+        train, held = (Count(**{key: value for key, value in facts[part].items() if key != "blocks"}) for part in PARTS)
         columns = _load(folder, "validation")
         validation = None
         if columns:
@@ -228,6 +254,9 @@ class _Work:
             bytes_per_token=self._width(held if validation else train),
             truncated=train.truncated + held.truncated,
             fingerprint=fingerprint,
+            skipped=facts["rows"]["skipped"],
+            cut=facts["rows"]["cut"],
+            keys={part: np.load(folder / f"{KEYS}{part}.npy", mmap_mode="r") for part in PARTS},
         )
 
 
@@ -260,10 +289,63 @@ def prepare(
         ModelError: the tokenizer has no end token.
     """
     name = name or (corpus.name if isinstance(corpus, Domain) else "corpus")
+    if isinstance(corpus, Domain) and corpus.sources:
+        prepared = [
+            prepare(part, tokenizer, kind, block_size, seed=seed, cache=cache, target_size=target_size)
+            for part in corpus.parts
+        ]
+        weights = [source.weight for source in corpus.sources]
+        return together(name, dict(zip(corpus.source_names, prepared, strict=True)), weights, seed)
     work = _Work(corpus, name, Encoder(tokenizer, kind), block_size, target_size)
+    if work.held_out is not None:
+        check_apart(corpus, work.held_out)
     fingerprint = work.fingerprint()
-    folder = (default_cache() if cache is None else Path(cache).expanduser()) / f"{name}-{fingerprint}"
-    if damage(folder) is not None:
+    folder = cache_folder(cache) / f"{name}-{fingerprint}"
+    # Folders of version 0.1.0 lack the documents' keys.
+    if damage(folder) is not None or not (folder / f"{KEYS}train.npy").is_file():
         with new_folder(folder) as made:
             work.build(made)
     return work.open(folder, fingerprint, seed)
+
+
+def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float], seed: int) -> Prepared:
+    """Several sources as one domain: each has its share of the tokens to learn from, and of the held-out rows."""
+    train = Mixture(
+        [(source, part.train, weight) for (source, part), weight in zip(parts.items(), weights, strict=True)],
+        name,
+        size=_sum(part.train.size for part in parts.values()),
+    )
+    held = [
+        (part.validation, weight, part.bytes_per_token)
+        for part, weight in zip(parts.values(), weights, strict=True)
+        if part.validation is not None
+    ]
+    validation, width = None, 0.0
+    if held:
+        # As many rows as there are, in the proportions that are asked for.
+        most = min(len(blocks) / weight for blocks, weight, _ in held)
+        counts = [max(1, int(most * weight)) for _, weight, _ in held]
+        chosen = [blocks.take(blocks.order(0)[:count]) for (blocks, _, _), count in zip(held, counts, strict=True)]
+        validation = PackedBlocks.from_blocks((block for part in chosen for block in part), seed, f"{name}/validation")
+        width = sum(count * each for count, (_, _, each) in zip(counts, held, strict=True)) / sum(counts)
+    else:
+        width = sum(w * part.bytes_per_token for w, part in zip(weights, parts.values(), strict=True)) / sum(weights)
+    return Prepared(
+        train=train,
+        validation=validation,
+        documents=_sum(part.documents for part in parts.values()),
+        tokens=_sum(part.tokens for part in parts.values()),
+        bytes=_sum(part.bytes for part in parts.values()),
+        bytes_per_token=width,
+        truncated=sum(part.truncated for part in parts.values()),
+        fingerprint=hash_of(name, *weights, *(part.fingerprint for part in parts.values())),
+        skipped=sum(part.skipped for part in parts.values()),
+        cut=any(part.cut for part in parts.values()),
+        keys={key: np.sort(np.concatenate([part.keys[key] for part in parts.values()])) for key in PARTS},
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Of all; None where one is not known."""
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)

@@ -191,7 +191,7 @@ def label_of(answer: str, labels: tuple[str, ...]) -> int:
 def _rows(task: Asked, columns: list[str]) -> Iterator[Row]:
     wanted = [*columns_of(task.prompt), *columns]
     for file in resolve_files(task.test, "test"):
-        yield from read_rows(file, wanted)
+        yield from read_rows(file, wanted, limits=task.limits)
 
 
 def _drawn(task: Asked, questions: list[Question]) -> list[Question]:

@@ -6,146 +6,54 @@ files are decompressed up to it.
 
 from __future__ import annotations
 
-import bz2
-import contextlib
 import csv
 import glob
-import gzip
-import io
-import json
-import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any
 
+from everlearn.data.json_rows import read_json, read_jsonl
+from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
+from everlearn.data.rows import Reader, Row
 from everlearn.errors import DataError, EverlearnError, did_you_mean
 
-
-class Row(NamedTuple):
-    """One row of a file: its values, where it is (for errors), and where the next one starts."""
-
-    values: Mapping[str, Any]
-    where: str
-    next_row: int
-    next_offset: int
+PARQUET_ROWS = 256
+"""Rows of a Parquet file that are in memory at once."""
+GIVE_UP = 1000
+"""Rows after which a column that none of them has is taken to be missing."""
 
 
-Reader = Callable[[Path, Sequence[str], int, int], Iterator[Row]]
-"""(path, wanted columns, row to start at, its byte offset) → rows. Columns may be more than the wanted ones."""
+def read_txt(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
+    """Each line is a row with the one column ``text``; empty lines are skipped."""
+    for text, number, behind in lines(path, row, offset, limits):
+        if text.strip():
+            yield Row({"text": text.rstrip("\r\n")}, f"{path}, line {number}", number, behind)
 
 
-def _open_zstd(path: Path) -> BinaryIO:
-    import pyarrow
-
-    return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(path, compression="zstd")))
-
-
-COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
-    ".gz": lambda path: cast(BinaryIO, gzip.GzipFile(path, "rb")),
-    ".bz2": lambda path: cast(BinaryIO, bz2.BZ2File(path, "rb")),
-    ".xz": lambda path: cast(BinaryIO, lzma.LZMAFile(path, "rb")),  # noqa: SIM115 - closed by the `with` of _opened
-    ".zst": _open_zstd,
-}
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading bytes, decompressed; what cannot be read becomes a sentence."""
-    compression = path.suffix.lower()
-    try:
-        with COMPRESSIONS.get(compression, lambda p: p.open("rb"))(path) as file:
-            yield file
-    except EverlearnError:
-        raise
-    # Each decompressor raises its own types for a damaged file, down to EOFError and ValueError.
-    except Exception as error:
-        if isinstance(error, (FileNotFoundError, PermissionError)) or compression not in COMPRESSIONS:
-            raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
-        raise DataError(f"{path} cannot be decompressed: it is damaged, cut short or no {compression} file.") from error
-
-
-def _skip(file: BinaryIO, count: int) -> None:
-    """Read over `count` bytes; not every decompressor can seek."""
-    while count > 0 and (passed := len(file.read(min(count, 2**20)))):
-        count -= passed
-
-
-def _lines(path: Path, row: int, offset: int) -> Iterator[tuple[str, int, int]]:
-    """Text of each line, its number (from 1), and the byte offset behind it."""
-    with _opened(path) as file:
-        if file.seekable() and path.suffix.lower() not in COMPRESSIONS:
-            file.seek(offset)
-        else:
-            _skip(file, offset)
-        for number, raw in enumerate(file, row + 1):
-            offset += len(raw)
-            if b"\0" in raw:
-                raise DataError(f"{path} is a binary file, not text: line {number} holds NUL bytes.")
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path} is not UTF-8 text: line {number}, byte {error.start} ({error.reason})."
-                ) from None
-            yield text, number, offset
-
-
-def read_txt(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
-    """Each line is a row with the one column ``text``."""
-    for text, number, behind in _lines(path, row, offset):
-        yield Row({"text": text.rstrip("\r\n")}, f"{path}, line {number}", number, behind)
-
-
-def read_whole(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
+def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """The whole file is one row with the one column ``text``."""
     if row == 0:
-        yield Row({"text": "".join(text for text, _, _ in _lines(path, 0, 0))}, str(path), 1, 0)
+        parts = []
+        for text, _, behind in lines(path, 0, 0, limits):
+            if behind > limits.row_bytes:
+                raise too_long(f"{path}, which is one document (`documents: file`),", limits)
+            parts.append(text)
+        yield Row({"text": "".join(parts)}, str(path), 1, 0)
 
 
-def _parse(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, " if "\n" in text.strip() else ""
-        raise DataError(f"{where} is not valid JSON: {error.msg} ({place}column {error.colno}).") from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{where} is not JSON that can be read: {error}.") from None
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise DataError(f"{where} is not a JSON object with named columns but {type(value).__name__}.")
-    return value
-
-
-def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
-    """Each line is a JSON object; empty lines are skipped."""
-    for text, number, behind in _lines(path, row, offset):
-        if text.strip():
-            where = f"{path}, line {number}"
-            yield Row(_object(_parse(text, where), where), where, number, behind)
-
-
-def read_json(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
-    """A JSON array of objects; a file that starts otherwise is read as JSON lines."""
-    first = next((text.lstrip() for text, _, _ in _lines(path, 0, 0) if text.strip()), "")
-    if not first.startswith("["):
-        yield from read_jsonl(path, columns, row, offset)
-        return
-    values = _parse("".join(text for text, _, _ in _lines(path, 0, 0)), str(path))
-    for number, value in enumerate(values[row:], row + 1):
-        where = f"{path}, item {number}"
-        yield Row(_object(value, where), where, number, 0)
-
-
-def _read_separated(path: Path, row: int, offset: int, delimiter: str) -> Iterator[Row]:
-    behind, line = 0, 0
+def _read_separated(
+    path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits, delimiter: str
+) -> Iterator[Row]:
+    behind, line, began = 0, 0, 0
 
     def texts(start_row: int, start: int) -> Iterator[str]:
         # csv.reader asks for lines one record at a time, so `behind` is the record's end when it comes out.
-        nonlocal behind, line
-        for text, number, after in _lines(path, start_row, start):
+        nonlocal behind, line, began
+        began = start
+        for text, number, after in lines(path, start_row, start, limits):
             behind, line = after, number
+            if behind - began > limits.row_bytes:
+                raise too_long(f"{path}: the record that ends in line {line}", limits, "; a quote may be left open")
             yield text
 
     # Python's default limit of 128 KB per cell is shorter than many documents.
@@ -154,9 +62,14 @@ def _read_separated(path: Path, row: int, offset: int, delimiter: str) -> Iterat
         names = next(csv.reader(texts(0, 0), delimiter=delimiter), None)
         if names is None:
             return
+        _each_once(path, names, columns)
+        if any(column not in names for column in columns):
+            yield Row(dict.fromkeys(names), f"{path}, line {line}", line, behind)
+            return
         if offset == 0:
             row, offset = line, behind
         for cells in csv.reader(texts(row, offset), delimiter=delimiter):
+            began = behind
             if not cells:
                 continue
             where = f"{path}, line {line}"
@@ -167,39 +80,61 @@ def _read_separated(path: Path, row: int, offset: int, delimiter: str) -> Iterat
         raise DataError(f"{path}, line {line + 1} cannot be read as a table: {error}.") from None
 
 
-def read_csv(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
+def read_csv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Comma-separated with a header line; quoted cells may hold line ends."""
-    yield from _read_separated(path, row, offset, ",")
+    yield from _read_separated(path, columns, row, offset, limits, ",")
 
 
-def read_tsv(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
+def read_tsv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Tab-separated with a header line."""
-    yield from _read_separated(path, row, offset, "\t")
+    yield from _read_separated(path, columns, row, offset, limits, "\t")
 
 
-def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int) -> Iterator[Row]:
+def _each_once(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    for column in columns:
+        if (count := list(names).count(column)) > 1:
+            raise DataError(f"{path} has the column '{column}' {count} times; rename or remove all but one.")
+
+
+def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Parquet, only the columns that are wanted; row groups before `row` are not read."""
-    import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
+            _each_once(path, names, columns)
             wanted = [name for name in names if name in columns]
             if len(wanted) < len(set(columns)):
-                # The caller words the error; it needs to see which columns there are.
                 yield Row(dict.fromkeys(names), str(path), 1, 0)
                 return
             start = 0
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if start + rows > row:
-                    values = file.read_row_group(group, columns=wanted).to_pylist()
-                    for number in range(max(row, start), start + rows):
-                        yield Row(values[number - start], f"{path}, row {number + 1}", number + 1, 0)
+                    number = start
+                    for batch in file.iter_batches(PARQUET_ROWS, row_groups=[group], columns=wanted):
+                        if number + len(batch) > row:
+                            yield from _rows_of(path, batch, number, row)
+                        number += len(batch)
                 start += rows
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
+    except EverlearnError:
+        raise
+    # Arrow raises its own errors, and Python's, for whatever is damaged.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(f"{path} cannot be read as Parquet: {reason}.") from error
+
+
+def _rows_of(path: Path, batch: Any, start: int, first: int) -> Iterator[Row]:
+    """Rows of a batch that begins with row `start`, from row `first` on."""
+    try:
+        values = batch.to_pylist()
+    except UnicodeDecodeError as error:
+        between = f"rows {start + 1} to {start + len(batch)}"
+        raise DataError(f"{path} holds text that is not UTF-8, in one of the {between} ({error.reason}).") from None
+    for number in range(max(first, start), start + len(batch)):
+        yield Row(values[number - start], f"{path}, row {number + 1}", number + 1, 0)
 
 
 FORMATS: dict[str, Reader] = {
@@ -221,6 +156,11 @@ def format_of(path: Path) -> str | None:
     name = Path(path.stem) if path.suffix.lower() in COMPRESSIONS else path
     suffix = name.suffix.lower()
     return suffix if suffix in FORMATS else None
+
+
+def is_plain_text(path: Path) -> bool:
+    """Whether a line of the file is a document."""
+    return FORMATS.get(format_of(path) or "") is read_txt
 
 
 def resolve_files(path: str, key: str = "path") -> list[Path]:
@@ -263,8 +203,17 @@ def files_beside(path: Path) -> str:
     return hint if len(names) <= 12 or "Did you mean" in hint else ""
 
 
-def read_rows(path: Path, columns: Sequence[str], row: int = 0, offset: int = 0, whole: bool = False) -> Iterator[Row]:
-    """Rows of one file from a position on, each checked to have the wanted columns.
+def read_rows(
+    path: Path,
+    columns: Sequence[str],
+    row: int = 0,
+    offset: int = 0,
+    whole: bool = False,
+    *,
+    limits: Limits | None = None,
+    gaps: bool = False,
+) -> Iterator[Row]:
+    """Rows of one file from a position on, each with the wanted columns.
 
     Args:
         path: of a known format (:func:`resolve_files`).
@@ -272,17 +221,33 @@ def read_rows(path: Path, columns: Sequence[str], row: int = 0, offset: int = 0,
         row: to start at (0 is the first), as a :class:`Row` before it said in ``next_row``.
         offset: its byte offset, as ``next_offset`` said.
         whole: a text file is one row, not one a line.
+        limits: of a row and of what a compressed file unpacks to.
+        gaps: a row may lack a column, which is None there; a file may not.
 
     Raises:
         DataError: the file cannot be read, or a column is missing; the sentence lists those there are.
     """
     suffix = format_of(path) or ""
     reader = read_whole if whole and FORMATS[suffix] is read_txt else FORMATS[suffix]
-    for found in reader(path, columns, row, offset):
-        for column in columns:
-            if column not in found.values:
-                there = ", ".join(f"'{name}'" for name in found.values) or "none"
-                hint = did_you_mean(column, found.values) if len(found.values) > 1 else ""
-                nearest = hint if "Did you mean" in hint else ""
-                raise DataError(f"{found.where} has no column '{column}'; its columns are {there}.{nearest}")
-        yield found
+    unseen = set(columns) if row == 0 else set()
+    first = None
+    for count, found in enumerate(reader(path, columns, row, offset, limits or Limits()), 1):
+        missing = [column for column in columns if column not in found.values]
+        if missing and (not gaps or FORMATS[suffix] not in (read_jsonl, read_json)):
+            raise _no_column(found, missing[0])
+        if unseen:
+            first = first or found
+            unseen.difference_update(found.values)
+            if unseen and count >= GIVE_UP:
+                break
+        yield found._replace(values={**found.values, **dict.fromkeys(missing)}) if missing else found
+    if unseen and first is not None:
+        raise _no_column(first, next(column for column in columns if column in unseen))
+
+
+def _no_column(row: Row, column: str) -> DataError:
+    names = [name if len(name) <= 40 else f"{name[:40]}…" for name in row.values]  # without a header, a row of text
+    there = ", ".join(f"'{name}'" for name in names[:20]) + (" …" if len(names) > 20 else "") or "none"
+    hint = did_you_mean(column, row.values) if len(row.values) > 1 else ""
+    nearest = hint if "Did you mean" in hint else ""
+    return DataError(f"{row.where} has no column '{column}'; its columns are {there}.{nearest}")

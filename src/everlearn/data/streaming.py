@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+class _CorpusEnds(Exception):
+    """A stream that is read once has come to its end."""
+
+
 class StreamedBlocks(BlockSource):
     """Reads, tokenises and packs on the fly, from the start again when the corpus ends.
 
@@ -61,6 +65,7 @@ class StreamedBlocks(BlockSource):
         self.encoder = Encoder(tokenizer, kind)
         self.size = None
         self.block_tokens = None if kind == "encoder-decoder" else block_size
+        self._once = False
         self._pass = 0
         self._given = 0
         self._buffer: list[Block] = []
@@ -113,6 +118,8 @@ class StreamedBlocks(BlockSource):
         if not self._lot:
             if not self._in_pass:
                 raise too_small(self.name, self._packer.count.tokens, self.block_size)
+            if self._once:
+                raise _CorpusEnds
             self._pass += 1
             self._start()
         else:
@@ -130,11 +137,27 @@ class StreamedBlocks(BlockSource):
             while len(self._buffer) < self.corpus.shuffle_buffer:
                 self._buffer.append(block)
                 block = self._in_order()
-            # A draw that depends on the count alone: no generator whose state would have to be saved.
-            drawn = seed_for(self.seed, self.name, self._given) % len(self._buffer)
+            drawn = self._draw()
             self._buffer[drawn], block = block, self._buffer[drawn]
         self._given += 1
         return {key: row.copy() for key, row in block.items()}
+
+    def _draw(self) -> int:
+        # A draw that depends on the count alone: no generator whose state would have to be saved.
+        return seed_for(self.seed, self.name, self._given) % len(self._buffer)
+
+    def once(self, seed: int) -> Iterator[Block]:
+        """The blocks of :meth:`fresh` until the corpus ends, then those that its shuffle buffer still holds."""
+        stream = self.fresh(seed)
+        stream._once = True
+        try:
+            while True:
+                yield next(stream)
+        except _CorpusEnds:
+            while stream._buffer:
+                drawn = stream._draw()
+                stream._given += 1
+                yield stream._buffer.pop(drawn)
 
     def state_dict(self) -> dict[str, Any]:
         """The lot's start, the blocks taken from it, and the shuffle buffer's blocks."""

@@ -22,6 +22,7 @@ from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, summarise
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
+from everlearn.evaluation.samples import Samples, samples_path
 from everlearn.evaluation.statistics import paired_bootstrap, permutation_test
 from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, Work, make_task, register_kind
 
@@ -49,6 +50,7 @@ __all__ = [
     "Quantity",
     "Results",
     "RunFacts",
+    "Samples",
     "ScoreTable",
     "Share",
     "Spent",
@@ -70,6 +72,7 @@ __all__ = [
     "register_mean",
     "register_metric",
     "resample",
+    "samples_path",
     "set_path",
     "steps_of",
     "summarise",

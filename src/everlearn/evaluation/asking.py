@@ -11,9 +11,8 @@ from torch import Tensor
 
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import ModelError
-from everlearn.evaluation.predictor import Predictor, models_of
+from everlearn.evaluation.predictor import Predictor, at_rest, models_of
 from everlearn.model.anatomy import Kind, kind_of
-from everlearn.model.modes import evaluating
 
 if TYPE_CHECKING:
     from everlearn.data.prompts import Asked
@@ -62,13 +61,7 @@ class Asking:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Inside, every model is in evaluation mode and nothing is kept for a backward pass."""
-        device = torch.device(self.conditions.device)
-        with contextlib.ExitStack() as stack:
-            for model in self.models:
-                stack.enter_context(evaluating(model))
-            # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=self.conditions.bf16))
+        with at_rest(self.models, self.conditions.device, self.conditions.bf16):
             yield
 
     def room(self, behind: int, advice: str) -> int:

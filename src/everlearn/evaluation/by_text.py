@@ -41,6 +41,13 @@ class ByText(Predictor):
             found[rows] = member.label_losses({name: value[rows] for name, value in batch.items()}).to(found.dtype)
         return found
 
+    def likely(self, batch: Batch) -> Tensor:
+        parts = [(rows, member.likely(_take(batch, rows))) for member, rows in self._parts(self.chosen(batch))]
+        found = parts[0][1].new_empty(len(batch["labels"]), *parts[0][1].shape[1:])
+        for rows, likely in parts:
+            found[rows] = likely
+        return found
+
     def fine_tuned(self, tune: Tune) -> Predictor:
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
 

@@ -90,7 +90,7 @@ class Cell:
         header = {
             name: getattr(self, name) for name in ("kind", "task", "row", "facts", "seeds", "texts", "fingerprint")
         }
-        files.save_tensors(path, tensors, {_HEADER: json.dumps(header)})
+        files.save_tensors(path, tensors, {_HEADER: json.dumps(header)}, sealed=True)
 
     @classmethod
     def load(cls, path: Path, row: str = "") -> Cell:
@@ -105,6 +105,7 @@ class Cell:
         """
         if path.suffix == ".json":
             return _old_predictions(path, row)
+        files.check(path)
         try:
             with safe_open(path, "numpy") as file:
                 header = (file.metadata() or {}).get(_HEADER)
@@ -120,7 +121,7 @@ class Cell:
             return cls(**facts, **parts, seeds=seeds, texts=texts)
         except FileNotFoundError:
             raise RunError(f"{path} is missing.") from None
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        except (OSError, SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
             raise RunError(f"{path} is damaged: {error}.") from error
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from everlearn.data.blocks import hash_of
-from everlearn.data.endtask import EndTask, LabelledSet, read_end_task
+from everlearn.data.endtask import EndTask, LabelledSet, check_test_apart, notes_on, read_end_task
 from everlearn.evaluation.cell import CLASSIFICATION, Cell
 from everlearn.evaluation.endtasks import evaluate_task, steps_of
 from everlearn.evaluation.predictor import Predictor
@@ -30,8 +30,12 @@ class Classification(Task):
         return read_end_task(self.config)
 
     def check(self) -> str:
+        check_test_apart(self.config)
         train, test = self.sets
         return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
+
+    def notes(self) -> list[str]:
+        return notes_on(self.name, *self.sets)
 
     def fingerprint(self) -> str:
         options = self.config.model_dump_json(exclude={"name", "domain", "train", "test"})
@@ -40,6 +44,9 @@ class Classification(Task):
 
     def texts(self) -> Sequence[str]:
         return self.sets[0].whole_texts()
+
+    def examples(self) -> Sequence[str]:
+        return self.sets[1].whole_texts()
 
     def work(self, seeds: int) -> Work:
         train, test = self.sets

@@ -53,6 +53,10 @@ class Ensemble(Predictor):
         losses = torch.stack([member.label_losses(batch) for member in self.members])
         return -mean(-losses)  # where there is no label every loss is 0, and so is this
 
+    def likely(self, batch: Batch) -> Tensor:
+        likely = torch.stack([member.likely(batch) for member in self.members])
+        return MIXES[self.mix](likely.flatten(1, 2)).view(likely.shape[1:])
+
     def fine_tuned(self, tune: Tune) -> Predictor:
         return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members))
 

@@ -10,9 +10,13 @@ from typing import Any
 
 def number(value: Any) -> float | None:
     """A finite number, or None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:  # JSON knows whole numbers of any length
+        return None
+    return found if math.isfinite(found) else None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 
 from everlearn import files
 from everlearn.data.blocks import Column, PackedBlocks, Ragged
+from everlearn.errors import DataError, RunError
 from everlearn.evaluation.cell import TEXT, Cell, text_cell
 from everlearn.evaluation.perplexity import losses_of
 from everlearn.evaluation.predictor import Predictor
@@ -32,21 +33,28 @@ class HeldOut:
                 tensors[f"{key}.offsets"] = torch.from_numpy(column.offsets.copy())
             else:
                 tensors[key] = torch.from_numpy(column.copy())
-        files.save_tensors(path, tensors)
+        files.save_tensors(path, tensors, sealed=True)
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
-        """Read what :meth:`save` wrote."""
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            RunError: the file is missing or damaged; the sentence names it.
+        """
         tensors = files.load_tensors(path)
-        width = float(tensors.pop("bytes_per_token"))
-        columns: dict[str, Column] = {}
-        for key in tensors:
-            name, _, part = key.partition(".")
-            if part == "values":
-                columns[name] = Ragged(tensors[key].numpy(), tensors[f"{name}.offsets"].numpy())
-            elif not part:
-                columns[name] = tensors[key].numpy()
-        return cls(PackedBlocks(columns, seed=0, name=path.stem), width)
+        try:
+            width = float(tensors.pop("bytes_per_token"))
+            columns: dict[str, Column] = {}
+            for key in tensors:
+                name, _, part = key.partition(".")
+                if part == "values":
+                    columns[name] = Ragged(tensors[key].numpy(), tensors[f"{name}.offsets"].numpy())
+                elif not part:
+                    columns[name] = tensors[key].numpy()
+            return cls(PackedBlocks(columns, seed=0, name=path.stem), width)
+        except (KeyError, ValueError, TypeError, RuntimeError, DataError) as error:
+            raise RunError(f"{path} is damaged: it holds no blocks ({error}).") from error
 
 
 @register_kind()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation.predictor import Checkpoint, Predictor, models_of
-from everlearn.model.modes import evaluating
+from everlearn.evaluation.predictor import Checkpoint, Predictor, at_rest, models_of
 from everlearn.model.objectives import Objective
 
 Advance = Callable[[int], None]
@@ -98,12 +96,7 @@ def losses_of(
     device = torch.device(device)
     total = len(blocks) if max_blocks is None else min(max_blocks, len(blocks))
     nats, items = np.zeros(total), np.zeros(total, np.int64)
-    with contextlib.ExitStack() as stack:
-        for model in models_of(predictor):
-            stack.enter_context(evaluating(model))
-        # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=bf16))
+    with at_rest(models_of(predictor), device, bf16):
         for start in range(0, total, batch_size):
             rows = range(start, min(start + batch_size, total))
             batch = {key: value.to(device) for key, value in objective.collate(blocks.take(rows), rows).items()}

@@ -7,7 +7,8 @@ test_predictor`). Whoever writes one overrides :meth:`Predictor.label_losses`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.evaluation.decoding import Continuation, continuation, greedy
+from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Objective
 
 Batch = Mapping[str, Tensor]
@@ -39,6 +41,10 @@ class Predictor:
         """Mean nats per label of each row, [B]."""
         losses = self.label_losses(batch)
         return losses.sum(1) / (batch["labels"] != -100).sum(1).clamp(min=1)
+
+    def likely(self, batch: Batch) -> Tensor:
+        """Log-probabilities of the whole vocabulary where each label is predicted, [B, K, V] float64; of few labels."""
+        raise self._cannot("does not fill blanks")
 
     def fine_tuned(self, tune: Tune) -> Predictor:
         """A predictor with :meth:`class_probabilities`: every model inside it is fine-tuned by `tune`."""
@@ -88,6 +94,9 @@ class Checkpoint(Predictor):
     def row_losses(self, batch: Batch) -> Tensor:
         return self._objective().per_sample_loss(self.model, batch)
 
+    def likely(self, batch: Batch) -> Tensor:
+        return self._objective().log_probabilities(self.model, batch)
+
     def continuation(self, inputs: Batch) -> Continuation:
         return continuation(self.model, inputs)
 
@@ -102,6 +111,18 @@ class Checkpoint(Predictor):
         if self.objective is None:
             raise self._cannot("has no objective")
         return self.objective
+
+
+@contextlib.contextmanager
+def at_rest(models: Iterable[nn.Module], device: torch.device | str, bf16: bool) -> Iterator[None]:
+    """Inside, every model is in evaluation mode and nothing is kept for a backward pass."""
+    with contextlib.ExitStack() as stack:
+        for model in models:
+            stack.enter_context(evaluating(model))
+        # Not inference_mode: what a model caches inside it (rotary tables) could never be trained with again.
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16))
+        yield
 
 
 def models_of(predictor: Predictor) -> list[nn.Module]:

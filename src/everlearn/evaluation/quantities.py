@@ -235,6 +235,7 @@ QUANTITIES: dict[str, Quantity] = {
         ),
     )
 }
+"""Everything that follows from scores, by name: the only place where it is written down."""
 
 
 @dataclass(frozen=True, eq=False)

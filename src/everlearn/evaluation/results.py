@@ -7,10 +7,11 @@ One sign for every metric: forgetting ≥ 0 is bad, learnt and transfer ≥ 0 ar
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from everlearn import files
 from everlearn.errors import RunError
@@ -46,7 +47,10 @@ class MethodUsed(Part):
     """Whether whoever loads a stage's folder has the model that was scored, without adapters, gates or prompts."""
 
 
-Score = tuple[str, str, Number, Number | None, Number | None]
+Score = Annotated[
+    tuple[str, str, Number, Number | None, Number | None],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
 """A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null: not known)."""
 
 
@@ -118,9 +122,12 @@ def sparse(raw: dict[str, Any]) -> dict[str, Any]:
     """
     rest = {key: value for key, value in raw.items() if key not in ("values", "low", "high")}
     rows, columns, values = raw.get("rows") or [], raw.get("columns") or [], raw.get("values") or []
+    if not isinstance(rows, list) or not isinstance(columns, list):
+        raise ValueError("`rows` and `columns` must be lists")
     grids = [values, *(raw.get(end) or [[None] * len(columns)] * len(rows) for end in ("low", "high"))]
     for name, grid in zip(("values", "low", "high"), grids, strict=True):
-        if len(grid) != len(rows) or any(len(row) != len(columns) for row in grid):
+        lists = isinstance(grid, list) and all(isinstance(row, list) for row in grid)
+        if not lists or len(grid) != len(rows) or any(len(row) != len(columns) for row in grid):
             raise ValueError(f"`{name}` must be {len(rows)} rows of {len(columns)} columns")
     cells = [
         (row, column, *(grid[i][j] for grid in grids))
@@ -171,6 +178,51 @@ class Study(Part):
     """FG, max form: log LC − the lowest log-perplexity since the domain was learnt."""
     median: dict[str, Number | None] = {}
     """Of each of the above over its domains: raw means of perplexities are ruled by odd domains."""
+
+
+class Took(Part):
+    """``_time.json`` beside the cells of a row."""
+
+    seconds: Number
+    """That measuring them took."""
+
+
+class SourceShare(Part):
+    """A source's share of a stage's tokens, as the stage keeps it."""
+
+    source: str
+    """What was mixed in."""
+    asked: Number
+    """Share asked for."""
+    realised: Number
+    """Share of the tokens that were trained on."""
+
+
+class StageFacts(Part):
+    """``stage.json`` in a stage's folder."""
+
+    domain: str
+    """Its name."""
+    index: int
+    """1 for the first domain."""
+    steps: int
+    """Optimizer steps."""
+    seconds: Number
+    """Wall time of everything."""
+    training_seconds: Number
+    """Of that, training."""
+    peak_memory_bytes: int
+    """On the accelerator, or of the process where there is none."""
+    tokens: int
+    """Trained on."""
+    final_loss: Number | None = None
+    """Last logged training loss."""
+    mixture: list[SourceShare] = []
+    """What was mixed in."""
+    fingerprint: str = ""
+    """Of the text."""
+    notes: list[str] = []
+    """What was found about its data, a sentence each."""
 
 
 class StageCost(Part):
@@ -275,7 +327,7 @@ class Results(RunFacts):
         for name, cells in scores.items():
             lines = ",\n    ".join(json.dumps(cell, ensure_ascii=False, allow_nan=False) for cell in cells)
             text = text.replace(f'"cells": {json.dumps(name)}', f'"cells": [\n    {lines}]' if cells else '"cells": []')
-        files.write_text(path, text + "\n")
+        files.write_text(path, text + "\n", sealed=True)
 
     @classmethod
     def load(cls, path: Path) -> Results:
@@ -284,13 +336,53 @@ class Results(RunFacts):
         Raises:
             RunError: the file is missing, damaged or of another version.
         """
-        path = path / FILE if path.is_dir() else path
-        raw = files.read_json(path)
-        try:
-            return cls.model_validate(raw)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            version = raw.get("everlearn") if isinstance(raw, dict) else None
-            other = f" It was written by everlearn {version}, this is {__version__}." if version != __version__ else ""
-            raise RunError(f"{path} cannot be used: `{key}`: {first['msg']}.{other}") from None
+        return read(cls, path / FILE if path.is_dir() else path)
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def read(kind: type[Kind], path: Path) -> Kind:
+    """A JSON file of a run, typed.
+
+    Raises:
+        RunError: the file is missing, damaged or of another version; the sentence names file, key and value.
+    """
+    raw = files.read_json(path)
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        raise RunError(_sentence(path, raw, error.errors())) from None
+
+
+def check_types(raw: Any, path: Path) -> None:
+    """Refuse results whose values are not what they must be. What is missing, or more than is known, may be: a run of
+    another version, or one under way, is shown as far as it goes.
+
+    Args:
+        raw: the content of a ``results.json``.
+        path: where it was read, for the sentence.
+
+    Raises:
+        RunError: a value is of a wrong type; the sentence names file, key and value.
+    """
+    try:
+        Results.model_validate_json(json.dumps(raw), strict=True)
+    except ValidationError as error:
+        if wrong := [each for each in error.errors() if each["type"] not in ("missing", "extra_forbidden")]:
+            raise RunError(_sentence(path, raw, wrong)) from None
+    if "matrices" not in raw:
+        raise RunError(f"{path} is damaged: it has no `matrices`, the tables of scores.")
+
+
+def _sentence(path: Path, raw: Any, errors: Sequence[Any]) -> str:
+    first = errors[0]
+    key = ".".join(str(part) for part in first["loc"])
+    where = f"`{key}`: " if key else ""
+    message = first["msg"].removeprefix("Value error, ")
+    shown = repr(first.get("input"))
+    got = f" (got {shown if len(shown) < 60 else shown[:60] + '…'})" if first["type"] != "missing" else ""
+    version = raw.get("everlearn") if isinstance(raw, dict) else __version__
+    same = version in (None, __version__)
+    other = "" if same else f" It was written by everlearn {version}, this is {__version__}."
+    return f"{path} cannot be used: {where}{message[:1].lower()}{message[1:]}{got}.{other}"

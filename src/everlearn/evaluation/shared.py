@@ -1,7 +1,7 @@
 """Cells that runs share: what starts from the same model and is measured on the same text scores the same.
 
-A folder of cells named by what they depend on: the model's weights and configuration, the task with its examples, and
-how it is measured. Two processes may write the same cell at once: each writes a file of its own and moves it there.
+A sealed folder for each cell, named by what it depends on: the model's weights and configuration, the task with its
+examples, and how it is measured. Two processes may write the same cell at once: each makes a folder and moves it there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from everlearn import files
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import Cell
@@ -23,6 +24,7 @@ from everlearn.evaluation.task import Conditions, Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+CELL = "cell.safetensors"
 FORMAT = 2
 """Part of every name: raise it when something is measured differently."""
 
@@ -40,7 +42,7 @@ class SharedCells:
         self._tokenizers: dict[PreTrainedTokenizerBase, str] = {}  # some hold a quarter of a million words
 
     def path(self, task: Task, how: Conditions) -> Path:
-        """Where the cell is, or would be."""
+        """The folder in which the cell is, or would be."""
         objective = {name: value for name, value in vars(how.objective).items() if name != "tokenizer"}
         if how.tokenizer not in self._tokenizers:
             self._tokenizers[how.tokenizer] = _of_tokenizer(how.tokenizer)
@@ -49,21 +51,22 @@ class SharedCells:
         place = torch.device(how.device).type
         parts = [task.kind, task.fingerprint(), how.objective.name, sorted(objective.items()), tokenizer]
         name = hash_of(FORMAT, torch.__version__, self.model, *parts, how.batch_size, seeds, place, how.bf16)
-        return self.folder / f"{name}.safetensors"
+        return self.folder / name
 
     def find(self, task: Task, how: Conditions) -> Cell | None:
         """The cell under this task's and row's names, if some run has left it; a damaged one is measured again."""
-        path = self.path(task, how)
-        if not path.is_file():
+        folder = self.path(task, how)
+        if files.damage(folder) is not None:
             return None
         try:
-            return replace(Cell.load(path), task=task.name, row=how.row)
+            return replace(Cell.load(folder / CELL), task=task.name, row=how.row)
         except RunError:
             return None
 
     def keep(self, task: Task, how: Conditions, cell: Cell) -> None:
         """Leave a cell for other runs."""
-        cell.save(self.path(task, how))
+        with files.new_folder(self.path(task, how)) as folder:
+            cell.save(folder / CELL)
 
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.predictor import Predictor
+from everlearn.options import wrong_value
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -92,6 +93,10 @@ class Task:
         """What there is, in words; raises ``DataError`` for examples that cannot be read or used."""
         raise NotImplementedError
 
+    def notes(self) -> list[str]:
+        """Sentences about its examples that a reader of its scores should know."""
+        return []
+
     def check_model(self, kind: Kind) -> None:
         """Raise ``ModelError`` where a model of this kind (encoder, decoder, encoder-decoder) cannot be asked."""
 
@@ -102,6 +107,10 @@ class Task:
     def texts(self) -> Sequence[str]:
         """Unlabelled text of the task, from which a method may recognise a domain."""
         raise NotImplementedError
+
+    def examples(self) -> Sequence[str]:
+        """The text of each example that it is measured on."""
+        return self.texts()
 
     def work(self, seeds: int) -> Work:
         """What measuring one checkpoint takes."""
@@ -147,7 +156,7 @@ def task_config(raw: Any, key: str) -> TaskConfig:
     if not isinstance(raw, dict):
         return raw if raw.__class__ in CONFIGS.values() else _refused(f"`{key}` must be a mapping (got {raw!r}).")
     kind = raw.get("kind", "classification")
-    if kind not in CONFIGS:
+    if not isinstance(kind, str) or kind not in CONFIGS:
         _refused(f"`{key}.kind`: there is no kind of end task '{kind}'.{did_you_mean(str(kind), CONFIGS)}")
     try:
         return CONFIGS[kind].model_validate(raw)
@@ -159,9 +168,8 @@ def task_config(raw: Any, key: str) -> TaskConfig:
             raise RecipeError(f"Unknown key `{at}` (an end task of kind {kind}).{near}") from None
         if first["type"] == "missing":
             raise RecipeError(f"The recipe needs `{at}`.") from None
-        message = first["msg"].removeprefix("Value error, ")
-        shown = "" if isinstance(first.get("input"), dict | list) else f" (got {first.get('input')!r})"
-        raise RecipeError(f"`{at}`: {message[0].upper()}{message[1:]}{shown}.") from None
+        message = wrong_value(first)
+        raise RecipeError(f"`{at}`: {message[0].upper()}{message[1:]}.") from None
 
 
 def make_task(config: TaskConfig) -> Task:

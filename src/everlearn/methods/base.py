@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -26,16 +26,25 @@ from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
 from everlearn.model.objectives import Objective, Outputs, View
+from everlearn.model.peft_adapter import PeftAdapter
+from everlearn.options import Options, wrong_value
 
 ApplyTo = Literal["update", "gradient"]
 FORWARD = 1 / 3
 """A forward pass alone, about, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
 
 
-class MethodConfig(BaseModel):
-    """Base of every method's options: unknown keys are refused, values are checked, nothing changes afterwards."""
+REVEALS = {
+    "nothing": "Its memory holds nothing of the text.",
+    "statistics": "Its memory holds numbers about units or weights, from which no text can be read.",
+    "parameters": "Its memory holds parameters trained on each domain, which know of its text what a model knows.",
+    "text": "Its memory holds training text of earlier domains as tokens: whoever has it can read them.",
+}
+"""What a memory reveals, by what it keeps (:attr:`Needs.keeps`)."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+class MethodConfig(Options):
+    """Base of every method's options: unknown keys are refused, values are checked, nothing changes afterwards."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,13 @@ class Needs:
     """Must know where the heads and neurons are, so works on registered architectures only."""
     earlier_models: bool = False
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
+    memory: Literal["nothing", "statistics", "parameters"] = "nothing"
+    """What its memory holds beside old text: numbers about units or weights, or trained parameters of each domain."""
+
+    @property
+    def keeps(self) -> str:
+        """What whoever has the memory has: a key of :data:`REVEALS`."""
+        return "text" if self.old_data else self.memory
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,8 @@ class Cost:
     """Memory saved with each stage, however many domains were learnt."""
     disk_bytes_per_domain: int = 0
     """Memory saved with each stage for every domain learnt so far."""
+    adapter_bytes_per_domain: int = 0
+    """Of the PEFT adapter kept with each stage (:meth:`Method.peft_adapter`), for every domain learnt so far."""
     parameters: int = 0
     """Trainable parameters added."""
     passes_per_step: float = 0.0
@@ -180,6 +198,8 @@ class Method:
         grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
             decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained.
+        merges: whether a stage keeps its whole model; without, its :meth:`peft_adapter` alone. Where options decide
+            that, ``__init__`` sets it.
         in_das_paper: what the DAS paper calls it, where that is no spelling of its name; without spaces and hyphens.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title and paper, and the name as its ``label``.
@@ -194,6 +214,7 @@ class Method:
     adds_peft: ClassVar[bool] = False
     grows: int = 0
     freezes: ClassVar[bool] = False
+    merges: bool = True
     in_das_paper: ClassVar[tuple[str, ...]] = ()
 
     class Config(MethodConfig):
@@ -341,6 +362,15 @@ class Method:
         Must not change `model`."""
         return model
 
+    def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
+        """After each stage: all that the stream has changed in the base model as one adapter; None where that is none.
+
+        Args:
+            model: as the stage leaves it, a plain one.
+            base: reads the base model, for a method that needs its weights.
+        """
+        return None
+
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """At test: put back into the plain checkpoint what this method reads a text with (adapters, gates, prompts).
 
@@ -404,7 +434,7 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
     if not key:  # a rule about several options
         return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
-    return f"Method '{name}', option '{key}': {first['msg']} (got {first.get('input')!r})."
+    return f"Method '{name}', option '{key}': {wrong_value(first)}."
 
 
 M = TypeVar("M", bound=Method)

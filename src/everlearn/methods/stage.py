@@ -95,6 +95,7 @@ class Stage:
         row: number of the first row of the present micro-batch in the stage's global order, over all processes.
         checkpoints: the models before this stage; ``checkpoints[-1]`` is the one that it starts from.
         optimizer: of the stage, once there is one.
+        notes: sentences for the log and the results, such as that a pass had fewer blocks than were asked for.
     """
 
     index: int
@@ -113,6 +114,7 @@ class Stage:
     row: int = 0
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     optimizer: Optimizer | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def anatomy(self) -> Anatomy:
@@ -139,13 +141,20 @@ class Stage:
         """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
 
         The pass is separate from training: it neither moves the training data forward nor depends on where it is.
-        The last batch may be smaller. Tensors are on the model's device.
+        The last batch may be smaller. Tensors are on the model's device. A pass that has fewer blocks than were asked
+        for is read once, which :attr:`notes` then says.
         """
-        return sample_batches(
-            source or self.source,
+        read, source = 0, source or self.source
+        for batch in sample_batches(
+            source,
             self.objective,
             blocks=blocks,
             batch_size=self.batch_size,
             seed=self.seed,
             device=next(self.model.parameters()).device,
-        )
+        ):
+            read += len(next(iter(batch.values())))
+            yield batch
+        note = f"'{source.name}' has {read:,} rows, which is what methods read of it where they ask for {blocks:,}."
+        if read < blocks and note not in self.notes:
+            self.notes.append(note)

@@ -31,6 +31,7 @@ from everlearn.model.architectures import (
     FeedForward,
     Kind,
     Stack,
+    Tokens,
     architecture_of,
     register_architecture,
 )
@@ -39,8 +40,10 @@ __all__ = [
     "Anatomy",
     "Architecture",
     "Attention",
+    "Component",
     "FeedForward",
     "Owned",
+    "Projection",
     "Site",
     "Stack",
     "anatomy",
@@ -104,6 +107,25 @@ class Site:
     owned: tuple[Owned, ...]
 
 
+Component = Literal[
+    "query", "key", "value", "query_key_value", "attention_output", "feed_forward_in", "feed_forward_out"
+]
+"""What a projection is for; an architecture that fuses query, key and value has one projection for the three."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear layer of an attention or a feed-forward block.
+
+    Attributes:
+        component: what it is for.
+        tokens: what its positions are: the model's input, or the answer that a decoder beside an encoder writes.
+    """
+
+    component: Component
+    tokens: Tokens
+
+
 @dataclass(frozen=True)
 class Anatomy:
     """What is where in a model.
@@ -112,14 +134,14 @@ class Anatomy:
         kind: which part of a transformer it has.
         sites: the gated units, from the first layer to the last.
         head: path of the module that takes the last hidden state and begins the vocabulary head; "" if there is none.
-        linears: paths of the projections of all attentions and feed-forwards (`nn.Linear`, `Conv1D` or a PEFT layer
-            around one).
+        linears: the projections of all attentions and feed-forwards by path (`nn.Linear`, `Conv1D` or a PEFT layer
+            around one), from the first layer to the last.
     """
 
     kind: Kind
     sites: tuple[Site, ...]
     head: str
-    linears: tuple[str, ...]
+    linears: Mapping[str, Projection]
 
     def parameter_factors(self, unit_factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Factors per unit to factors per parameter.
@@ -175,21 +197,31 @@ def anatomy(model: nn.Module) -> Anatomy:
     prefix = inner.base_model_prefix
     base = _join(path, prefix) if prefix and hasattr(inner, prefix) else path
     sites: list[Site] = []
-    linears: list[str] = []
+    linears: dict[str, Projection] = {}
     for stack in architecture.stacks:
         layers = _find(model, _join(base, stack.layers))
         for index, _ in enumerate(layers.children() if layers is not None else ()):
             layer = _Layer(model, _join(base, f"{stack.layers}.{index}"), f"{stack.name}.{index}")
             for attention in stack.attentions:
                 sites.append(layer.heads(attention, inner.config.num_attention_heads))
-                linears += [layer.at(projection) for projection in (*attention.inputs, attention.output)]
+                linears |= {layer.at(path): each for path, each in _projections(attention, stack.tokens)}
             sites += layer.neurons_and_outputs(stack.feed_forward)
-            linears += [layer.at(projection) for projection in layer.widening(stack.feed_forward)]
-            linears.append(layer.at(stack.feed_forward.output))
+            widening = Projection("feed_forward_in", stack.tokens)
+            linears |= {layer.at(projection): widening for projection in layer.widening(stack.feed_forward)}
+            linears[layer.at(stack.feed_forward.output)] = Projection("feed_forward_out", stack.tokens)
     if not sites:
         raise ModelError(f"'{type(inner).__name__}' has none of the layers of a '{inner.config.model_type}' model.")
     head = _join(path, architecture.head)
-    return Anatomy(architecture.kind, tuple(sites), head if _find(model, head) is not None else "", tuple(linears))
+    return Anatomy(architecture.kind, tuple(sites), head if _find(model, head) is not None else "", linears)
+
+
+def _projections(attention: Attention, tokens: Tokens) -> Iterator[tuple[str, Projection]]:
+    fused = len(attention.inputs) == 1
+    components: tuple[Component, ...] = ("query_key_value",) if fused else ("query", "key", "value")
+    for path, component in zip(attention.inputs, components, strict=True):
+        read: Tokens = "input" if attention.crosses and component in ("key", "value") else tokens
+        yield path, Projection(component, read)
+    yield attention.output, Projection("attention_output", tokens)
 
 
 def head_path(model: nn.Module) -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 from everlearn.errors import ModelError, did_you_mean
 
 Kind = Literal["encoder", "decoder", "encoder-decoder"]
+Tokens = Literal["input", "answer"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Attention:
         name: distinguishes the blocks of a layer in the names of sites.
         interleaved: in a fused projection, the outputs are ordered head by head (query, key, value of the first
             head, then of the second …) instead of all queries, all keys, all values.
+        crosses: keys and values are made of what another stack read, not of this one's tokens.
     """
 
     inputs: tuple[str, ...]
     output: str
     name: str = "attention"
     interleaved: bool = False
+    crosses: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,14 @@ class Stack:
         attentions: the attention blocks of one layer.
         feed_forward: the feed-forward block of one layer.
         name: prefix of the names of sites.
+        tokens: what its positions are: the model's input, or (a decoder beside an encoder) the answer.
     """
 
     layers: str
     attentions: tuple[Attention, ...]
     feed_forward: FeedForward
     name: str = "layers"
+    tokens: Tokens = "input"
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def _llama() -> Architecture:
 def _t5() -> Architecture:
     def attention(index: int, module: str, name: str) -> Attention:
         at = f"layer.{index}.{module}"
-        return Attention((f"{at}.q", f"{at}.k", f"{at}.v"), f"{at}.o", name)
+        return Attention((f"{at}.q", f"{at}.k", f"{at}.v"), f"{at}.o", name, crosses=module == "EncDecAttention")
 
     def feed_forward(index: int) -> FeedForward:
         at = f"layer.{index}.DenseReluDense"
@@ -137,7 +142,7 @@ def _t5() -> Architecture:
     own = attention(0, "SelfAttention", "self_attention")
     cross = attention(1, "EncDecAttention", "cross_attention")
     encoder = Stack("encoder.block", (own,), feed_forward(1), "encoder")
-    decoder = Stack("decoder.block", (own, cross), feed_forward(2), "decoder")
+    decoder = Stack("decoder.block", (own, cross), feed_forward(2), "decoder", "answer")
     return Architecture("encoder-decoder", "lm_head", (encoder, decoder))
 
 

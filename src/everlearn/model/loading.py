@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,6 +22,7 @@ from transformers import (
 
 from everlearn.errors import ModelError, did_you_mean
 from everlearn.model.architectures import architecture_of
+from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
 from everlearn.seeding import seeded
 
@@ -38,7 +38,7 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
     """Turn what transformers and the hub raise into a sentence."""
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # tokenizers raise nothing more special, and a damaged file may lead to anything
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
@@ -49,6 +49,18 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def _attending(kernel: str) -> Iterator[None]:
+    """Say which key to change where an attention kernel is not installed, or not made for the model."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        if "attention" not in str(error).lower():
+            raise
+        first = str(error).strip().splitlines()[0].rstrip(".")
+        raise ModelError(f"`model.attn_implementation: {kernel}` cannot be used here: {first}.") from error
+
+
 def load_config(recipe: Model) -> Any:
     """The model's configuration, with what the recipe changes in it; nothing else is read."""
     if recipe.path is None:
@@ -57,8 +69,11 @@ def load_config(recipe: Model) -> Any:
         with _explained("configuration", model_type, "model.config.model_type"):
             return AutoConfig.for_model(model_type, **options)
     with _explained("model", str(recipe.path), "model.path"):
+        base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of what it is added to
         config = AutoConfig.from_pretrained(
-            recipe.path, revision=recipe.revision, trust_remote_code=recipe.trust_remote_code
+            base[0] if base else recipe.path,
+            revision=base[1] if base else recipe.revision,
+            trust_remote_code=recipe.trust_remote_code,
         )
     for name, value in (recipe.config or {}).items():
         if not hasattr(config, name):
@@ -90,7 +105,7 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     config = load_config(recipe)
     kind = architecture_of(config.model_type).kind
     if recipe.path is None:
-        with seeded(seed, "weights"):
+        with seeded(seed, "weights"), _attending(recipe.attn_implementation):
             return CLASSES[kind].from_config(
                 config, dtype=torch.float32, attn_implementation=recipe.attn_implementation
             )
@@ -110,10 +125,17 @@ def load_weights(
 ) -> PreTrainedModel:
     """A checkpoint with a language-model head in float32, whatever it was saved in; its own configuration unless given.
 
+    An adapter is added to the model that it names.
+
     Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
     to the computation (`train.bf16`), not to the master weights.
     """
-    with _explained("model", path, "model.path"):
+    with _explained("model", path, "model.path"), _attending(attention):
+        base = base_of(path, revision)
+        if base is not None:
+            return with_adapter(
+                lambda: load_weights(base[0], kind, attention, base[1], trust_remote_code, config), path, revision
+            )
         model, info = CLASSES[kind].from_pretrained(
             path,
             config=config,

@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from everlearn.data.blocks import Block
 
 Batch = dict[str, Tensor]
+LogitObserver = Callable[[Tensor, Tensor], None]
 IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
+_OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionary()
 _NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids"})
 
 
@@ -161,6 +165,14 @@ class Objective:
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean nats per label of each row, [B]."""
         return self.forward(model, batch).losses.sum(1) / self.items(batch).clamp(min=1)
+
+    def log_probabilities(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Log-probabilities of the whole vocabulary at each label, [B, K, V] float64; for a few labels."""
+        core, labels = unwrap(model), batch["labels"]
+        labelled = [Labelled(labels, batch.get("positions"))]
+        with _loss_at_head(core, labelled, [len(labels)], _log_probabilities):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.view(*labels.shape, -1)
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
@@ -356,6 +368,10 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+_AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Tensor]
+"""From the projection, the features that enter it [N, H], their labels [N] and the cap of logits to what comes out."""
+
+
 class Labelled(NamedTuple):
     """Labels of some neighbouring rows, [b, K] (None: the rows have none), and where each is predicted, [b, K]."""
 
@@ -364,8 +380,12 @@ class Labelled(NamedTuple):
 
 
 @contextlib.contextmanager
-def _loss_at_head(model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int]) -> Iterator[list[Tensor]]:
-    """Inside, the model's "logits" are nats per label of all labelled parts; yields a list for the hidden state."""
+def _loss_at_head(
+    model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int], of: _AtHead | None = None
+) -> Iterator[list[Tensor]]:
+    """Inside, the model's "logits" are nats per label of all labelled parts, or what `of` makes of them; yields a list
+    for the hidden state."""
+    made = of or partial(_chunked_loss, own=0 if parts[0].labels is None else parts[0].labels.numel())
     caught: list[Tensor] = []
     first, last = model.get_submodule(head_path(model)), output_head(model)
     if last is None:
@@ -386,7 +406,7 @@ def _loss_at_head(model: nn.Module, parts: Sequence[Labelled], rows: Sequence[in
 
     project = last.forward
     handle = first.register_forward_pre_hook(keep_labelled)
-    last.forward = lambda features: _chunked_loss(project, features, labels, cap)
+    last.forward = lambda features: made(project, features, labels, cap)
     if cap is not None:
         config.final_logit_softcapping = None
     try:
@@ -409,16 +429,50 @@ def _apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]
             yield own.view(part.labels.shape)
 
 
-def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+def _log_probabilities(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None
+) -> Tensor:
+    """Of every word, [N, V]; in float64, so that no two logits become one probability."""
+    logits = project(features).double()
+    return torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), -1)
+
+
+class LogitsHandle(NamedTuple):
+    """Ends the watching of a head's logits."""
+
+    head: nn.Module
+    observer: LogitObserver
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        _OBSERVERS[self.head].remove(self.observer)
+
+
+def observe_logits(head: nn.Module, observer: LogitObserver) -> LogitsHandle:
+    """Show a batch's own logits, [n, V], and their labels, [n], to `observer` before the loss takes their place.
+
+    Args:
+        head: the last module of the vocabulary head (:func:`output_head`).
+        observer: may read them, during the call only.
+    """
+    _OBSERVERS.setdefault(head, []).append(observer)
+    return LogitsHandle(head, observer)
+
+
+def _chunked_loss(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, own: int
+) -> Tensor:
     """Cross-entropy per label, [N] float32, from features [N, H], never holding more than a chunk of logits."""
 
     head: nn.Module = project.__self__  # type: ignore[attr-defined]
     # The backward pass comes by again behind the head's back: what stands for its weights now must stand there then.
     weights = substituted(head)
 
-    def losses(part: Tensor, wanted: Tensor) -> Tensor:
+    def losses(part: Tensor, wanted: Tensor, own: int) -> Tensor:
         with substituting(head, weights):
             logits = project(part).float()
+        for observer in _OBSERVERS.get(head, ()) if own > 0 else ():
+            observer(logits.detach()[:own], wanted[:own])
         if cap is not None:
             logits = cap * torch.tanh(logits / cap)
         return cross_entropy(logits, wanted, IGNORE)
@@ -426,9 +480,9 @@ def _chunked_loss(project: Callable[[Tensor], Tensor], features: Tensor, labels:
     width: Any = getattr(head, "out_features", None) or head.weight.shape[0]  # type: ignore[index]
     rows = max(1, LOGITS_PER_CHUNK // int(width))
     if len(features) <= rows:
-        return losses(features, labels)
-    parts = zip(features.split(rows), labels.split(rows), strict=True)
-    return torch.cat([checkpoint(losses, part, wanted, use_reentrant=False) for part, wanted in parts])
+        return losses(features, labels, own)
+    parts = zip(features.split(rows), labels.split(rows), range(own, own - len(features), -rows), strict=True)
+    return torch.cat([checkpoint(losses, *part, use_reentrant=False) for part in parts])
 
 
 def _restarting(segments: Tensor) -> Tensor:

@@ -40,3 +40,8 @@ def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
         torch.distributed.all_reduce(shared, group=group)
         whole[indices] = shared
     return whole
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor in one piece on every process; every process must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

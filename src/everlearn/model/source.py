@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import field_validator, model_validator
+
+from everlearn.model.quantising import check_options
+from everlearn.options import Options
 
 
-class Model(BaseModel):
+class Model(Options):
     """The language model that is taught."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
 
     path: str | None = None
     """Hub id or local folder of the base model; leave out to start from random weights with `config`."""
@@ -23,8 +24,19 @@ class Model(BaseModel):
     """Branch, tag or commit on the hub."""
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     """Attention kernel, as transformers names it."""
+    quantization_config: dict[str, Any] | None = None
+    """Train adapters on a copy of the weights in 4 or 8 bits (QLoRA), by the names of transformers'
+    `BitsAndBytesConfig`: `{load_in_4bit: true, bnb_4bit_quant_type: nf4}`. Needs a method that trains adapters and
+    `pip install 'everlearn[quantized]'`. What was learnt is added to the float32 weights."""
     trust_remote_code: bool = False
     """Run model code that comes with the checkpoint. Only for repositories that you have read."""
+
+    @field_validator("quantization_config")
+    @classmethod
+    def _by_their_names(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_options(value)
+        return value
 
     @model_validator(mode="after")
     def _one_source(self) -> Model:

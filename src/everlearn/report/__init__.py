@@ -6,12 +6,14 @@ from everlearn.report.card import model_card
 from everlearn.report.comparison import Comparison, compare
 from everlearn.report.html import page, write_report
 from everlearn.report.measures import Measure
+from everlearn.report.run_results import RunResults
 from everlearn.report.tables import csv, json, latex, markdown, terminal
 from everlearn.report.verdict import verdict
 
 __all__ = [
     "Comparison",
     "Measure",
+    "RunResults",
     "compare",
     "csv",
     "json",

@@ -16,7 +16,7 @@ from everlearn.report.tables import all_tables, escape_markdown, markdown_table
 from everlearn.report.verdict import verdict
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_TASKS = {
+TASKS = {
     "masked": ("fill-mask", "AutoModelForMaskedLM"),
     "causal": ("text-generation", "AutoModelForCausalLM"),
     "text-to-text": (None, "AutoModelForSeq2SeqLM"),
@@ -48,7 +48,7 @@ def model_card(
     run = replace(from_results(results, recipe), folder=folder)
     comparison = compare_runs([run])
     objective = str(run.results.get("objective") or "")
-    pipeline, loader = _TASKS.get(objective, (None, "AutoModel"))
+    pipeline, loader = TASKS.get(objective, (None, "AutoModel"))
     front: dict[str, Any] = {"library_name": "transformers"}
     base = base_model or str(run.results.get("model") or "")
     if _HUB_ID.fullmatch(base):
@@ -65,15 +65,16 @@ def model_card(
         escape_markdown(" ".join(verdict(comparison))),
         *(markdown_table(table, level=3) for table in all_tables(comparison)),
         "## Use",
-        _fenced("python", _usage(run, architecture or loader)),
-        "Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, without everlearn installed.",
+        fenced("python", _usage(run, architecture or loader)),
+        "Every stage's folder (`stage-01-…`, `stage-02-…`) loads this way, without everlearn installed. To give a "
+        "model away, `everlearn export` it: a stage's folder may hold training text (`memory/`).",
         *_beside(run),
         *_methods(run),
         "## Reproduce",
-        _fenced("bash", fmt.again(run.place)),
+        fenced("bash", fmt.again(run.place)),
     ]
     if recipe:
-        parts += ["The resolved recipe:", _fenced("yaml", run.recipe or "")]
+        parts += ["The resolved recipe:", fenced("yaml", run.recipe or "")]
     parts += _notes(comparison)
     return "\n\n".join(parts) + "\n"
 
@@ -114,7 +115,7 @@ def _beside(run: Run) -> list[str]:
         f"**This is not the model of the scores above.** {named} reads a text with what it keeps in the stage's "
         "`memory/` (adapters, gates or prompts), which loading the folder leaves out. The model that was scored is in "
         "the whole run folder, for texts of one domain:",
-        _fenced(
+        fenced(
             "python",
             "from everlearn import ContinualLearner\n\n"
             f"model = ContinualLearner.open({run.place!r}).tested({(run.domains or ['…'])[-1]!r})",
@@ -137,7 +138,8 @@ def _notes(comparison: Comparison) -> list[str]:
     return ["## Notes", "\n".join(f"- {escape_markdown(note)}" for note in comparison.notes)]
 
 
-def _fenced(language: str, text: str) -> str:
+def fenced(language: str, text: str) -> str:
+    """A block of code that nothing inside can leave."""
     # A fence longer than any run of backticks inside cannot be closed from inside.
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

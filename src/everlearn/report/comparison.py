@@ -139,6 +139,9 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
     leads = [pool.runs[0] for pool in found]
     differing = unlike(leads)
+    if any(run.unfinished for run in ordered):
+        # What a run has not forgotten yet it may still forget.
+        differing["domains learnt"] = tuple(_progress(pool) for pool in found)
     unequal = frozenset(
         (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in differing.values())
     )
@@ -153,6 +156,12 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         differing,
         tuple(_notes(found, domains, metrics)),
     )
+
+
+def _progress(pool: Pool) -> str:
+    """How many domains a pool's runs have learnt; the fewest where its seeds are not equally far."""
+    run = min(pool.runs, key=lambda run: run.stages_done)
+    return f"{run.stages_done} of {len(run.domains)}"
 
 
 def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
@@ -246,7 +255,7 @@ def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]
 def _own_notes(label: str, run: Run, domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
     notes = []
     status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
-    if status != "finished" or done < total:
+    if run.unfinished:
         notes.append(
             f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so "
             "its forgetting is counted from there and not from the end of the stream."

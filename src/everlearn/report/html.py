@@ -22,7 +22,7 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
-from everlearn.report.tables import column_table, difference_table, differing_table, headline_table
+from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
 from everlearn.report.verdict import paragraphs, recommended
 
 _STREAM = 24
@@ -67,7 +67,7 @@ def page(comparison: Comparison) -> str:
     return render(
         "page.html.jinja",
         title=_title(comparison),
-        top=_top(comparison),
+        top=top_figure(comparison),
         verdict=paragraphs(comparison),
         headline=headline_table(comparison),
         differences=difference_table(comparison) if several and comparison.headline else None,
@@ -76,6 +76,7 @@ def page(comparison: Comparison) -> str:
         legend=_legend(comparison),
         section=lambda name: in_section(name, comparison),
         many=len(comparison.domains) > SHOWN,
+        seeds=len(comparison.runs) > len(comparison.pools),
         domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
         # Without a stream there is no base model and no end of it: the models' scores are in the first table.
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
@@ -97,7 +98,7 @@ def page(comparison: Comparison) -> str:
     )
 
 
-def _top(comparison: Comparison) -> list[Plate]:
+def top_figure(comparison: Comparison) -> list[Plate]:
     """The picture that needs no reading: runs against each other, or what one run gained and kept."""
     learnt, forgotten, gained = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained"))
     if learnt is None:
@@ -145,6 +146,11 @@ def render(template: str, **values: object) -> str:
     )
     style = resources.files("everlearn.report").joinpath("style.css").read_text(encoding="utf-8")
     return environment.get_template(template).render(style=Markup(style), **values)
+
+
+def fragment(sentences: Sequence[str], found: Table) -> str:
+    """Sentences and a table without a page around them, for a notebook."""
+    return render("fragment.html.jinja", sentences=sentences, found=found)
 
 
 def _shown(comparison: Comparison, key: str) -> bool:

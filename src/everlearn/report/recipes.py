@@ -19,6 +19,7 @@ _WITHOUT_EFFECT = (
     "method", "run.", "data.cache", "train.save_", "train.logging_", "train.report_to", "train.dataloader_",
     "train.disable_tqdm", "train.run_name", "train.output_dir", "train.resume_", "evaluation.end_tasks",
     "evaluation.alone", "evaluation.batch_size", "evaluation.columns", "evaluation.every",
+    "evaluation.samples",
 )  # fmt: skip
 """Beginnings of keys that change what is compared (the methods, the seed), or nothing that is measured."""
 _CLOSE = 0.02
@@ -52,6 +53,8 @@ def unlike(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     each = [settings(run) for run in runs]
     known = all(run.recipe for run in runs)
     for key in dict.fromkeys(key for one in each for key in one):
+        if _of_some(key, each):
+            continue  # what only some runs have is named once, not by each of its keys
         values = tuple(one.get(key, UNSET) for one in each)
         # Without its recipe a run's settings are unknown, which is not the same as different.
         if len(set(values)) > 1 and (known or UNSET not in values):
@@ -68,6 +71,20 @@ def unlike(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     return found
 
 
+_LISTS = {"domains": "order of domains", "end_tasks": "end tasks"}
+"""Lists of things with names, and the key under which these are."""
+
+
+def _of_some(key: str, each: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a key belongs to a domain or end task that not every run has."""
+    group, _, inside = key.partition(".")
+    if group not in _LISTS or not inside:
+        return False
+    names = [set(one.get(_LISTS[group], "").split(", ")) for one in each]
+    own = [name for name in set.union(*names) if inside.startswith(f"{name}.")]
+    return bool(own) and max(own, key=len) not in set.intersection(*names)
+
+
 @lru_cache(maxsize=512)
 def _flat(recipe: str) -> Mapping[str, str]:
     try:
@@ -76,10 +93,11 @@ def _flat(recipe: str) -> Mapping[str, str]:
         raw = None
     raw = dict(raw) if isinstance(raw, Mapping) else {}
     found: dict[str, str] = {}
-    domains = raw.pop("domains", None)
-    if isinstance(domains, list):
-        raw["domains"] = {str(d.get("name")): d for d in domains if isinstance(d, Mapping)}
-        found["order of domains"] = ", ".join(raw["domains"])
+    for group, called in _LISTS.items():
+        listed = raw.pop(group, None)
+        if isinstance(listed, list) and listed:
+            raw[group] = {str(one.get("name")): one for one in listed if isinstance(one, Mapping)}
+            found[called] = ", ".join(raw[group])
     _flatten(raw, "", found)
     return {key: value for key, value in found.items() if not key.startswith(_WITHOUT_EFFECT)}
 

@@ -19,7 +19,9 @@ import numpy as np
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
-from everlearn.files import read_json
+from everlearn.evaluation.results import check_types
+from everlearn.files import check, read_json, reading
+from everlearn.model.movement import Movement, movements
 
 _UNKNOWN = Estimate()
 
@@ -99,7 +101,7 @@ class Matrix:
         """Every quantity from the scores alone, without intervals: for files that lack one."""
         measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
         for (row, name), found in self.scores.items():
-            if found.value is not None:
+            if found.value is not None and name in measured:
                 measured[name][row] = found.value
         columns = [
             Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
@@ -172,10 +174,20 @@ class Run:
         found = self.results.get("matrices") or {}
         return {metric: Matrix.read(metric, raw) for metric, raw in found.items() if isinstance(raw, Mapping)}
 
+    @cached_property
+    def movements(self) -> dict[int, Movement]:
+        """Stage → how far each layer moved, where that was measured."""
+        return movements(self.folder) if self.folder is not None else {}
+
     @property
     def stages_done(self) -> int:
         """How many stages have been measured."""
         return max((len(matrix.rows) - 1 for matrix in self.matrices.values()), default=0)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether domains of its stream are still to be learnt or measured."""
+        return bool(self.domains) and (self.results.get("status") != "finished" or self.stages_done < len(self.domains))
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -213,25 +225,47 @@ def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run
 def read_run(folder: Path) -> Run:
     """Read a run folder; everything but results.json may be missing.
 
+    Of a run that was interrupted before it wrote any results they are made of what has been measured so far.
+
     Raises:
-        RunError: the folder or its results.json is missing or damaged.
+        RunError: the folder is missing, or nothing is measured in it, or its results.json is damaged.
     """
     folder = Path(folder)
     path = folder / "results.json"
-    if not path.is_file():
+    if path.is_file():
+        results = read_json(path)
+        check_types(results, path)
+    elif (results := _so_far(folder)) is None:
         why = "it has no results.json" if folder.is_dir() else "there is no such folder"
         raise RunError(
             f"{folder} is not a run that can be reported: {why}. Give the folder of a run, for example runs/<name>."
         )
-    run = from_results(read_json(path), _text(folder / "recipe.yaml"), folder.resolve().name)
+    run = from_results(results, _text(folder / "recipe.yaml"), folder.resolve().name)
     log, broken = _read_log(folder / "metrics.jsonl")
     environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
     environment = clean(environment) if isinstance(environment, Mapping) else {}
     return Run(run.name, run.title, run.results, log, run.recipe, environment, broken, folder)
 
 
+def _so_far(folder: Path) -> Any:
+    """What the cells of an interrupted run say; None where there are none."""
+    if not (folder / "recipe.yaml").is_file() or not any(folder.glob("evaluation/stage-*/*.safetensors")):
+        return None
+    # Only here are the methods needed, which a page of finished runs does without.
+    from everlearn.run.folder import RunFolder
+    from everlearn.run.outcome import Outcome
+
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    return Outcome(recipe, run).results(recipe.objective or "", recipe.run.notes).model_dump(mode="json")
+
+
 def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+    if not path.is_file():
+        return None
+    check(path)
+    with reading(path):
+        return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -243,7 +277,7 @@ def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
             continue
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             entry = None
         if isinstance(entry, dict):
             lines.append(clean(entry))

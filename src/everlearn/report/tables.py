@@ -299,6 +299,11 @@ def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
 
 def json(comparison: Comparison) -> str:
     """Everything that the tables are made of, for another program."""
+    return json_module.dumps(as_data(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """What :func:`json` writes."""
     rows = [dict(zip(("run", "metric", "measure", "column", "value", "low", "high"), row, strict=True))
             for row in _rows(comparison)]  # fmt: skip
     differences = [
@@ -319,7 +324,7 @@ def json(comparison: Comparison) -> str:
         for measure in comparison.headline
         for run in range(1, len(comparison.pools))
     ]
-    value = {
+    return {
         "runs": [
             {
                 "label": pool.label,
@@ -341,4 +346,3 @@ def json(comparison: Comparison) -> str:
         "verdict": verdict(comparison),
         "notes": comparison.notes,
     }
-    return json_module.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

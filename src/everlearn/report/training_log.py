@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 
 from everlearn.evaluation.estimate import number
 from everlearn.report.runs import Run
 
+INSIDE = "bits_per_byte"
+"""The key of lines with held-out scores."""
 _POINTS = 150
 """Points of a curve: more is neither seen nor worth the page's size."""
 
@@ -67,3 +71,33 @@ def curve(run: Run, key: str) -> tuple[list[float], list[float | None]]:
             x.append(sum(p for p, _ in group) / len(group))
             y.append(sum(v for _, v in group) / len(group))
     return x, y
+
+
+@dataclass(frozen=True)
+class Look:
+    """Held-out text, scored inside a stage."""
+
+    stage: int
+    step: int
+    tokens: float
+    """Trained on since the start of the stream."""
+    scores: Mapping[str, float]
+    """Set → bits per byte."""
+
+
+def looks(run: Run) -> list[Look]:
+    """What `evaluation.every` has logged, in the order of training; a line that a resumed stage wrote again counts."""
+    lines: dict[tuple[int, int], tuple[float, dict[str, float]]] = {}
+    for line in run.log:
+        stage, step, tokens = (number(line.get(key)) for key in ("stage", "step", "tokens"))
+        found = line.get(INSIDE)
+        if stage is None or step is None or tokens is None or not isinstance(found, Mapping):
+            continue
+        scores = {str(name): value for name, raw in found.items() if (value := number(raw)) is not None}
+        lines[int(stage), int(step)] = tokens, scores
+    before, made = 0.0, []
+    for stage in sorted({stage for stage, _ in lines}):
+        inside = sorted((step, *found) for (own, step), found in lines.items() if own == stage)
+        made += [Look(stage, step, before + tokens, scores) for step, tokens, scores in inside]
+        before += max(tokens for _, tokens, _ in inside)
+    return made

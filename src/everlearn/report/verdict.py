@@ -38,7 +38,7 @@ def recommended(comparison: Comparison) -> int | None:
     if gained is None or not gained.ranking or not _same_ground(comparison):
         return None
     first = gained.ranking[0]
-    return first if gained.estimates[first].sign == 1 else None
+    return first if gained.estimates[first].sign == 1 and not _dear(comparison, first) else None
 
 
 def _same_ground(comparison: Comparison) -> bool:
@@ -53,6 +53,11 @@ def _choice(comparison: Comparison) -> list[str]:
     first = gained.ranking[0]
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
+    if waiting := _waiting(comparison):
+        return [
+            f"Which run to take cannot be said yet: {_few(waiting)}.",
+            "`everlearn resume` finishes a run; without it in the report the others can be compared.",
+        ]
     if not _same_ground(comparison):
         opening = (
             f"Which run to take cannot be said: they are not of one model and one text. The largest gain has {label}"
@@ -62,10 +67,7 @@ def _choice(comparison: Comparison) -> list[str]:
         opening = f"Which run to take cannot be said: {label} is best at the end of the stream ({value})"
         sentences = [f"{opening}, and there is no interval that says how certain that is."]
     elif estimate.sign == 1:
-        sentences = [
-            f"Take {label}: at the end of the stream its domains are {_plain(gained, estimate)} better than in the "
-            "base model, more than in any other run."
-        ]
+        sentences = _take(comparison, gained, first)
     else:
         how = "every run is worse" if estimate.sign == -1 else "no run is clearly better"
         best = "the least bad" if estimate.sign == -1 else "the best"
@@ -76,6 +78,52 @@ def _choice(comparison: Comparison) -> list[str]:
     sentences += _tied(comparison, gained, first)
     sentences += _cost_of(comparison, first)
     return sentences + _unequal(comparison)
+
+
+def _waiting(comparison: Comparison) -> list[str]:
+    """The runs that are not finished, in words."""
+    return [
+        f"{comparison.labels[position]} is not finished ({run.stages_done} of {len(run.domains)} domains learnt)"
+        for position, pool in enumerate(comparison.pools)
+        for run in pool.runs
+        if run.unfinished
+    ]
+
+
+def _take(comparison: Comparison, gained: Measure, first: int) -> list[str]:
+    """Which run to take, where one is clearly above the base model; outright, or on a condition."""
+    value, others = _plain(gained, gained.estimates[first]), [run for run in gained.ranking if run != first]
+    clear = all(gained.judge(first, run) == 1 for run in others)
+    better = (
+        f"at the end of the stream its domains are {value} better than in the base model, "
+        f"{'more than in any other run' if clear else 'the most of all runs'}"
+    )
+    label, lost = comparison.labels[first], _dear(comparison, first)
+    if not lost:
+        return [f"Take {label}: {better}."]
+    instead = [run for run in others if gained.estimates[run].sign == 1 and not _dear(comparison, run)]
+    otherwise = (
+        f"Otherwise take {comparison.labels[instead[0]]}: its domains are "
+        f"{_plain(gained, gained.estimates[instead[0]])} better, and general text lost less than that."
+        if instead
+        else "If it does, none is worth taking."
+    )
+    return [f"Take {label} only if general text does not matter: {better}, but {lost}.", otherwise]
+
+
+def _dear(comparison: Comparison, run: int) -> str:
+    """What general text clearly lost, in words, where that is more than the run's domains gained; else nothing."""
+    gained = comparison.measure(comparison.lead, "gained")
+    left = gained.estimates[run].value if gained is not None else None
+    for measure in comparison.measures.get(comparison.lead or "", ()):
+        estimate = measure.estimates[run]
+        if (
+            measure.quantity.key == "general_drift"
+            and estimate.sign == 1
+            and 0 < (left or 0.0) < (estimate.value or 0.0)
+        ):
+            return f"general text ({next(iter(measure.columns))}) is {_plain(measure, estimate)} worse"
+    return ""
 
 
 def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
@@ -125,7 +173,6 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
             0: f"What earlier domains lost by the end is within its uncertainty ({value}).",
             None: f"By the end an earlier domain had lost {value}{share}.",
         }[estimate.sign])  # fmt: skip
-    gained = comparison.measure(lead, "gained")
     for measure in comparison.measures.get(lead or "", ()):
         if measure.quantity.key != "general_drift" or measure.estimates[run].value is None:
             continue
@@ -133,11 +180,6 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}[estimate.sign]
         what = "General text" if lead == comparison.text_metric else "What belongs to no domain"
         sentences.append(f"{what} ({column}) {change}: {_value(measure, estimate)}.")
-        left = gained.estimates[run].value if gained is not None else None
-        if left is not None and left > 0 and estimate.sign == 1 and (estimate.value or 0.0) > left:
-            sentences[-1] = (
-                sentences[-1][:-1] + ", more than the domains gained: take it only if general text does not matter."
-            )
     return sentences
 
 
@@ -204,13 +246,20 @@ def _alone(comparison: Comparison) -> list[str]:
     if gained is None or gained.estimates[0].value is None:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
-    value = _value(gained, estimate)
+    value, lost = _value(gained, estimate), _dear(comparison, 0)
+    they = "they are" if run.stages_done != 1 else "it is"
+    if run.unfinished:
+        first = (
+            f"{label} is not finished: {run.stages_done} of {len(run.domains)} domains are learnt. So far the "
+            f"difference to the base model is {value}; above 0 is better."
+        )
+        return [first, *_cost_of(comparison, 0)]
     first = {
-        1: f"{label} is worth taking: at the end of {count} they are {_plain(gained, estimate)} better than in the "
-        "base model.",
-        0: f"{label} is not worth taking: at the end of {count} they are not clearly better than in the base model "
+        1: f"{label} is worth taking{' only if general text does not matter' if lost else ''}: at the end of {count} "
+        f"{they} {_plain(gained, estimate)} better than in the base model{f', but {lost}' if lost else ''}.",
+        0: f"{label} is not worth taking: at the end of {count} {they} not clearly better than in the base model "
         f"({value}).",
-        -1: f"{label} is not worth taking: at the end of {count} they are worse than in the base model ({value}).",
+        -1: f"{label} is not worth taking: at the end of {count} {they} worse than in the base model ({value}).",
         None: f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
         f"is {value}, and there is no interval that says how certain that is.",
     }[estimate.sign]

@@ -14,6 +14,8 @@ from everlearn import files
 from everlearn.errors import RunError
 
 TENSORS, FACTS = "optimizer.safetensors", "optimizer.json"
+TABLES = ("qmap", "absmax")
+"""What bitsandbytes keeps beside moments in 8 bits, in a shape of its own."""
 Carried = tuple[dict[str, Tensor], dict[str, Any]]
 """Whole tensors under "<key>/<parameter>", and JSON: the optimizer's class, its numbers, the parameters' names."""
 
@@ -87,6 +89,8 @@ def _reshaped(tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -
     """Parameters whose moments (everything with as many dimensions) have another shape."""
     found = []
     for path, value in tensors.items():
+        if path.startswith(TABLES):
+            continue
         parameter = parameters[path.split("/", 1)[1]]
         if value.dim() == parameter.dim() > 0 and value.numel() > 1 and value.shape != torch.Size(parameter.shape):
             found.append(path.split("/", 1)[1])

@@ -32,6 +32,10 @@ TIME = "_time.json"
 """Beside the cells of a row: how long measuring them took; no cell can have this name."""
 NO_RUN = "checkpoints.json"
 """In a folder where `everlearn evaluate` has kept what it measured: there is nothing to resume."""
+MODELS = ("model*.safetensors", "adapter_model.safetensors")
+"""What a stage's model is in: whole, or as an adapter of the base model."""
+BASE = "base"
+"""In a run folder: the base model or tokenizer, where it was given as an object."""
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
 """What a thinned stage is without."""
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
@@ -48,6 +52,7 @@ class RunFolder:
         self.path = Path(path)
         self.recipe_file = self.path / "recipe.yaml"
         self.results_file = self.path / "results.json"
+        self.environment_file = self.path / "environment.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.report_file = self.path / "report.html"
         self.card_file = self.path / "README.md"
@@ -69,27 +74,49 @@ class RunFolder:
                 if same
                 else f"{self.path} holds a run of another recipe. Set another `run.name` or `run.folder`."
             )
-        if self.path.exists() and any(self.path.iterdir()):
+        # A base model that was given as an object is saved beforehand; a process that was killed while it made a run
+        # here may have left its first file half-written.
+        ours = (files.PARTIAL, BASE)
+        if self.path.exists() and any(not path.name.startswith(ours) for path in self.path.iterdir()):
             raise RunError(f"{self.path} exists and is no run folder. Set another `run.name` or `run.folder`.")
 
     def create(self, wanted: Recipe) -> None:
         """Claim the folder for a recipe; it must be free (:meth:`check_free`)."""
         self.check_free(wanted)
-        self.path.mkdir(parents=True, exist_ok=True)
         recipes.save(wanted, self.recipe_file)
-        files.write_json(self.path / "environment.json", environment())
+        self.complete()
+
+    def complete(self) -> None:
+        """Write down the environment, unless that was done when the run began.
+
+        Raises:
+            RunError: it was, and the file is damaged.
+        """
+        if self.environment_file.exists():
+            files.check(self.environment_file)
+        else:
+            files.write_json(self.environment_file, environment(), sealed=True)
 
     def recipe(self) -> Recipe:
         """The recipe that the run was made with.
 
         Raises:
-            RunError: the folder holds no run.
+            RunError: the folder holds no run, or its recipe is not what was saved.
         """
         if not self.recipe_file.is_file():
             raise RunError(f"{self.path} is no run folder: it has no recipe.yaml.")
         if (self.path / NO_RUN).is_file():
             raise RunError(f"{self.path} is no run folder: it has the scores of models that existed already.")
-        return recipes.load(self.recipe_file)
+        files.check(self.recipe_file)
+        found = recipes.load(self.recipe_file, kept=True)
+        base = self.path.resolve() / BASE
+        moved = {
+            key: str(base)
+            for key in ("path", "tokenizer")
+            if Path(getattr(found.model, key) or "").name == BASE and base.is_dir()
+        }
+        # A run folder with a base model of its own may be copied or moved.
+        return found.model_copy(update={"model": found.model.model_copy(update=moved)}) if moved else found
 
     @contextlib.contextmanager
     def lock(self, first_process: bool = True) -> Iterator[None]:
@@ -101,12 +128,20 @@ class RunFolder:
         if fcntl is None or not first_process:
             yield
             return
-        with (self.path / ".lock").open("w") as file:
+        place = self.path / ".lock"
+        if place.is_symlink():
+            raise RunError(f"{place} is a link; a run's lock is a file of its own. Remove it.")
+        with files.writing(place):
+            # Never through a link, which may have come since, and never emptied: it may be somebody else's.
+            handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise RunError(f"Another process works on {self.path} just now. Wait for it, or stop it.") from None
             yield
+        finally:
+            os.close(handle)
 
     # -- stages -----------------------------------------------------------------------------------------------
 
@@ -151,13 +186,13 @@ class RunFolder:
     def without_weights(self, index: int, domain: str) -> bool:
         """Whether a stage is finished and its weights were removed."""
         folder = self.stage(index, domain)
-        return (folder / files.SEAL).is_file() and not any(folder.glob(WEIGHTS[0]))
+        return (folder / files.SEAL).is_file() and not any(any(folder.glob(pattern)) for pattern in MODELS)
 
     def checkpoint(self, index: int, domain: str, say: Any = None) -> Path | None:
         """The last whole checkpoint of an unfinished stage; damaged ones are named and passed over."""
         folder = self.training(index, domain)
         for candidate in reversed(checkpoints(folder) if folder.is_dir() else []):
-            if (wrong := files.damage(candidate)) is None:
+            if (wrong := files.damage(candidate, exactly=True)) is None:
                 return candidate
             if say is not None:
                 say(f"Checkpoint {candidate.name} of '{domain}' is damaged and left out: {wrong}.")
@@ -174,34 +209,62 @@ class RunFolder:
         """Where the scores after a stage are; 0 is the base model."""
         return self.path / "evaluation" / f"stage-{index:02d}"
 
+    @property
+    def _data_file(self) -> Path:
+        return self.path / "data.json"
+
+    def data_notes(self) -> list[str]:
+        """What was found in the data when it was read; later it need not be there any more."""
+        found = files.read_json(self._data_file) if self._data_file.is_file() else []
+        return [str(note) for note in found] if isinstance(found, list) else []
+
+    def keep_data_notes(self, notes: list[str]) -> None:
+        """Keep them."""
+        if notes != self.data_notes():
+            files.write_json(self._data_file, notes, sealed=True)
+
     # -- the log ----------------------------------------------------------------------------------------------
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
         stamp = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self.path.mkdir(parents=True, exist_ok=True)
-        with files.full_disk_is_an_error(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
+        files.unlist(self.metrics_file)
+        with files.writing(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"time": stamp} | line) + "\n")
 
+    def seal_log(self) -> None:
+        """After a stage: what the log says of it does not change any more."""
+        if self.metrics_file.is_file():
+            files.enlist(self.metrics_file)
+
     def metrics(self) -> list[dict[str, Any]]:
-        """Every whole line of ``metrics.jsonl``; a line that a kill cut short is left out."""
+        """Every whole line of ``metrics.jsonl``; a line that a kill cut short is left out.
+
+        Raises:
+            RunError: the file is not what was saved after the last stage.
+        """
         lines = []
         if self.metrics_file.is_file():
-            for text in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    lines.append(json.loads(text))
+            files.check(self.metrics_file)
+            with files.reading(self.metrics_file):
+                texts = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for text in texts:
+                with contextlib.suppress(ValueError, RecursionError):
+                    if isinstance(line := json.loads(text), dict):
+                        lines.append(line)
         return lines
 
     def forget_log_after(self, stage: int, step: int) -> None:
         """Drop the lines that a resumed stage will write again, and a line that a kill cut short."""
-        kept = [line for line in self.metrics() if line.get("stage") != stage or line.get("step", 0) <= step]
         if self.metrics_file.is_file():
-            files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+            kept = [line for line in self.metrics() if line.get("stage") != stage or _at(line) <= step]
+            files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept), sealed=True)
 
 
-def step_of(checkpoint: Path) -> int:
-    """Optimizer steps behind a checkpoint."""
-    return int(checkpoint.name.rsplit("-", 1)[1])
+def _at(line: dict[str, Any]) -> float:
+    """The step of a line of the log; of one that is not ours, no step that is to come."""
+    step = line.get("step")
+    return step if isinstance(step, int | float) else 0
 
 
 def environment() -> dict[str, Any]:

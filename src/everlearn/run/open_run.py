@@ -6,6 +6,8 @@ Everything in here is made from the recipe and from finished stages alone, and n
 from __future__ import annotations
 
 import datetime
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
 from everlearn.data.prepare import Prepared
+from everlearn.data.shared import notes_of
 from everlearn.errors import MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
@@ -28,10 +31,14 @@ from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective
+from everlearn.model.peft_adapter import CONFIG as ADAPTER
+from everlearn.model.peft_adapter import PeftAdapter, with_adapter
+from everlearn.model.quantising import check_installed, quantised
 from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
 from everlearn.run import carrying
 from everlearn.run.folder import RunFolder
+from everlearn.run.forecast import Forecast
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
@@ -53,7 +60,10 @@ class OpenRun:
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
+        self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
+        self.found: list[str] = []
+        """Sentences about the examples of end tasks, once they were checked."""
         self._setting: TextFormat | None = None
 
     # -- text -------------------------------------------------------------------------------------------------
@@ -108,13 +118,21 @@ class OpenRun:
 
     def steps(self, domain: str) -> int:
         """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
-        source = self.prepared(domain).train
-        args = training_arguments(self.recipe.train_of(domain), self.folder.path, 0)
+        args = self.arguments(domain)
         if args.max_steps > 0:
             return args.max_steps
+        source = self.prepared(domain).train
         if source.size is None:
             raise RecipeError("A streaming corpus has no length: set `train.max_steps`.")
         return max(1, int(args.num_train_epochs * source.size / self.rows_per_step(args)))
+
+    def arguments(self, domain: str, steps: int = -1) -> TrainingArguments:
+        """Of a domain's training, apart from its folder and seed."""
+        return training_arguments(self.recipe.train_of(domain), self.folder.path, self.recipe.run.seed, steps)
+
+    def all_arguments(self) -> list[TrainingArguments]:
+        """Of each domain."""
+        return [self.arguments(domain.name) for domain in self.recipe.domains]
 
     def rows_per_step(self, args: TrainingArguments) -> int:
         """Rows of all processes and micro-batches in one optimizer step."""
@@ -156,6 +174,8 @@ class OpenRun:
             raise ModelError(
                 f"The weights of stage {index} ('{name}') of {self.folder.path} were removed: `run.keep_stages` is "
                 f"{self.recipe.run.keep_stages}. Set it to `all`, in a new run, to keep them."
+                if self.recipe.run.keep_stages != "all"
+                else f"The weights of stage {index} ('{name}') are not in {self.folder.path}: it began from an export."
             )
         return self.load(self.folder.stage(index, name))
 
@@ -176,7 +196,29 @@ class OpenRun:
 
     def load(self, place: Path) -> nn.Module:
         """A model that this run saved, in float32."""
+        base = functools.partial(load_model, self.recipe.model, self.recipe.run.seed)
+        if (place / ADAPTER).is_file():
+            return with_adapter(base, str(place))
         return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
+
+    def adapter_of(self, model: nn.Module, methods: Sequence[Method]) -> PeftAdapter | None:
+        """All that the stream has changed in the base model so far as one adapter, if it is one."""
+        base = functools.partial(self.model_after, 0)
+        try:
+            found = [method.peft_adapter(model, base) for method in methods]
+        except ModelError as error:  # of a base model that is not to be had any more
+            if not all(method.merges for method in methods):
+                raise
+            self.reporter.say(f"The stage keeps no adapter: {error}")
+            return None
+        return next((adapter for adapter in found if adapter is not None), None)
+
+    def to_train(self, model: nn.Module, device: torch.device, methods: Sequence[Method]) -> nn.Module:
+        """A stage's model as its training reads it: on the device; for adapters quantised, where the recipe says so."""
+        options = self.recipe.model.quantization_config
+        if options is None or not any(method.adds_peft for method in methods):
+            return model.to(device)
+        return quantised(model, options, device)  # type: ignore[arg-type]
 
     def methods_after(self, index: int) -> list[Method]:
         """The methods, in the order in which they act, with what they remember after a stage."""
@@ -202,7 +244,8 @@ class OpenRun:
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
         """What the methods see of a domain's training, before it begins."""
         format_ = self.setting()
-        model: nn.Module = self.model_after(index - 1)
+        args = self.arguments(domain.name, steps=1)
+        model = self.to_train(self.model_after(index - 1), args.device, methods)
         for method in methods:
             with seeded(self.recipe.run.seed, index, method.name, "prepare"):
                 model = method.prepare_model(model)
@@ -211,12 +254,11 @@ class OpenRun:
         if self.recipe.general is not None:
             name = self.recipe.general.name
             general = DeferredBlocks(name, lambda: self.prepared(name).train)
-        args = training_arguments(self.recipe.train_of(domain.name), self.folder.path, 0, 1)
         return Stage(
             index=index,
             domain=domain.name,
             earlier=tuple(d.name for d in self.recipe.domains[: index - 1]),
-            model=model.to(args.device),
+            model=model,
             tokenizer=format_.tokenizer,
             objective=format_.objective.reseeded(self.recipe.run.seed, index, "mask"),
             source=prepared.train.fresh(seed_for(self.recipe.run.seed, index, "order")),
@@ -227,21 +269,6 @@ class OpenRun:
             steps=self.steps(domain.name),
             checkpoints=self.checkpoints(index),
         )
-
-    def check_parts(self, only: str | None = None) -> None:
-        """Everything that can be wrong with methods, model, training arguments and text.
-
-        Args:
-            only: check the data of this domain alone (the others are learnt and need not be there any more).
-        """
-        self.check_methods(self.some_model())
-        for domain in self.recipe.domains:
-            training_arguments(self.recipe.train_of(domain.name), self.folder.path, self.recipe.run.seed)
-        for domain in self.recipe.domains:
-            if only in (None, domain.name):
-                self.steps(domain.name)
-        if self.recipe.general is not None and only is None:
-            self.prepared(self.recipe.general.name)
 
     def check_methods(self, model: nn.Module) -> None:
         """Refuse methods that do not fit the model, the objective or each other."""
@@ -255,6 +282,7 @@ class OpenRun:
                     f"Method '{method.label}' reads the models of all earlier domains; `run.keep_stages` is {keep}, "
                     "which removes their weights. Set it to `all`."
                 )
+        self._check_adapters(methods)
         format_ = self.setting(model)
         check_methods(
             methods,
@@ -268,15 +296,51 @@ class OpenRun:
             ),
         )
 
+    def _check_adapters(self, methods: Sequence[Method]) -> None:
+        """Refuse what can only be done with adapters beside a base model that can be read again."""
+        for method in methods:
+            if not method.merges and self.recipe.model.path is None:
+                raise MethodError(
+                    f"Method '{method.label}' keeps stages as adapters alone (`merge: false`), which a base model of "
+                    "random weights (`model.config`) cannot be read with elsewhere. Set `merge: true`."
+                )
+        if self.recipe.model.quantization_config is None:
+            return
+        check_installed()
+        if not any(method.adds_peft for method in methods):
+            raise MethodError(
+                "`model.quantization_config` makes weights that cannot be trained themselves: it needs a method that "
+                f"trains adapters beside them (`inc_lora`), and `method` is {[method.label for method in methods]}."
+            )
+        for method in methods:
+            if method.needs.anatomy:
+                raise MethodError(
+                    f"Method '{method.label}' reads rows and columns of the weights, which `model.quantization_config` "
+                    "packs. Leave one of them out."
+                )
+        if self.recipe.train.get("fsdp"):
+            raise RecipeError("`model.quantization_config` and `train.fsdp` do not go together. Use plain DDP.")
+
     def notes(self) -> list[str]:
         """What a reader of the results should know."""
         precision = next((name for name in ("bf16", "fp16") if self.recipe.train.get(name)), "float32")
         notes = [f"Weights and optimizer are float32; the computation is {precision}."]
+        if (quantised_to := self.recipe.model.quantization_config) is not None:
+            bits = 4 if quantised_to.get("load_in_4bit") else 8
+            notes = [
+                f"Adapters were trained on weights in {bits} bits and added to the float32 weights, which are what is "
+                f"saved and scored; the computation is {precision}."
+            ]
         if self.setting().objective.leaks:
             notes.append(
                 "Documents that share a row see each other (as in most published work on encoders); "
                 "`data.isolate_documents: true` hides them from each other."
             )
-        cut = {name: prepared.truncated for name, prepared in self._prepared.items() if prepared.truncated}
-        notes += [f"{count} examples of '{name}' were longer than a row and cut." for name, count in cut.items()]
-        return [*notes, *self.recipe.run.notes]
+        return [*notes, *self.data_notes(), *self.recipe.run.notes]
+
+    def data_notes(self) -> list[str]:
+        """What was found in the data: when the run began, which is kept in its folder, and now."""
+        general = self.recipe.general
+        corpora = [*self.recipe.domains, *([general] if general is not None else [])]
+        found = [*notes_of(corpora, self._prepared, general.name if general is not None else None), *self.found]
+        return list(dict.fromkeys([*self.folder.data_notes(), *found]))

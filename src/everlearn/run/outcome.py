@@ -9,6 +9,7 @@ from typing import Any
 from everlearn import files
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
+from everlearn.errors import RunError
 from everlearn.evaluation import (
     Cell,
     MethodUsed,
@@ -22,6 +23,7 @@ from everlearn.evaluation import (
     task_path,
 )
 from everlearn.evaluation.build import BASE
+from everlearn.evaluation.results import StageFacts, Took, read
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
 from everlearn.version import __version__
@@ -49,7 +51,7 @@ class Outcome:
             notes: plain sentences worth reading.
         """
         names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.end_tasks}
-        facts = [files.read_json(path) for path in self._stages() if path.is_file()]
+        facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
         model = self.recipe.model
         return build_results(
             RunFacts(
@@ -78,17 +80,17 @@ class Outcome:
             self._spent(facts),
             [
                 Share(
-                    stage=fact["index"],
-                    domain=fact["domain"],
-                    source=share["source"],
-                    asked=share["asked"],
-                    realised=share["realised"],
-                    tokens=round(share["realised"] * fact["tokens"]),
+                    stage=fact.index,
+                    domain=fact.domain,
+                    source=share.source,
+                    asked=share.asked,
+                    realised=share.realised,
+                    tokens=round(share.realised * fact.tokens),
                 )
                 for fact in facts
-                for share in fact["mixture"]
+                for share in fact.mixture
             ],
-            notes,
+            list(dict.fromkeys([*notes, *(note for fact in facts for note in fact.notes)])),
         )
 
     def is_current(self) -> bool:
@@ -108,7 +110,12 @@ class Outcome:
         alone = [self._alone(name) for name in held_out_names(self.recipe) if name in self.domains]
         wanted += alone if self.recipe.evaluation.alone else []
         made = (self.folder.results_file, self.folder.card_file, self.folder.report_file, self._mark)
-        return all(path.is_file() for path in (*wanted, *made)) and files.read_json(self._mark)["of"] == self.mark()
+        if not all(path.is_file() for path in (*wanted, *made)) or files.fault(self.folder.results_file) is not None:
+            return False
+        try:
+            return bool(files.read_json(self._mark) == {"of": self.mark()})
+        except RunError:  # a damaged mark is no mark
+            return False
 
     def mark(self) -> str:
         """What the results are made of, as it lies on the disk."""
@@ -142,27 +149,27 @@ class Outcome:
                     found[row, name] = Cell.load(path, label)
         return found
 
-    def _spent(self, facts: list[dict[str, Any]]) -> Spent:
+    def _spent(self, facts: list[StageFacts]) -> Spent:
         stages = [
             StageCost(
-                domain=fact["domain"],
-                seconds=fact["seconds"],
-                tokens=fact["tokens"],
-                steps=fact["steps"],
-                tokens_per_second=fact["tokens"] / max(fact["training_seconds"], 1e-9),
-                final_loss=fact["final_loss"],
+                domain=fact.domain,
+                seconds=fact.seconds,
+                tokens=fact.tokens,
+                steps=fact.steps,
+                tokens_per_second=fact.tokens / max(fact.training_seconds, 1e-9),
+                final_loss=fact.final_loss,
             )
             for fact in facts
         ]
         times = [self.folder.row(row) / TIME for row in range(len(self.rows))]
-        evaluation = sum(files.read_json(path)["seconds"] for path in times if path.is_file())
+        evaluation = sum(read(Took, path).seconds for path in times if path.is_file())
         training, tokens = sum(stage.seconds for stage in stages), sum(stage.tokens for stage in stages)
         return Spent(
             seconds=training + evaluation,
             training_seconds=training,
             evaluation_seconds=evaluation,
             tokens=tokens,
-            tokens_per_second=tokens / max(sum(fact["training_seconds"] for fact in facts), 1e-9),
-            peak_memory_bytes=max((fact["peak_memory_bytes"] for fact in facts), default=0),
+            tokens_per_second=tokens / max(sum(fact.training_seconds for fact in facts), 1e-9),
+            peak_memory_bytes=max((fact.peak_memory_bytes for fact in facts), default=0),
             stages=stages,
         )

@@ -3,12 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from everlearn.run.words import duration
 
 Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What is known at a logging step (`train.logging_steps`); times are in seconds, and estimates."""
+
+    domain: str
+    stage: int
+    stages: int
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float | None = None
+    tokens_per_second: float | None = None
+    stage_left: float | None = None
+    run_left: float | None = None
+
+    def __str__(self) -> str:
+        """One line."""
+        parts = [
+            f"{self.domain} {self.stage}/{self.stages}",
+            f"step {self.step:,}/{self.steps:,}",
+            f"loss {self.loss:.4g}",
+            None if self.learning_rate is None else f"learning rate {self.learning_rate:.3g}",
+            None if self.tokens_per_second is None else f"{self.tokens_per_second:,.0f} tokens/s",
+            f"stage {_left(self.stage_left)}" if self.step < self.steps and self.stage_left is not None else None,
+            None if self.run_left is None else f"run {_left(self.run_left)}",
+        ]
+        return "  ".join(part for part in parts if part is not None)
 
 
 class Reporter:
@@ -22,16 +68,20 @@ class Reporter:
         """Something that takes `total` steps; the yielded function is told how many are done."""
         yield lambda done: None
 
+    def log(self, at: Logged) -> None:
+        """A logging step, inside the activity of learning a domain."""
+
 
 class Terminal(Reporter):
-    """Bars with time left on a terminal; a line at the start of each activity elsewhere."""
+    """Bars with loss and time left on a terminal; elsewhere a line for each activity and each logging step."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
+        self._bar: tuple[Progress, TaskID] | None = None
 
     def say(self, text: str) -> None:
         """Print a line above any bar."""
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def activity(self, text: str, total: int) -> Iterator[Advance]:
@@ -47,7 +97,37 @@ class Terminal(Reporter):
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            _AtLastLog(table_column=Column(no_wrap=True)),
         )
         with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(text, total=total)
-            yield lambda done: progress.update(task, completed=done)
+            self._bar = progress, task
+            try:
+                yield lambda done: progress.update(task, completed=done)
+            finally:
+                self._bar = None
+
+    def log(self, at: Logged) -> None:
+        """Show loss and time left beside the bar; print a line where there is none."""
+        if self._bar is None:
+            self.say(f"{datetime.datetime.now():%H:%M:%S}  {at}")
+            return
+        progress, task = self._bar
+        ends = None if at.run_left is None else time.monotonic() + at.run_left
+        progress.update(task, loss=at.loss, ends=ends)
+
+
+class _AtLastLog(ProgressColumn):
+    """The last logged loss, and the time left of the whole run, which goes on running down between two of them."""
+
+    def render(self, task: Task) -> Text:
+        loss, ends = task.fields.get("loss"), task.fields.get("ends")
+        parts = [] if loss is None else [f"loss {loss:.4g}"]
+        if ends is not None:
+            parts.append(f"run {_left(ends - time.monotonic())}")
+        return Text("  ".join(parts))
+
+
+def _left(seconds: float) -> str:
+    """An estimate, which is never better than a second."""
+    return f"~{duration(max(1.0, seconds))} left"

@@ -21,14 +21,27 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.endtask import TaskConfig
 from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
-from everlearn.data.prepare import default_cache
-from everlearn.errors import DataError, ModelError
-from everlearn.evaluation import Cell, Checkpoint, HeldOut, HeldOutText, Predictor, make_task, set_path, task_path
+from everlearn.data.prepare import cache_folder
+from everlearn.errors import DataError, EverlearnError, ModelError, RunError
+from everlearn.evaluation import (
+    Cell,
+    Checkpoint,
+    HeldOut,
+    HeldOutText,
+    Predictor,
+    Samples,
+    make_task,
+    samples_path,
+    set_path,
+    task_path,
+)
 from everlearn.evaluation.build import BASE
+from everlearn.evaluation.results import Took, read
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.methods.base import Batch, Method, Reading
 from everlearn.run.folder import TIME
+from everlearn.run.forecast import SETS
 from everlearn.run.open_run import OpenRun
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
 from everlearn.seeding import seed_for
@@ -63,32 +76,57 @@ class Scorer:
         """The held-out blocks of a domain: those that the run kept, or a seeded sample, kept from now on."""
         path = self._set(name)
         if not path.is_file():
-            prepared = self.run.prepared(name)
-            if prepared.validation is None:
-                raise DataError(f"'{name}' holds out no text to measure on (`validation`).")
-            blocks = prepared.validation
-            order = np.random.Generator(np.random.PCG64(seed_for("held out", name))).permutation(blocks.size)
-            chosen = np.sort(order[: self.recipe.evaluation.blocks])
-            sample = PackedBlocks.from_blocks(blocks.take(chosen), seed=0, name=name)
-            HeldOut(sample, prepared.bytes_per_token).save(path)
+            self._draw(name)
         return HeldOutText(path, name if name in self.domains else None)
 
+    def _draw(self, name: str) -> None:
+        """Keep a seeded sample of a domain's held-out blocks."""
+        prepared = self.run.prepared(name)
+        if prepared.validation is None:
+            raise DataError(f"'{name}' holds out no text to measure on (`validation`).")
+        blocks = prepared.validation
+        order = np.random.Generator(np.random.PCG64(seed_for("held out", name))).permutation(blocks.size)
+        chosen = np.sort(order[: self.recipe.evaluation.blocks])
+        sample = PackedBlocks.from_blocks(blocks.take(chosen), seed=0, name=name)
+        HeldOut(sample, prepared.bytes_per_token).save(self._set(name))
+
     def prepare(self) -> None:
-        """Read, on every process, the texts of which held-out blocks are still to be drawn.
+        """Read, on every process, the texts of which held-out blocks are still to be drawn; draw damaged ones again.
 
-        :meth:`score` draws them on one process alone, where processes that read a text cannot wait for each other.
+        :meth:`score` draws the others on one process alone, where those that read a text cannot wait for each other.
+
+        Raises:
+            RunError: held-out blocks are damaged, and their text is gone or another one.
         """
-        for name in [name for name in self.names() if not self._set(name).is_file()]:
-            self.run.prepared(name)
+        wrong = {name: files.fault(self._set(name)) for name in self.names()}
+        missing = [name for name in self.names() if not self._set(name).is_file()]
+        self.run.processes.wait_for_everyone()  # all have looked before one of them draws
+        for name in self.names():
+            if name in missing:
+                self.run.prepared(name)
+            elif (fault := wrong[name]) is not None:
+                self._draw_again(name, fault)
+        self.run.processes.wait_for_everyone()
 
-    def check_end_tasks(self) -> None:
-        """Raise ``DataError`` for an end task that cannot be read, unless it was measured long ago, and ``ModelError``
-        for one that the model cannot be asked."""
-        for config in self.recipe.end_tasks:
-            if not task_path(self.cells, 0, config.name).is_file():
-                task = make_task(config)
-                task.check_model(self.run.setting().kind)
-                task.check()
+    def _draw_again(self, name: str, wrong: str) -> None:
+        path = self._set(name)
+        meant = files.listed(path.parent)[path.name]
+        try:
+            self.run.prepared(name)
+        except EverlearnError as error:
+            raise RunError(
+                f"{wrong}, and the text that it was drawn from cannot be read any more: {error} Restore one of them "
+                "from a copy: without it later models cannot be compared with earlier ones."
+            ) from None
+        if self.run.processes.is_main_process:
+            self.run.reporter.say(f"{wrong}. It is drawn again.")
+            self._draw(name)
+            if files.digest(path) != meant:
+                files.write_json(path.parent / files.SEAL, {**files.listed(path.parent), path.name: meant})
+                raise RunError(
+                    f"{wrong}, and the text of '{name}' is not what it was drawn from. Restore one of them from a "
+                    "copy: without it later models cannot be compared with earlier ones."
+                )
 
     def _set(self, name: str) -> Path:
         return self.folder.sets / f"{name}.safetensors"
@@ -186,9 +224,11 @@ class Scorer:
         self.run.processes.wait_for_everyone()
 
     def _score(self, row: int) -> None:
-        sets = [name for name in wanted_sets(self.recipe, row) if not set_path(self.cells, row, name).is_file()]
-        tasks = [task for task in wanted_tasks(self.recipe, row) if not task_path(self.cells, row, task.name).is_file()]
-        if not sets and not tasks:
+        sets = [name for name in wanted_sets(self.recipe, row) if self._to_measure(set_path(self.cells, row, name))]
+        listed = wanted_tasks(self.recipe, row)
+        tasks = [task for task in listed if self._to_measure(task_path(self.cells, row, task.name))]
+        samples = self._samples(row)
+        if not sets and not tasks and not samples:
             return
         started = time.monotonic()
         where = "the base model" if row == 0 else f"after {self.domains[row - 1]}"
@@ -198,32 +238,87 @@ class Scorer:
             gone = row > 0 and self.folder.without_weights(row, self.domains[row - 1])
             if not gone and (row > 0 or not self.folder.finished(1, self.domains[0])):
                 raise
+            if not sets and not tasks:
+                return
+            for path in (
+                *(set_path(self.cells, row, n) for n in sets),
+                *(task_path(self.cells, row, t.name) for t in tasks),
+                *(samples_path(self.cells, row, n) for n in samples),
+            ):
+                self._cannot(path, str(error))
             # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
             who = "The base model" if row == 0 else f"The model after {self.domains[row - 1]}"
             self.run.reporter.say(f"{who} is not measured on new sets: {error}")
             return
         readers = self._readers(row)
         shared = SharedCells(self.shared_folder(), model) if row == 0 and not readers else None
-        if sets:
-            with self.run.reporter.activity(f"Held-out text, {where}", len(sets)) as done:
-                for index, name in enumerate(sets, 1):
-                    self._measure_text(row, name, model, readers, shared).save(set_path(self.cells, row, name))
+        texts = list(dict.fromkeys([*sets, *samples]))
+        if texts:
+            with self.run.reporter.activity(f"Held-out text, {where}", len(texts)) as done:
+                for index, name in enumerate(texts, 1):
+                    self._measure_text(row, name, name in sets, name in samples, model, readers, shared)
                     done(index)
         for config in tasks:
             self._end_task(row, config, model, readers, shared, where)
         self._spent(row, time.monotonic() - started)
 
+    def _to_measure(self, path: Path) -> bool:
+        """Whether a cell is missing, or damaged, which is said."""
+        if not path.is_file():
+            return True
+        if (wrong := _damage(path)) is not None:
+            self.run.reporter.say(f"{wrong}. It is measured again.")
+        return wrong is not None
+
+    def _cannot(self, path: Path, why: str) -> None:
+        """Refuse to go on without a cell that was there and is damaged."""
+        if path.is_file() and (wrong := _damage(path)) is not None:
+            raise RunError(
+                f"{wrong}, and cannot be measured again: {why} Restore it from a copy, or remove it to do without."
+            )
+
     def _measure_text(
-        self, row: int, name: str, model: nn.Module, readers: Sequence[Method], shared: SharedCells | None
-    ) -> Cell:
-        task, how = self.held_out(name), self.conditions(row)
-        if shared is not None and (found := shared.find(task, how)) is not None:
-            return found
+        self,
+        row: int,
+        name: str,
+        scored: bool,
+        sampled: bool,
+        model: nn.Module,
+        readers: Sequence[Method],
+        shared: SharedCells | None,
+    ) -> None:
+        """Score a held-out set and ask for a few of its texts; the methods put back what they read with once."""
+        task, how, path = self.held_out(name), self.conditions(row), set_path(self.cells, row, name)
+        found = shared.find(task, how) if scored and shared is not None else None
+        if found is not None:
+            found.save(path)
+            self.run.forecast.took(SETS, 1, None)
+        if not sampled and (found is not None or not scored):
+            return
+        started = time.monotonic()
         predictor = self._predictor(row, task.domain, lambda: model, readers, lambda: task.held_out.blocks)
-        cell = task.measure(predictor, how)
-        if shared is not None:
-            shared.keep(task, how, cell)
-        return cell
+        if scored and found is None:
+            cell = task.measure(predictor, how)
+            cell.save(path)
+            if shared is not None:
+                shared.keep(task, how, cell)
+        if sampled:
+            self._sample(row, Samples(task.path, task.domain, self.recipe.evaluation.samples), predictor)
+        if scored and found is None:
+            self.run.forecast.took(SETS, 1, time.monotonic() - started)
+
+    def _samples(self, row: int) -> list[str]:
+        """Held-out sets of which texts to read are missing (`evaluation.samples`)."""
+        if not self.recipe.evaluation.samples:
+            return []
+        return [name for name in wanted_sets(self.recipe, row) if self._to_measure(samples_path(self.cells, row, name))]
+
+    def _sample(self, row: int, task: Samples, predictor: Predictor) -> None:
+        try:
+            task.measure(predictor, self.conditions(row)).save(samples_path(self.cells, row, task.name))
+        except ModelError as error:
+            # Nothing is scored by them: a page with less to read is no reason to stop.
+            self.run.reporter.say(f"What the model says of '{task.name}' is not kept, row {row}: {error}")
 
     def _end_task(
         self,
@@ -240,19 +335,29 @@ class Scorer:
         except DataError as error:
             if not task_path(self.cells, 0, config.name).is_file():
                 raise
+            self._cannot(task_path(self.cells, row, config.name), str(error))
             # Learnt long ago and its labelled files are gone: that is no reason not to learn a new domain.
             self.run.reporter.say(f"End task '{config.name}' is left out {where}: {error}")
             return
-        path = task_path(self.cells, row, config.name)
         if shared is not None and (found := shared.find(task, how)) is not None:
-            found.save(path)
+            self._keep(row, found)
+            self.run.forecast.took(task.name, 1, None)
             return
+        started = time.monotonic()
         predictor = self._asked(row, task, model, readers)
         with self.run.reporter.activity(f"End task {config.name}, {where}", work.units) as done:
             cell = task.measure(predictor, replace(how, progress=done))
-        cell.save(path)
+        self._keep(row, cell)
+        self.run.forecast.took(task.name, 1, time.monotonic() - started)
         if shared is not None:
             shared.keep(task, how, cell)
+
+    def _keep(self, row: int, cell: Cell) -> None:
+        """An end task's cell, in the place of a damaged one that an earlier version wrote in another form."""
+        path = task_path(self.cells, row, cell.task)
+        if path.suffix == ".json":
+            path.unlink()
+        cell.save(task_path(self.cells, row, cell.task))
 
     def _asked(self, row: int, task: Task, model: nn.Module, readers: Sequence[Method]) -> Predictor:
         """What answers an end task: with methods that read with more, they are given the task's own unlabelled text."""
@@ -273,9 +378,11 @@ class Scorer:
     def score_alone(self, name: str, place: Path) -> None:
         """Measure a domain's model that was trained alone."""
         path = self.cells / "alone" / f"{name}.safetensors"
-        if self.run.processes.is_main_process and not path.is_file():
+        if self.run.processes.is_main_process and self._to_measure(path):
             model = self.run.load(place).to(self.device)
+            started = time.monotonic()
             self._losses(model, name).save(path)
+            self.run.forecast.took(SETS, 1, time.monotonic() - started)
         self.run.processes.wait_for_everyone()
 
     def _losses(self, model: nn.Module, name: str) -> Cell:
@@ -285,13 +392,23 @@ class Scorer:
 
     def _spent(self, row: int, seconds: float) -> None:
         path = self.folder.row(row) / TIME
-        before = files.read_json(path)["seconds"] if path.is_file() else 0.0
-        files.write_json(path, {"seconds": round(before + seconds, 3)})
+        before = read(Took, path).seconds if path.is_file() else 0.0
+        files.write_json(path, {"seconds": round(before + seconds, 3)}, sealed=True)
 
     def shared_folder(self) -> Path:
         """Where runs leave base scores for each other: beside the tokenised corpora."""
-        cache = self.recipe.data.cache
-        return (default_cache() if cache is None else Path(cache).expanduser()) / "cells"
+        return cache_folder(self.recipe.data.cache) / "cells"
+
+
+def _damage(cell: Path) -> str | None:
+    """What is wrong with a cell: by its seal, or where no seal lists it (version 0.1.0), by its form."""
+    if cell.name in files.listed(cell.parent):
+        return files.fault(cell)
+    try:
+        Cell.load(cell)
+    except RunError as error:
+        return str(error).removesuffix(".")
+    return None
 
 
 def _as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:

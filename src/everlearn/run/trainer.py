@@ -7,10 +7,11 @@ is the ecosystem's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,17 +19,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
 from everlearn.data.loader import BlockLoader
-from everlearn.errors import MethodError, ModelError, RecipeError, RunError, TrainingDiverged
+from everlearn.errors import EverlearnError, RunError, TrainingDiverged
 from everlearn.methods.base import Memory, Method
-from everlearn.methods.engine.protection import Protection, overrides
-from everlearn.model.gathering import shared_parameters
+from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE, unwrap
+from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.model.sharding import local
+from everlearn.model.source import Model
 from everlearn.run import carrying
+from everlearn.run.rehearsal import check_distribution, check_processes, given, refused
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
@@ -62,30 +66,16 @@ class StageTrainer(Trainer):
         self.stage, self.methods = protection.stage, protection.methods
         stage = self.stage
         self._fingerprint = loader.source.fingerprint
-        if args.fsdp and args.world_size == 1:
-            raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
-        super().__init__(
-            model=stage.model,
-            args=args,
-            train_dataset=loader,
-            processing_class=stage.tokenizer,
-            callbacks=[_Updates(self), *callbacks],
-        )
-        masking = [m.label for m in self.methods if overrides(m, "mask") or overrides(m, "gradients")]
-        if self.is_deepspeed_enabled and masking:
-            raise MethodError(
-                f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
-                "or FSDP (`train.fsdp`)."
+        check_processes(args)
+        with refused({}):  # a run that is resumed elsewhere may lack what it began with
+            super().__init__(
+                model=stage.model,
+                args=args,
+                train_dataset=loader,
+                processing_class=stage.tokenizer,
+                callbacks=[_Updates(self), *callbacks],
             )
-        if args.fsdp and not self.is_fsdp_enabled:
-            raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
-        if self.is_fsdp_enabled and self.accelerator.state.fsdp_plugin.fsdp_version != 2:
-            raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
-        if self.is_fsdp_enabled and (shared := shared_parameters(stage.model)):
-            raise ModelError(
-                f"`train.fsdp` cannot shard {type(unwrap(stage.model)).__name__}: '{shared[0]}' belongs to several of "
-                "its modules, which accelerate would put into different groups. Leave `train.fsdp` out (plain DDP)."
-            )
+        check_distribution(self, self.methods)
         self.remove_callback(PrinterCallback)  # the reporter shows progress, metrics.jsonl keeps the numbers
         self.loss_is_scaled_for_ga = True
         self._progress, self._write, self._carried = progress, log, carried
@@ -156,7 +146,9 @@ class StageTrainer(Trainer):
         """The optimizer that `train` asks for, or what the methods make of it."""
         made: torch.optim.Optimizer | None = self.optimizer
         if made is None:
-            self.optimizer = made = self.protection.optimizer(super().create_optimizer(model))
+            with refused(given(self.args, "optim", "optim_args", "optim_target_modules")):
+                asked = super().create_optimizer(model)
+            self.optimizer = made = self.protection.optimizer(asked)
         return made
 
     def create_scheduler(
@@ -246,7 +238,9 @@ class StageTrainer(Trainer):
         )
 
     def on_step_end(self) -> None:
-        """Tell the progress bar."""
+        """Say how often the text has been gone through, and tell the progress bar."""
+        # The Trainer counts the share of this session's batches, which begins again after a resume.
+        self.state.epoch = self.loader.source.passes  # type: ignore[assignment]  # None is meant, and handled
         if self._progress is not None:
             self._progress(self.state.global_step)
 
@@ -255,20 +249,25 @@ class StageTrainer(Trainer):
     def fit(self, checkpoint: Path | None = None) -> Any:
         """Train to the end of the stage, from a sealed checkpoint when one is given."""
         if checkpoint is not None:
-            saved = files.read_json(checkpoint / DATA_STATE)
-            if saved["processes"] != self.args.world_size:
+            with _content_of(checkpoint):
+                saved = files.read_json(checkpoint / DATA_STATE)
+                if TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME)).global_step != step_of(checkpoint):
+                    raise ValueError(f"{TRAINER_STATE_NAME} is of another step")
+                state, self.seconds_before = saved["loader"], float(saved["seconds"])
+                processes, fingerprint = saved["processes"], saved["fingerprint"]
+            if processes != self.args.world_size:
                 raise RunError(
-                    f"{checkpoint} was written by {saved['processes']} process(es) and this run has "
+                    f"{checkpoint} was written by {processes} process(es) and this run has "
                     f"{self.args.world_size}. Resume with as many, or delete the folder above it to start the domain "
                     "again."
                 )
-            if saved["fingerprint"] != self._fingerprint:
+            if fingerprint != self._fingerprint:
                 raise RunError(
                     f"The text of domain '{self.stage.domain}' is not what it was when {checkpoint} was written. "
                     "Restore it, or delete the folder above the checkpoint to start the domain again."
                 )
-            self.loader.load_state_dict(saved["loader"])
-            self.seconds_before = float(saved["seconds"])
+            with _content_of(checkpoint):
+                self.loader.load_state_dict(state)
         self._started = time.monotonic()
         self._mark = (self._started, self.loader.index // self.args.gradient_accumulation_steps)
         self._tokens_logged = self.loader.tokens
@@ -287,7 +286,7 @@ class StageTrainer(Trainer):
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
         self.accelerator.wait_for_everyone()
-        with files.full_disk_is_an_error(folder / name), _output_dir(self.args, writing):
+        with files.writing(folder / name), _output_dir(self.args, writing):
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 inside = writing / name
@@ -306,6 +305,22 @@ class StageTrainer(Trainer):
             for old in checkpoints(folder)[: -limit if limit else 0]:
                 shutil.rmtree(old, ignore_errors=True)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        with _content_of(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _content_of(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with _content_of(checkpoint):
+            super()._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _content_of(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """A checkpoint that does not fill the model must not pass with a warning."""
         parameters = dict(self.stage.model.named_parameters(remove_duplicate=False))
@@ -313,6 +328,21 @@ class StageTrainer(Trainer):
         empty = [name for name in load_result.missing_keys if name in parameters and id(parameters[name]) not in filled]
         if empty:
             raise RunError(f"The checkpoint has no weights for {', '.join(empty[:3])}: it is of another model.")
+
+
+@contextlib.contextmanager
+def _content_of(checkpoint: Path | str | None) -> Iterator[None]:
+    """What a checkpoint holds may be anything, however well it is sealed: torch refuses to run what is in a pickle."""
+    try:
+        yield
+    except EverlearnError:
+        raise
+    except Exception as error:
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RunError(
+            f"{checkpoint} is no checkpoint of this run: {why.rstrip('.')}. Remove it, and `everlearn resume` goes on "
+            "from the one before."
+        ) from error
 
 
 class _output_dir:  # noqa: N801
@@ -355,7 +385,12 @@ class _Updates(TrainerCallback):
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders of a stage, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
-    return sorted(found, key=lambda path: int(path.name.rsplit("-", 1)[1]))
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Optimizer steps behind a checkpoint."""
+    return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def save_memories(folder: Path, methods: Sequence[Method]) -> None:
@@ -369,7 +404,14 @@ def save_memories(folder: Path, methods: Sequence[Method]) -> None:
 
 
 def load_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Give each method what it saved; a method that saved nothing is left as it is."""
+    """Give each method what it saved; a method that saved nothing is left as it is.
+
+    Raises:
+        RunError: what one saved is damaged, or not there any more.
+    """
+    for name in files.listed(folder.parent):
+        if name.startswith(f"{folder.name}/") and not (folder.parent / name).is_file():
+            raise RunError(f"{folder.parent / name} is missing. Restore it from a copy.")
     for method in methods:
         facts, tensors = folder / f"{method.name}.json", folder / f"{method.name}.safetensors"
         if facts.is_file():
@@ -377,8 +419,21 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
             method.load_memory(Memory(tensors=loaded, facts=files.read_json(facts)))
 
 
-def save_model(model: nn.Module, tokenizer: Any, folder: Path) -> None:
-    """The model and tokenizer as ``save_pretrained`` writes them."""
+def save_model(
+    model: nn.Module, tokenizer: Any, folder: Path, adapter: PeftAdapter | None = None, base: Model | None = None
+) -> None:
+    """The model and tokenizer as ``save_pretrained`` writes them, and the adapter that makes it of the base model.
+
+    Args:
+        model: a plain one.
+        tokenizer: of the model.
+        folder: of the stage.
+        adapter: where the stage has one.
+        base: the base model as the recipe names it, for the adapter.
+    """
     core: Any = unwrap(model)
-    core.save_pretrained(folder)
+    if adapter is not None:
+        adapter.save(folder, *((base.path, base.revision) if base is not None else (None, None)))
+    if adapter is None or not adapter.alone:
+        core.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -40,6 +40,7 @@ class Suite:
         claims: what a paper claims that was measured on it.
         groups: words for several entries of a table, such as ``all``; tables list entries in this order.
         paper_names: what its paper calls entries that have another name here, without spaces and hyphens.
+        ranked: whether tables list the entries by what they brought, the best first, and not in the order of groups.
     """
 
     name: str
@@ -49,6 +50,16 @@ class Suite:
     claims: Claims | None = None
     groups: Mapping[str, tuple[str, ...]] = {}
     paper_names: Mapping[str, str] = {}
+    ranked = False
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """The domains in the order of what is not learnt in any."""
+        return tuple(self.orders[min(self.orders)])
+
+    def facts(self) -> dict[str, Any]:
+        """What else must be equal for two cells to stand in one table: of suites whose recipes may change."""
+        return {}
 
     def locate(self, inside: str) -> Path:
         """The file or folder behind an address, made on demand.
@@ -68,7 +79,7 @@ class Suite:
         *,
         settings: Settings,
         data: Path | None,
-        method: Mapping[str, Any],
+        method: Sequence[Mapping[str, Any]],
         seed: int,
         name: str,
         folder: Path,
@@ -79,7 +90,7 @@ class Suite:
             order: a number of :attr:`orders`, or some of the domains by name.
             settings: what is not the suite's own.
             data: folder of the suite's data; None where the suite finds it itself.
-            method: as in a recipe.
+            method: those that work together, as in a recipe.
             seed: of the run.
             name: of the run.
             folder: of the run.

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from everlearn.errors import RecipeError
 from everlearn.methods import build
+from everlearn.options import Options
 
 
-class Given(BaseModel):
+class Given(Options):
     """Base of the groups: unknown keys are refused. A value that is left out is the suite's own (the paper's)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     def given(self) -> dict[str, Any]:
         """The keys that were set."""
@@ -67,9 +66,9 @@ class Settings(Given):
     """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
     end_tasks: EndTaskSettings = EndTaskSettings()
     """How end tasks are fine-tuned."""
-    train: dict[str, Any] = {}
+    train: dict[str, Any] = Field(default={})
     """Further `TrainingArguments`, such as `{bf16: true}`."""
-    methods: dict[str, dict[str, Any]] = {}
+    methods: dict[str, dict[str, Any]] = Field(default={})
     """Options of methods, by name, where the defaults are not wanted."""
 
     def spec(self, method: str) -> dict[str, Any]:

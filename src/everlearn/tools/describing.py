@@ -22,7 +22,7 @@ from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
 from everlearn.methods import build, names
-from everlearn.methods.base import VARIANTS
+from everlearn.methods.base import REVEALS, VARIANTS
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
 
@@ -65,6 +65,8 @@ def describe(name: str) -> dict[str, Any]:
             field.name: sorted(value) if isinstance(value := getattr(made.needs, field.name), frozenset) else value
             for field in dataclasses.fields(made.needs)
         },
+        "memory": made.needs.keeps,
+        "reveals": REVEALS[made.needs.keeps],
         "options": [
             option | ({"default": changed[option["name"]]} if option["name"] in changed else {})
             for option in options(type(made).Config)

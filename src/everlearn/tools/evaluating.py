@@ -25,7 +25,7 @@ from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
 from everlearn.methods.sequential import PLAIN
-from everlearn.run.folder import NO_RUN, RunFolder
+from everlearn.run.folder import MODELS, NO_RUN, RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.wanted import held_out_names
 
@@ -49,8 +49,9 @@ def named(arguments: Sequence[str]) -> list[Named]:
         label, equals, path = argument.partition("=")
         path, label = (path, label) if equals else (argument, "")
         folder = Path(path).expanduser()
-        stages = sorted(folder.glob("stage-*/config.json")) if (folder / "recipe.yaml").is_file() else []
-        for stage in [stage.parent for stage in stages if any(stage.parent.glob("*.safetensors"))]:
+        stages = [place for place in sorted(folder.glob("stage-*")) if any(any(place.glob(kind)) for kind in MODELS)]
+        stages = stages if (folder / "recipe.yaml").is_file() else []
+        for stage in stages:
             found.append(Named(f"{label or folder.resolve().name} {stage.name}", str(stage)))
         if not stages:
             found.append(Named(label or Path(path).name, str(folder) if folder.exists() else path))
@@ -93,6 +94,9 @@ def evaluate(
         )
     if (folder / "environment.json").exists() or any(folder.glob("stage-*")):
         raise RunError(f"{folder} is a run: its recipe and results would be lost. Name another folder (`--output`).")
+    for checkpoint in checkpoints:  # a stage of a run
+        if (Path(checkpoint.path) / files.SEAL).is_file() and (wrong := files.damage(Path(checkpoint.path))):
+            raise RunError(f"{wrong}. Restore it from a copy, or leave '{checkpoint.path}' out.")
     losses: dict[tuple[int, str], Cell] = {}
     tasks: dict[tuple[int, str], Cell] = {}
     for row, checkpoint in enumerate(checkpoints):

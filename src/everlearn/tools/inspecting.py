@@ -21,7 +21,8 @@ from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import CLASSES, load_config
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.source import Model
-from everlearn.tools.planning import passes, saved, size
+from everlearn.run.words import size
+from everlearn.tools.planning import passes, saved
 
 
 @dataclass(frozen=True)

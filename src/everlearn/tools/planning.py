@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import tempfile
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import TrainingArguments
-from transformers.trainer_utils import SaveStrategy
 
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
@@ -24,14 +21,17 @@ from everlearn.data.loader import BlockLoader
 from everlearn.evaluation import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
-from everlearn.methods.base import Cost, Method
+from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import load_model
 from everlearn.model.objectives import LOGITS_PER_CHUNK
+from everlearn.model.quantising import quantised_bytes
+from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
 from everlearn.run.wanted import held_out_names, sets_inside, wanted_sets, wanted_tasks
+from everlearn.run.words import duration, size
 from everlearn.seeding import set_all
 
 WARM_UP, MEASURED = 1, 3
@@ -71,36 +71,6 @@ class Timing:
     seconds_per_step: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers of parameters."""
-
-    base: int
-    """Of the plain model, before the first stage."""
-    stages: list[int]
-    """Of the plain model, in each stage."""
-    added: int
-    """By methods, beside the plain model, while a domain is learnt."""
-    frozen: bool
-    """Whether nothing but what is added is trained."""
-
-    @classmethod
-    def of(cls, model: nn.Module, methods: Sequence[Method], domains: int) -> Sizes:
-        """Of a run; a model that grows is taken to grow each time by the same share."""
-        base = sum(parameter.numel() for parameter in model.parameters())
-        growth = [(method.grows, 1 + method.cost(model).parameters / base) for method in methods if method.grows]
-        added = sum(method.cost(model).parameters for method in methods if not method.grows)
-        stages = [
-            round(base * math.prod(share ** max(0, stage - first + 1) for first, share in growth))
-            for stage in range(1, domains + 1)
-        ]
-        return cls(base, stages, added, any(method.adds_peft or method.freezes for method in methods))
-
-    def trained(self, stage: int) -> int:
-        """With gradients and optimizer state in a stage."""
-        return self.added if self.frozen else self.stages[stage - 1] + self.added
 
 
 @dataclass(frozen=True)
@@ -214,7 +184,13 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         trainable=sizes.trained(len(domains)),
         block_size=block_size,
         rows_per_step=max(domain.rows_per_step for domain in domains),
-        memory=max((_memory(model, sizes, costs, args, block_size) for args in _arguments(learner)), key=_sum),
+        memory=max(
+            (
+                _memory(model, sizes, costs, args, block_size, recipe.model.quantization_config)
+                for args in learner.all_arguments()
+            ),
+            key=_sum,
+        ),
         methods=costs,
         disk=disk_bytes(learner, model),
         evaluation=evaluation_plan(learner),
@@ -265,16 +241,10 @@ def _sum(parts: dict[str, int]) -> int:
     return sum(parts.values())
 
 
-def _arguments(learner: ContinualLearner) -> list[TrainingArguments]:
-    """Of each domain."""
-    recipe = learner.recipe
-    return [training_arguments(recipe.train_of(domain.name), learner.folder.path, 0) for domain in recipe.domains]
-
-
 def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[DomainPlan]]:
     """Domains in groups whose steps take equally long."""
     groups: dict[tuple[Any, ...], list[DomainPlan]] = {}
-    for domain, args in zip(domains, _arguments(learner), strict=True):
+    for domain, args in zip(domains, learner.all_arguments(), strict=True):
         shape = (args.per_device_train_batch_size, args.gradient_accumulation_steps, str(args.optim))
         groups.setdefault((*shape, args.gradient_checkpointing), []).append(domain)
     return list(groups.values())
@@ -282,13 +252,20 @@ def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[Do
 
 def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
     prepared, steps = learner.prepared(domain.name), learner.steps(domain.name)
-    args = training_arguments(learner.recipe.train_of(domain.name), learner.folder.path, 0)
+    args = learner.arguments(domain.name)
     rows, each = prepared.train.size, learner.rows_per_step(args)
     passes = None if rows is None else steps * each / rows
     return DomainPlan(domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, dict(domain.train))
 
 
-def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, block_size: int) -> dict[str, int]:
+def _memory(
+    model: nn.Module,
+    sizes: Sizes,
+    costs: dict[str, Cost],
+    args: Any,
+    block_size: int,
+    quantised: dict[str, Any] | None = None,
+) -> dict[str, int]:
     """Bytes held at the peak of a step, by what holds them."""
     config: Any = model.config
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
@@ -296,67 +273,24 @@ def _memory(model: nn.Module, sizes: Sizes, costs: dict[str, Cost], args: Any, b
     trained = sizes.trained(len(sizes.stages))
     wider = 1 + sum(cost.passes_per_step for cost in costs.values())
     rows = args.per_device_train_batch_size
+    weights = 4 * sizes.stages[-1] if quantised is None else quantised_bytes(model, quantised)
     logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
     return {
-        "weights": 4 * (sizes.stages[-1] + sizes.added),
+        "weights": weights + 4 * sizes.added,
         "gradients": 4 * trained,
-        "Adam": 8 * trained,
+        "Adam": (2 if "8bit" in str(getattr(args.optim, "value", args.optim)) else 8) * trained,
         "activations (rough)": int(rows * wider * per_row) + 8 * logits,
         "methods": sum(cost.memory_bytes for cost in costs.values()),
     }
 
 
-def disk_bytes(learner: ContinualLearner, model: nn.Module) -> int:
-    """Bytes of a run folder at its largest: finished stages, and the checkpoints of the one that is being learnt.
-
-    A checkpoint is the model with what is added to it (that alone, where it is PEFT's), two numbers of Adam's for each
-    trained parameter, and what the methods remember.
-    """
-    methods, recipe = learner.recipe.methods(), learner.recipe
-    sizes = Sizes.of(model, methods, len(recipe.domains))
-    costs = [method.cost(model) for method in methods]
-    peft = any(method.adds_peft for method in methods)
-    arguments = _arguments(learner)
-    written = [
-        checkpoints_of(args, learner.steps(domain.name)) for args, domain in zip(arguments, recipe.domains, strict=True)
-    ]
-    trainings = []  # checkpoints, bytes of one, bytes of what is left
-    for stage, (count, plain) in enumerate(zip(written, sizes.stages, strict=True), 1):
-        known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
-        weights = sizes.added + (0 if peft else plain)
-        left = 4 * plain + learnt + (8 * sizes.trained(stage) if recipe.optimizer == "carry" else 0)
-        trainings.append((count, 4 * weights + 8 * sizes.trained(stage) + known, left))
-    if recipe.evaluation.alone:
-        trainings += [(count, 12 * sizes.base, 4 * sizes.base) for count in written]
-    held = largest = 0
-    keep = recipe.run.keep_stages
-    kept = len(trainings) if keep == "all" else 1 if keep == "last" else keep
-    each = zip(trainings, itertools.cycle(arguments), strict=False)
-    for number, ((count, checkpoint, finished), args) in enumerate(each):
-        limit = args.save_total_limit or count
-        # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
-        largest = max(
-            largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
-        )
-        held += finished
-        if kept <= number < len(recipe.domains):  # the weights of a stage that is not kept
-            held -= (12 if recipe.optimizer == "carry" else 4) * sizes.stages[number - kept]
-    return largest
-
-
-def checkpoints_of(args: TrainingArguments, steps: int) -> int:
-    """How many checkpoints a stage writes: the Trainer writes one at the end too, unless it writes none at all."""
-    strategy = SaveStrategy(args.save_strategy)
-    if strategy != SaveStrategy.STEPS:
-        return int(strategy == SaveStrategy.EPOCH)  # a stage is one pass over its loader
-    every = math.ceil(args.save_steps * steps) if args.save_steps < 1 else args.save_steps
-    return math.ceil(steps / every) if every > 0 else 1
-
-
 def _notes(learner: ContinualLearner) -> list[str]:
     recipe = learner.recipe
     notes = [*learner.notes()]
-    optimizer = training_arguments(recipe.train, learner.folder.path, 0).optim
+    for method in recipe.methods():
+        if method.needs.keeps != "nothing":
+            notes.append(f"{method.title}: {REVEALS[method.needs.keeps][0].lower()}{REVEALS[method.needs.keeps][1:]}")
+    optimizer = learner.all_arguments()[0].optim
     if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
         notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")
     if recipe.end_tasks:
@@ -406,6 +340,7 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
         protection = Protection(methods, stage)
         protection.begin()
         protection.end()
+        stage.model = learner.to_train(stage.model, args.device, methods)
         stage.index, stage.domain, stage.earlier = 2, "second", (name,)
         data = protection.begin()
         batches = steps * args.gradient_accumulation_steps
@@ -424,15 +359,6 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
 # -- words ----------------------------------------------------------------------------------------------------
 
 
-def size(count: float) -> str:
-    """Bytes as people write them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
 def passes(count: float) -> str:
     """Extra passes, to three digits."""
     shown = f"{count:.3g}"
@@ -443,13 +369,6 @@ def saved(cost: Cost) -> str:
     """What a method's memory takes on the disk."""
     more = f" and {size(cost.disk_bytes_per_domain)} more for each domain learnt" if cost.disk_bytes_per_domain else ""
     return f"{size(cost.disk_bytes)} with each stage{more}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
-    if seconds < 90:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _listed(parts: dict[str, int]) -> str:

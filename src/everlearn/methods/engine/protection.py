@@ -121,6 +121,7 @@ class Protection:
         self._model: nn.Module | None = None
         self._transforms: Transforms | None = None
         self._masks: list[tuple[Method, Mask]] = []
+        self._reaching: set[str] = set()
         self._local: dict[int, tuple[Mask, list[tuple[nn.Parameter, Tensor]]]] = {}
         self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []
 
@@ -314,6 +315,8 @@ class Protection:
             backward: how the loss of reference rows is differentiated (``accelerator.backward`` under a Trainer).
         """
         self._masks = [(m, mask) for m in self.methods if (mask := m.mask(self.stage)) is not None]
+        for method, mask in self._masks:
+            self._check_reach(method, mask)
         for method in self.methods:
             if overrides(method, "gradients"):
                 self._change_gradients(method, backward)
@@ -371,6 +374,19 @@ class Protection:
         for method, mask in self._masks:
             if mask.apply_to == apply_to:
                 yield from self._localised(method, mask)
+
+    def _check_reach(self, method: Method, mask: Mask) -> None:
+        """A mask must be on what the optimizer steps on: some launchers give it flat copies of the parameters."""
+        if self.stage.optimizer is None or method.name in self._reaching:
+            return
+        stepped = {id(p) for group in self.stage.optimizer.param_groups for p in group["params"]}
+        for parameter, _ in self._localised(method, mask):
+            if parameter.requires_grad and id(parameter) not in stepped:
+                raise MethodError(
+                    f"The masks of method '{method.label}' do not reach the optimizer, which steps on tensors of its "
+                    "own instead of the model's parameters (DeepSpeed ZeRO does). Train with DDP or FSDP2."
+                )
+        self._reaching.add(method.name)
 
     def _localised(self, method: Method, mask: Mask) -> list[tuple[nn.Parameter, Tensor]]:
         """A mask beside the parameters that it belongs to; a constant mask is placed once."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class HardAttentionMethod(Method):
     """Base of the methods with hard attention: subclasses say what is gated and which parameters units own."""
 
-    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True)
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     binary: ClassVar[bool] = False
     """Whether the gates of a learnt domain are 0 and 1 alone."""
 

@@ -80,6 +80,7 @@ class ELLE(Method):
         extra_parameters=True,
         peft=False,
         anatomy=True,
+        memory="parameters",
     )
     identity: ClassVar[dict[str, Any] | None] = {"add_layers": 0, "add_heads": 0, "prompts": False, "share": 0}
     grows = 2

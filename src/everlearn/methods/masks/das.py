@@ -56,7 +56,7 @@ class DAS(Method):
     name = "das"
     title = "DAS"
     paper = "https://arxiv.org/abs/2302.03241"
-    needs = Needs(importance_pass=True, peft=False, anatomy=True)
+    needs = Needs(importance_pass=True, peft=False, anatomy=True, memory="statistics")
     variants = VARIANTS
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0, "contrast": 0}
 

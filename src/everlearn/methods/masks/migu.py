@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
-from everlearn.importance import OutputMagnitude
+from everlearn.errors import MethodError
+from everlearn.importance.magnitude import OutputMagnitude, inside_backward, of_all_processes
 from everlearn.methods.base import (
     ApplyTo,
     Batch,
@@ -22,9 +20,18 @@ from everlearn.methods.base import (
     Needs,
     Setting,
     Stage,
+    Variant,
     register,
 )
 from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.masks.kept_rows import KeptRows
+from everlearn.methods.masks.rows import Rule, keep_largest, largest, rows_of, trained, units_of
+from everlearn.methods.masks.selectors import SELECTORS, Selector
+from everlearn.model.anatomy import Anatomy, Component, anatomy
+from everlearn.model.objectives import IGNORE
+
+Part = Literal[Component, "head"]
+PROJECTIONS: tuple[Part, ...] = get_args(Component)
 
 
 @register
@@ -42,40 +49,90 @@ class MIGU(Method):
     paper = "https://arxiv.org/abs/2406.17245"
     needs = Needs(anatomy=True)
     identity: ClassVar[dict[str, Any] | None] = {"threshold": 0}
+    variants = (
+        Variant(
+            "migu_released",
+            "MIGU (released)",
+            "As the authors' code for full fine-tuning: gradients are masked, rows below a quantile, in the vocabulary "
+            "head and the embeddings tied to it too.",
+            {"apply_to": "gradient", "rule": "quantile", "components": (*PROJECTIONS, "head")},
+        ),
+        Variant(
+            "migu_kept_rows",
+            "MIGU (kept rows)",
+            "Not the published rule: each micro-batch on each process chooses its own rows as soon as a layer has run, "
+            "and the gradient of the other rows is never computed. Without accumulation on one process it is the rule.",
+            {"apply_to": "gradient", "gradient_of": "kept-rows"},
+        ),
+    )
 
     class Config(MethodConfig):
         """Options of MIGU."""
 
         threshold: float = Field(0.7, ge=0, lt=1)
         """Share of rows that are held back in each step; 0 is plain training."""
+        selector: Selector = "magnitude"
+        """What rows are ranked by: the outputs (the paper's), their weights, their gradients, or chance (its Table
+        11, which defines none of the three: here Σ|w| and Σ|g| of a row, and other rows at each step)."""
+        components: tuple[Part, ...] = PROJECTIONS
+        """Which layers are masked (its Table 5): projections of attention and feed-forward; `head` adds the vocabulary
+        head, and embeddings that are tied to it."""
+        rule: Rule = "floor"
+        """How many rows are held back: `floor` exactly floor(T · n); `quantile` those below the T-quantile of the
+        sums, as the released code does."""
         apply_to: ApplyTo = "update"
         """What the mask acts on. The paper and its code mask gradients; under Adam that still moves masked rows."""
+        gradient_of: Literal["all-rows", "kept-rows"] = "all-rows"
+        """`kept-rows` computes weight gradients for the kept rows only: faster, and each micro-batch on each process
+        then ranks by its own outputs."""
         skip_first_domain: bool = True
         """Train the first domain without a mask, as the released code does (the paper does not say)."""
         mask_bias: bool = False
         """Hold back the biases of masked rows too; the released code leaves biases alone."""
+        count_padding: bool = True
+        """Padding counts in the sums, as in the released code. Packed rows have none."""
 
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self._magnitude: OutputMagnitude | None = None
+        self._kept: KeptRows | None = None
+        self._chosen: dict[str, Tensor] = {}
+        self._moved: dict[str, Tensor] = {}
         self._active = False
 
     def check(self, setting: Setting) -> None:
-        """Some linear layer of the model must be trained."""
+        """Some linear layer of the model must be trained, and kept rows must be rows of plain layers."""
         super().check(setting)
         refuse_frozen_model(self, setting)
+        if not _layers(setting.model, anatomy(setting.model), self.config.components):
+            raise MethodError(
+                f"Method '{self.label}', option 'components': the model has no {' or '.join(self.config.components)}. "
+                f"It has {', '.join(dict.fromkeys(p.component for p in anatomy(setting.model).linears.values()))}."
+            )
+        if self.config.gradient_of == "kept-rows":
+            self._check_kept_rows(setting)
+
+    def _check_kept_rows(self, setting: Setting) -> None:
+        what = f"Method '{self.label}', option 'gradient_of': kept-rows"
+        if self.config.selector != "magnitude" or "head" in self.config.components:
+            raise MethodError(f"{what} chooses by the outputs of projections. Set it to all-rows.")
+        if setting.has_peft:
+            raise MethodError(f"{what} is for models without adapters, whose gradients are small. Set it to all-rows.")
+        for other in setting.methods:
+            if type(other).transforms is not Method.transforms:
+                raise MethodError(
+                    f"{what} does not work with '{other.label}', which changes the weights that it reads."
+                )
 
     def cost(self, model: nn.Module) -> Cost:
         """One float per output feature, and the copy of the masked parameters that an update mask restores."""
         if not self.config.threshold:
             return Cost()
-        from everlearn.model.anatomy import anatomy
-
         held = 0
-        for path in _trained(model, anatomy(model).linears):
-            for name, parameter, _ in _rows(model, path, self.config.mask_bias):
+        for path in trained(model, _layers(model, anatomy(model), self.config.components)):
+            for name, parameter, _ in rows_of(model, path, self.config.mask_bias):
                 # Sums and mask: two floats a row. The copy lives during the optimizer step only.
                 copied = parameter.numel() * parameter.element_size() if self.config.apply_to == "update" else 0
                 held += copied + 8 * (parameter.shape[0] if name.endswith("bias") else max(parameter.shape))
@@ -88,77 +145,83 @@ class MIGU(Method):
 
     def begin_training(self, stage: Stage) -> None:
         """Place the hooks: adapters of any method are in the model by now."""
-        if self._active:
-            self._magnitude = OutputMagnitude(stage.model, _trained(stage.model, stage.anatomy.linears))
+        if not self._active:
+            return
+        self._layers = _layers(stage.model, stage.anatomy, self.config.components)
+        paths = trained(stage.model, self._layers)
+        self._units = list(units_of(stage.model, paths))
+        kept = self.config.gradient_of == "kept-rows"
+        if self.config.selector == "magnitude":
+            self._magnitude = OutputMagnitude(stage.model, () if kept else paths)
+        if kept:
+            self._kept = KeptRows(stage.model, paths, self._choose)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Say how many rows of the coming pass are the batch, so that other methods' views do not count."""
+        """Say which positions of the coming pass are the batch's text, so that other methods' views do not count."""
         if self._magnitude is not None:
             self._magnitude.rows = len(batch["labels"])
+            self._magnitude.positions = {} if self.config.count_padding else self._text(batch)
         return {}
+
+    def _text(self, batch: Batch) -> dict[str, Tensor]:
+        masks: dict[str, Tensor] = {}
+        if (given := batch.get("attention_mask")) is not None and given.dim() == 2:
+            masks["input"] = given.bool()
+        if "decoder_input_ids" in batch:
+            masks["answer"] = batch["labels"] != IGNORE
+        return {path: masks[tokens] for path, tokens in self._layers.items() if tokens in masks}
+
+    def _choose(self, path: str, output: Tensor) -> Tensor | None:
+        """Rows to keep of this pass; the same ones where gradient checkpointing computes it again."""
+        if inside_backward() or self._magnitude is None:
+            return self._chosen.get(path)
+        sums = self._magnitude.of(path, output)
+        if sums is None:
+            return None
+        kept = largest(sums[None], self.config.threshold, self.config.rule)[0]
+        self._chosen[path] = kept.nonzero().squeeze(1)
+        self._moved[path] = self._moved[path] + kept if path in self._moved else kept
+        return self._chosen[path]
 
     def mask(self, stage: Stage) -> Mask | None:
         """The rows that this step's outputs were smallest in."""
-        if self._magnitude is None:
+        if not self._active:
             return None
-        kept = keep_largest(self._magnitude.pop(), self.config.threshold)
-        factors: dict[str, Tensor] = {}
+        if self._kept is not None:
+            moved, self._moved = of_all_processes(self._moved), {}
+            kept = {path: (count > 0).float() for path, count in moved.items()}
+        else:
+            magnitude, select = self._magnitude, self.config.selector
+            scores = magnitude.pop() if magnitude is not None else SELECTORS[select](stage, self._units)
+            kept = keep_largest(scores, self.config.threshold, self.config.rule)
+        return Mask(dict(self._factors(stage, kept)), self.config.apply_to)
+
+    def _factors(self, stage: Stage, kept: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         for path, rows in kept.items():
-            for name, parameter, dim in _rows(stage.model, path, self.config.mask_bias):
-                factors[name] = rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
-        return Mask(factors, self.config.apply_to)
+            for name, parameter, dim in rows_of(stage.model, path, self.config.mask_bias):
+                yield name, rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
 
     def detach(self, stage: Stage) -> None:
         """Take the hooks away."""
         self._close()
 
     def _close(self) -> None:
-        if self._magnitude is not None:
-            self._magnitude.close()
-        self._magnitude = None
+        for hooks in (self._magnitude, self._kept):
+            if hooks is not None:
+                hooks.close()
+        self._magnitude = self._kept = None
+        self._chosen, self._moved = {}, {}
 
 
-def keep_largest(sums: Mapping[str, Tensor], threshold: float) -> dict[str, Tensor]:
-    """1 for the rows to update and 0 for the floor(threshold · n) rows with the smallest sums.
-
-    Args:
-        sums: layer to summed output magnitude, [n].
-        threshold: share of rows that are masked, in [0, 1).
-
-    Returns:
-        Layer to factors, [n] float32. Of equal sums the lower index is masked first, so the number is always exact.
-    """
-    by_size: dict[int, list[str]] = {}
-    for name, values in sums.items():
-        by_size.setdefault(len(values), []).append(name)
-    result: dict[str, Tensor] = {}
-    for size, names in by_size.items():
-        # One sort for all layers of a size, and nothing is read back to the host.
-        stacked = torch.stack([sums[name] for name in names])
-        # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
-        masked = stacked.argsort(dim=1, stable=True)[:, : math.floor(threshold * size + 1e-9)]
-        factors = torch.ones_like(stacked, dtype=torch.float32).scatter_(1, masked, 0.0)
-        result.update(zip(names, factors, strict=True))
-    return result
-
-
-def _trained(model: nn.Module, paths: tuple[str, ...]) -> list[str]:
-    """The linear layers with a trainable weight of their own or of a LoRA adapter."""
-    return [path for path in paths if any(True for _ in _rows(model, path, bias=False))]
-
-
-def _rows(model: nn.Module, path: str, bias: bool) -> Iterator[tuple[str, nn.Parameter, int]]:
-    """Trainable parameters whose rows are this layer's outputs: name, parameter, dimension of the rows.
-
-    `path` may be a plain layer, a layer with LoRA (its B matrices) or the A of one adapter.
-    """
-    module = model.get_submodule(path)
-    adapters = getattr(module, "lora_B", None)
-    layers: dict[str, Any] = {path: module}
-    if isinstance(adapters, nn.ModuleDict):
-        layers = {f"{path}.lora_B.{name}": adapter for name, adapter in adapters.items()}
-    for name, layer in layers.items():
-        if layer.weight.requires_grad:
-            yield f"{name}.weight", layer.weight, 1 if isinstance(layer, Conv1D) else 0
-        if bias and layer.bias is not None and layer.bias.requires_grad:
-            yield f"{name}.bias", layer.bias, 0
+def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, str]:
+    """Paths of the layers to mask, and what their positions are (:attr:`Projection.tokens`)."""
+    layers: dict[str, str] = {path: each.tokens for path, each in found.linears.items() if each.component in components}
+    if "head" in components and found.head:
+        head = model.get_submodule(found.head)
+        # What an encoder's head computes before its last layer is computed where there is a label, and has no padding.
+        layers |= {
+            f"{found.head}.{name}".rstrip("."): "answer"
+            for name, module in head.named_modules()
+            if isinstance(module, nn.Linear)
+        }
+    return layers

@@ -44,7 +44,7 @@ class EWC(Method):
     name = "ewc"
     title = "EWC"
     paper = "https://arxiv.org/abs/1612.00796"
-    needs = Needs(importance_pass=True, peft=False)
+    needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(

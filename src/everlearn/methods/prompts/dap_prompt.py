@@ -42,7 +42,12 @@ class DAPPrompt(Method):
     title = "DAP-Prompt"
     paper = "https://arxiv.org/abs/2302.03241"
     needs = Needs(
-        domain_id_test=True, extra_parameters=True, objectives=frozenset({"masked", "causal"}), peft=False, anatomy=True
+        domain_id_test=True,
+        extra_parameters=True,
+        objectives=frozenset({"masked", "causal"}),
+        peft=False,
+        anatomy=True,
+        memory="parameters",
     )
     freezes = True
 

@@ -139,7 +139,7 @@ class DERpp(Method):
         share = max(1, self.config.capacity // (len(set(self._domains)) + 1))
         share = min(share, self.config.per_domain)
         sample = Reservoir(share, seed_for(stage.seed, "derpp", stage.index))
-        blocks = stage.source.fresh(seed_for(stage.seed, "derpp order", stage.index))
+        blocks = stage.source.once(seed_for(stage.seed, "derpp order", stage.index))
         count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
         sample.extend(islice(blocks, count), stage.domain)
 

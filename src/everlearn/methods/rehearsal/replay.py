@@ -90,12 +90,12 @@ class Replay(Method):
         return Mixture(parts, name=f"{stage.domain} with replay")
 
     def end_domain(self, stage: Stage) -> None:
-        """Let every block of the domain go by the reservoir; of a stream, as many as the stage had batch rows."""
+        """Let every block of the domain go by the reservoir; of a stream one pass, or as many as the stage had rows."""
         if not self._keeps:
             return
         if self._reservoir is None:
             self._reservoir = Reservoir(self.config.capacity, stage.seed)
-        blocks = stage.source.fresh(seed_for(stage.seed, "reservoir", stage.index))
+        blocks = stage.source.once(seed_for(stage.seed, "reservoir", stage.index))
         count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
         self._reservoir.extend(islice(blocks, count), stage.domain)
 

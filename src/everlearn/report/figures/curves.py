@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, SERIES, SIZE, Drawing, Scale, series_colour, spread, width_of
+from everlearn.report.drawing import FAINT, SERIES, SIZE, Drawing, Scale, px, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
 
@@ -17,6 +17,9 @@ class Curve:
     series: int
     x: Sequence[float]
     y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    """Ends of a band around the line; nothing where there is none."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Curves:
 @figure("curves", title="Lines", data=Curves)
 def curves(found: Curves) -> Iterator[Plate]:
     """Lines with markers, an axis with names or numbers, and rules where something begins."""
-    values = [value for line in found.lines for value in line.y if value is not None]
+    values = [value for line in found.lines for each in (line.y, line.low, line.high) for value in each]
+    values = [value for value in values if value is not None]
     if not values:
         return
     width, height = (290, 150) if found.small else (440, 230)
@@ -75,10 +79,31 @@ def curves(found: Curves) -> Iterator[Plate]:
     for line in sorted(found.lines, key=lambda line: -line.series):
         points = [(x(at), None if value is None else y(value)) for at, value in zip(line.x, line.y, strict=True)]
         focus = line.series < SERIES
+        if focus:
+            _band(drawing, line, x, y)
         drawing.polyline(points, series_colour(line.series), (1.6 if found.markers else 1.1) if focus else 0.7)
         if found.markers and focus and len(points) <= 30:
             drawing.markers([(at, value) for at, value in points if value is not None], line.series)
     yield plate(drawing, found.caption, found.numbers)
+
+
+def _band(drawing: Drawing, line: Curve, x: Scale, y: Scale) -> None:
+    """From the lower to the upper ends, interrupted where the line is."""
+    pieces: list[list[tuple[float, float, float]]] = [[]]
+    for at, low, high in zip(line.x, line.low, line.high, strict=True) if line.low else ():
+        if low is None or high is None:
+            pieces.append([])
+        else:
+            pieces[-1].append((x(at), y(low), y(high)))
+    outlines = [
+        "L".join(
+            [f"{px(at)},{px(high)}" for at, _, high in piece] + [f"{px(at)},{px(low)}" for at, low, _ in piece[::-1]]
+        )
+        for piece in pieces
+        if piece
+    ]
+    if outlines:
+        drawing.path("".join(f"M{outline}z" for outline in outlines), fill=series_colour(line.series), opacity=0.2)
 
 
 def _names(drawing: Drawing, x: Scale, at: float, ticks: Sequence[str], turned: bool) -> None:
@@ -90,4 +115,6 @@ def _names(drawing: Drawing, x: Scale, at: float, ticks: Sequence[str], turned: 
         if turned:
             drawing.text(x(place) + 4, at + 1.2 * SIZE, name, "end", turn=-40)
         else:
-            drawing.text(x(place), at + 1.3 * SIZE, name, "middle")
+            # At the edge a name ends where the picture does.
+            over = x(place) + width_of(name) / 2 > drawing.width
+            drawing.text(drawing.width if over else x(place), at + 1.3 * SIZE, name, "end" if over else "middle")

@@ -37,7 +37,7 @@ class SixDomains(Suite):
         *,
         settings: Settings,
         data: Path | None,
-        method: Mapping[str, Any],
+        method: Sequence[Mapping[str, Any]],
         seed: int,
         name: str,
         folder: Path,

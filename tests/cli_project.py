@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -31,15 +32,30 @@ def labelled(count: int, seed: int) -> list[dict[str, str]]:
     return [{"text": text, "label": generator.choice(["x", "y"])} for text in tiny.texts(count, seed)]
 
 
-class Project:
-    """A folder with corpora and a recipe that a test may spoil."""
+@functools.cache
+def _files() -> dict[str, bytes]:
+    """The files of a project: three domains, general text and a labelled set."""
+    rows: dict[str, list[Any]] = {
+        name: [{"text": text} for text in tiny.texts(150, seed)] for seed, name in enumerate(("a", "b", "c", "general"))
+    }
+    rows |= {"train": labelled(32, 7), "test": labelled(16, 8)}
+    return {f"{name}.jsonl": "".join(json.dumps(row) + "\n" for row in of).encode() for name, of in rows.items()}
 
-    def __init__(self, folder: Path, models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+
+class Project:
+    """A folder with corpora and a recipe that a test may spoil.
+
+    Attributes:
+        folder: where the commands are called from.
+        models: tiny models by architecture.
+        recipe: what `recipe.yaml` will hold; plain data.
+        run_folder: of the recipe's run.
+    """
+
+    def __init__(self, folder: Path, models: Path, capfd: pytest.CaptureFixture[str] | None) -> None:
         self.folder, self.models, self.capfd = folder, models, capfd
-        for seed, name in enumerate(("a", "b", "c", "general")):
-            write_jsonl(folder / f"{name}.jsonl", [{"text": text} for text in tiny.texts(150, seed)])
-        write_jsonl(folder / "train.jsonl", labelled(32, 7))
-        write_jsonl(folder / "test.jsonl", labelled(16, 8))
+        for name, content in _files().items():
+            (folder / name).write_bytes(content)
         self.recipe: dict[str, Any] = {
             "model": str(models / "roberta"),
             "domains": [
@@ -56,9 +72,19 @@ class Project:
     def run_folder(self) -> Path:
         return self.folder / "runs" / "first"
 
+    def write(self) -> None:
+        """Write the recipe to recipe.yaml."""
+        (self.folder / "recipe.yaml").write_text(yaml.safe_dump(self.recipe), encoding="utf-8")
+
     def __call__(self, *arguments: str) -> Outcome:
         """Call `everlearn` with these arguments, after writing the recipe to recipe.yaml."""
-        (self.folder / "recipe.yaml").write_text(yaml.safe_dump(self.recipe), encoding="utf-8")
+        self.write()
+        return self.call(*arguments)
+
+    def call(self, *arguments: str) -> Outcome:
+        """Call `everlearn` with these arguments, the files as they are."""
+        if self.capfd is None:
+            return Outcome(main(list(arguments)), "", "")
         self.capfd.readouterr()
         code = main(list(arguments))
         out, err = self.capfd.readouterr()

@@ -1,0 +1,145 @@
+"""What the site has beyond the pages: navigation from the list in index.md, all commands, the options of each method.
+
+All three are read from what they are about, so none can fall behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from sphinx.application import Sphinx
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.connect("source-read", _complete)
+    app.connect("autodoc-process-docstring", _as_rest, priority=400)  # before napoleon, which is at 500
+    app.connect("autodoc-process-docstring", _options)
+    app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-skip-member", _skip)
+    return {"parallel_read_safe": True}
+
+
+def _complete(app: Sphinx, page: str, source: list[str]) -> None:
+    """Before a page is parsed: what the site adds to it."""
+    whole = re.fullmatch(r"# .+\n\n\[.+\]\((\.\./[A-Z]+\.md)\)\n", source[0])
+    if whole:  # a page that only points to a file beside the docs is that file
+        text = (app.srcdir / whole.group(1)).read_text(encoding="utf-8")
+        source[0] = re.sub(r"\]\((?!https?:|#)", "](../", text)
+    elif page == "index":
+        source[0] += "".join(navigation(source[0]))
+    elif page == "reference/commands":
+        source[0] += "".join(commands())
+    source[0] = re.sub(r"\]\(((?:\.\./)+[^)#\s]+\.md)(#[^)]*)?\)", lambda link: _outside(app, page, link), source[0])
+
+
+def _outside(app: Sphinx, page: str, link: re.Match[str]) -> str:
+    """A link to a page that is not below docs: to the page that stands for it, or to the file itself."""
+    target = (app.srcdir / page).parent.joinpath(link.group(1)).resolve()
+    if target.is_relative_to(app.srcdir):
+        return link.group()
+    stands_for_it = app.srcdir / f"{target.stem.lower()}.md"
+    here = target.parent == app.srcdir.parent and stands_for_it.exists()
+    return f"](/{stands_for_it.name}{link.group(2) or ''})" if here else f"](path:{link.group(1)})"
+
+
+def navigation(index: str) -> Iterator[str]:
+    """A table of contents for each section of the index, with the pages that it lists, in their order."""
+    for section in index.split("\n## ")[1:]:
+        caption = section.splitlines()[0]
+        pages = re.findall(r"^\* \[[^\]]+\]\((?!https?:)([^)#]+)\.md\)", section, re.MULTILINE)
+        if pages:
+            yield f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(pages) + "\n```\n"
+
+
+def commands() -> Iterator[str]:
+    """Each command of the command line: what it does, how it is called, its arguments and options."""
+    import typer
+    import typer.main
+
+    from everlearn.cli import VERBS, application
+
+    group = typer.main.get_command(application())
+    root = typer.Context(group, info_name="everlearn")
+    heading = ""
+    for verb, where in VERBS.items():
+        if where != heading:
+            yield f"\n## {where}\n"
+            heading = where
+        command = group.commands[verb]  # type: ignore[attr-defined]
+        context = typer.Context(command, info_name=verb, parent=root)
+        yield f"\n### `everlearn {verb}`\n\n{(command.help or '').strip()}\n"
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        yield f"\n```\n{usage}\n```\n\n"
+        for parameter in command.params:
+            record = parameter.get_help_record(context)
+            if record is not None and "--help" not in parameter.opts:
+                yield f"* `{record[0].strip()}`: {_plain(record[1])}\n"
+
+
+def _plain(text: str) -> str:
+    """A help text without the terminal's markup, and safe in Markdown."""
+    return " ".join(re.sub(r"\[(/?(?:bold|dim|italic|required)[^\]]*)\]", "", text).replace("*", r"\*").split())
+
+
+def _as_rest(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
+    """Docstrings are Markdown where it matters (fences, indented formulas, bars); Sphinx reads another markup."""
+    text, fenced, base = [], False, ""
+    for number, line in enumerate(lines):
+        before = lines[number - 1] if number else ""
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            text += ["", f".. code-block:: {line.strip().strip('`') or 'text'}", ""] if fenced else [""]
+        elif fenced:
+            text.append(f"   {line}")
+        elif line.startswith("    ") and not before.strip() and not base.startswith(" "):
+            text += ["::", "", line]  # an indented block after a blank line is a formula or code
+            base = ""
+        else:
+            text.append(_bars(line))
+            base = line if line.strip() else base
+    if what in ("attribute", "property", "data") and text:
+        text[0] = f": {text[0]}"  # else what stands before a colon is taken for the type
+    lines[:] = text
+
+
+def _bars(text: str) -> str:
+    """Bars of absolute values and of choices, which Sphinx would take for the name of a substitution."""
+    return re.sub(r"(`+[^`]*`+)|\|", lambda found: found.group(1) or r"\|", text)
+
+
+def _signature(app: Sphinx, what: str, name: str, made: Any, *_: Any) -> tuple[str, None] | None:
+    """Settings are listed one by one below their class, so its line does not repeat them."""
+    from pydantic import BaseModel
+
+    from everlearn.methods.base import REGISTRY
+
+    return ("", None) if what == "class" and (issubclass(made, BaseModel) or made in REGISTRY.values()) else None
+
+
+def _options(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
+    """Under a method's docstring: its options, as `everlearn methods NAME` lists them, and its published settings."""
+    from everlearn.methods.base import REGISTRY, VARIANTS
+    from everlearn.tools.describing import describe, value_text
+
+    if what != "class" or made not in REGISTRY.values():
+        return
+    described = describe(made.name)
+    lines += ["", f"In a recipe: ``method: {made.name}``" + (f" · `paper <{made.paper}>`__" if made.paper else "")]
+    lines += ["", "Options, with their defaults:", ""] if described["options"] else [""]
+    for option in described["options"]:
+        default = "required" if option["required"] else value_text(option["default"])
+        lines.append(_bars(f"* ``{option['name']}``, ``{default}`` ({option['type']}): {option['description']}"))
+    lines.append("")
+    published = []
+    for variant in (variant for cls, variant in VARIANTS.values() if cls is made):
+        changed = ", ".join(f"``{key}: {value_text(value)}``" for key, value in variant.options.items())
+        published.append(_bars(f"* ``{variant.name}``: {variant.description}" + (f" ({changed})" if changed else "")))
+    lines += ["Published settings with names of their own:", "", *published, ""] if published else []
+
+
+def _skip(app: Sphinx, what: str, name: str, made: Any, skip: bool, options: Any) -> bool | None:
+    """Fields that pydantic adds to every model say nothing about ours."""
+    return True if name == "model_config" else None

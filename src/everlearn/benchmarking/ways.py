@@ -1,0 +1,142 @@
+"""The rows of a sweep: methods with their options, times what `--set` changes of the recipe."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from everlearn.benchmarking import making
+from everlearn.benchmarking.entries import ARRANGEMENTS, Entry, resolve
+from everlearn.benchmarking.sweep import RecipeSuite, read_list
+from everlearn.config.overrides import put
+from everlearn.config.reading import read_value
+from everlearn.config.recipe import parse
+from everlearn.data.blocks import hash_of
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.methods import build
+
+_LONGEST = 80
+_ELSEWHERE = {
+    "method": "name the methods in `--methods`, with options as in ewc:strength=10",
+    "run": "`--seeds`, `--results` and `--runs` decide what stands there",
+}
+
+
+def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeSuite) -> list[Entry]:
+    """The entries of a sweep.
+
+    Args:
+        methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
+            recipe, or a list in square brackets of those that work together. None for the recipe's own.
+        sets: `key=value,value` each; every combination is tried with every method.
+        suite: of the recipe.
+
+    Raises:
+        RecipeError: an option cannot be read, or a key is not allowed.
+        MethodError: a method or one of its options is unknown.
+    """
+    wanted = read_list("--methods", methods) if methods is not None else [[each["name"] for each in suite.own.method]]
+    changes = [_changes(text, suite) for text in sets]
+    keys = [key for key, _ in changes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise RecipeError(f"`--set` has `{twice}` more than once: give its values with commas.")
+    found: dict[str, Entry] = {}
+    for way in wanted:
+        entry = _entry(way, suite)
+        for values in itertools.product(*(values for _, values in changes)):
+            one = _changed(entry, dict(zip(keys, values, strict=True)))
+            if found.setdefault(one.name, one) != one:  # two texts that are the same in a file's name
+                one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def _entry(way: Any, suite: RecipeSuite) -> Entry:
+    """One method, or several that work together."""
+    parts = [_part(each, suite) for each in (way if isinstance(way, list) else [way])]
+    if not parts:
+        raise RecipeError("`--methods` has an empty list: name the methods that work together.")
+    if len(parts) == 1 and parts[0][0].name in ARRANGEMENTS:
+        return parts[0][0]
+    names, titles = [], []
+    for entry, options in parts:
+        if entry.name in ARRANGEMENTS:
+            raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is no method.")
+        said = [f"{key} {value}" for key, value in options.items()]
+        names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
+        titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
+    specs = tuple({"name": entry.name, **options} for entry, options in parts)
+    for spec in specs:
+        build(suite.settings.spec(spec["name"]) | spec)  # what is wrong with an option is said now
+    return Entry(_short("-".join(names)), " + ".join(titles), parts[0][0].paper, making.stream, specs)
+
+
+def _part(word: Any, suite: RecipeSuite) -> tuple[Entry, dict[str, Any]]:
+    """A method, or an arrangement of training, and its options."""
+    if isinstance(word, Mapping) and "name" in word:
+        name, options = word["name"], {key: value for key, value in word.items() if key != "name"}
+    elif isinstance(word, str):
+        name, *settings = word.split(":")
+        options = {}
+        for text in settings:
+            key, equals, value = text.partition("=")
+            if not equals or not key or not value:
+                raise RecipeError(f"`--methods` has '{word}'; an option is given as in ewc:strength=10.")
+            options[key] = read_value(value, f"--methods {name}:{key}")
+    else:
+        raise RecipeError(f"`--methods` has {word!r}, which is neither a method's name nor a mapping with a `name`.")
+    entry = resolve([str(name)], suite)[0]
+    if options and entry.name in ARRANGEMENTS:
+        raise RecipeError(f"`--methods` gives '{entry.name}' the option '{next(iter(options))}', but it has none.")
+    return entry, options
+
+
+def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
+    """A key and its values, each tried on the recipe."""
+    key, equals, values = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w.-]+", key):
+        raise RecipeError(f"`--set` is '{text}', but must look like train.learning_rate=1e-4,3e-4.")
+    group, *inside = key.split(".")
+    if group in _ELSEWHERE:
+        raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
+    if group in ("domains", "end_tasks"):
+        names = suite.domains if group == "domains" else [task.name for task in suite.own.end_tasks]
+        if len(inside) < 2 or inside[0] not in names or inside[1] in ("name", "domain"):
+            near = did_you_mean(inside[0], names) if inside and inside[0] not in names else ""
+            example = "max_documents" if group == "domains" else "max_train"
+            raise RecipeError(
+                f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
+                f"{group}.{next(iter(names), 'NAME')}.{example}=100,200.{near}"
+            )
+    found = [read_value(each, key) if isinstance(each, str) else each for each in read_list("--set", values)]
+    for value in found:
+        raw = suite.own.model_dump(mode="json")
+        put(raw, key, value)
+        parse(raw)
+    return key, found
+
+
+def _changed(entry: Entry, changes: Mapping[str, Any]) -> Entry:
+    """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
+    own = {k: v for k, v in changes.items() if entry.seeded or k.split(".")[0] not in ("train", "optimizer")}
+    if not own:
+        return entry
+    said = {key.removeprefix("train."): value for key, value in own.items()}
+    name = "-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in said.items())])
+    title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in said.items())}"
+    return replace(entry, name=_short(name), title=title, changes=own)
+
+
+def _slug(value: Any) -> str:
+    """A value in a file's name, told from other values that look like it there."""
+    text = str(value)
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.")
+    return safe if safe == text and len(safe) <= 24 else f"{safe[:24]}-{hash_of(text)[:6]}"
+
+
+def _short(name: str) -> str:
+    """A name that a file can have, with the order and the seed behind it."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 9]}-{hash_of(name)[:8]}"

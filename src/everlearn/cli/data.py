@@ -1,0 +1,97 @@
+"""``everlearn data``: what is in the corpora of a recipe, and what stands where it should not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer  # noqa: F401
+
+from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from everlearn.tools.survey import CorpusSurvey, Survey
+
+BARS = " ▁▂▃▄▅▆▇█"
+WIDTH = 200
+"""Characters of a sample that are shown."""
+
+
+def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Look at the text before learning it: sizes, lengths, samples, duplicates, and leaks between what is learnt and
+    what is measured."""
+    from everlearn.config.recipe import load
+    from everlearn.model.loading import quiet
+    from everlearn.run.progress import Terminal
+    from everlearn.tools.survey import survey
+
+    quiet()
+    found = survey(load(recipe, overrides or ()), reporter=Terminal())
+    show(found.to_json(), as_json, lambda: _rendered(found))
+
+
+def _rendered(found: Survey) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for corpus in found.corpora:
+        parts += [*_corpus(corpus, found.block_size), Text("")]
+    if len(found.corpora) > 1:
+        parts += [_shared(found), Text("")]
+    if found.findings:
+        parts.append(Text("To look at", style="bold"))
+        parts += [Text(f"  {number}. {sentence}") for number, sentence in enumerate(found.findings, 1)]
+    else:
+        parts.append(Text("Nothing that is measured on was found in what is learnt, and no two corpora share text."))
+    return Group(*parts)
+
+
+def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
+    from rich.text import Text
+
+    about = "about " if corpus.about else ""
+    first = "" if corpus.whole else "the first "
+    low, _, median, high, longest = corpus.lengths or [0] * 5
+    bars = "".join(
+        BARS[-(-count * (len(BARS) - 1) // max(number for _, number in corpus.histogram))]
+        for _, count in corpus.histogram
+    )
+    share = corpus.longer / max(corpus.documents, 1)
+    cut = "cut" if corpus.examples else "continued in the next row"
+    lines = [
+        f"{first}{corpus.documents:,} documents, {corpus.bytes / 1e6:,.2f} MB, {about}{corpus.tokens:,} tokens, "
+        f"{corpus.bytes_per_token:.2f} bytes each",
+        f"lengths {bars} {about}{low:,} to {longest:,} tokens, half of them up to {median:,}, 95 % up to {high:,}",
+        f"{corpus.longer:,} ({share:.1%}) are longer than a row of {block_size} and {cut}",
+        f"{corpus.held_out:,} more are held out, by {corpus.held_out_by}" if corpus.held_out else "nothing is held out",
+        f"{corpus.duplicates:,} are the same as an earlier one, {corpus.near_duplicates:,} nearly the same",
+    ]
+    if corpus.skipped:
+        lines.append(f"{corpus.skipped:,} rows without text are skipped")
+    title = Text.assemble((corpus.name, "bold"), (f"  {corpus.path}", "dim"))
+    samples = [Text(f"  “{shortened(sample)}”", style="italic") for sample in corpus.samples]
+    return [title, *(Text(f"  {line}") for line in lines), *samples]
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text on one line, its line ends and tabs made visible."""
+    shown = text[:WIDTH].replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "→")
+    shown = "".join(letter if letter.isprintable() else "�" for letter in shown)
+    return shown + ("…" if len(text) > WIDTH else "")
+
+
+def _shared(found: Survey) -> RenderableType:
+    from rich.table import Table
+
+    shares = {(one, other): share for one, other, share in found.shared}
+    names = [corpus.name for corpus in found.corpora]
+    table = Table(title="Runs of 13 words of the row that stand in the column too", title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for one in names:
+        table.add_row(one, *("" if one == other else f"{shares[one, other]:.1%}" for other in names))
+    return table

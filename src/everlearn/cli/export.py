@@ -1,0 +1,68 @@
+"""``everlearn export``: a stage as files that may leave the house."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, console
+
+
+def command(
+    stage: Annotated[
+        Path, typer.Argument(metavar="STAGE", help="A stage's folder, or a run's, which stands for its last stage.")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; a new folder.")],
+    with_memory: Annotated[
+        bool,
+        typer.Option("--with-memory", help="Add what `everlearn learn` needs to go on; it may hold training text."),
+    ] = False,
+    adapter: Annotated[
+        bool | None,
+        typer.Option("--adapter/--merged", help="The PEFT adapter alone, or the whole model; as the stage is kept."),
+    ] = None,
+    base_model: Annotated[
+        str | None, typer.Option("--base-model", metavar="HUB_ID", help="Of the base model, for the card.")
+    ] = None,
+    license: Annotated[
+        str | None, typer.Option("--license", metavar="NAME", help="For the card; the base model's when left out.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option("--push", metavar="HUB_ID", help="Upload the folder, as a private repository.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: let everybody see a new repository.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a stage's model, tokenizer and card, without memory, text and local paths; push it to the hub."""
+    import json
+
+    from everlearn.errors import RecipeError
+    from everlearn.model.loading import quiet
+    from everlearn.run.places import check_place
+    from everlearn.tools.exporting import export
+    from everlearn.tools.publishing import check_hub
+    from everlearn.tools.publishing import push as upload
+
+    quiet()
+    if public and push is None:
+        raise RecipeError("`--public` says who may see what `--push` uploads; there is no `--push`.")
+    check_place("FOLDER", folder, folder=True)
+    if push is not None:
+        check_hub(push)
+    made = export(
+        stage, folder, with_memory=with_memory, adapter=adapter, base_model=base_model, license=license, name=push
+    )
+    address = None if push is None else upload(folder, push, public=public)
+    if as_json:
+        print(json.dumps({**asdict(made), "folder": str(folder), "address": address}, indent=1, ensure_ascii=False))
+        return
+    out = console()
+    what = f"Exported {made.form} after '{made.domain}' (stage {made.stage})"
+    out.print(f"{what}: {folder}", markup=False, soft_wrap=True)
+    for note in made.notes:
+        out.print(f"Note: {note}", markup=False, soft_wrap=True)
+    if address is not None:
+        out.print(f"Pushed: {address}", markup=False, soft_wrap=True)

@@ -1,0 +1,98 @@
+"""What `bench` and `sweep` share: their options, and how a filled grid is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from everlearn.cli.common import show
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from everlearn.benchmarking import State
+    from everlearn.suites import Suite
+
+KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")]
+OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")]
+Output = Annotated[
+    list[Path] | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write the tables: .html, .md, .tex, .csv or .json."),
+]
+
+
+def check_outputs(output: Sequence[Path] | None) -> None:
+    """Refuse a file of which nobody can say what it should hold."""
+    from everlearn.benchmarking.page import Sheet
+    from everlearn.errors import RecipeError
+
+    for file in output or ():
+        if file.suffix.lower().lstrip(".") not in Sheet.ENDINGS:
+            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
+
+
+def show_grid(
+    suite: Suite,
+    place: Path,
+    states: Sequence[State],
+    pages: Sequence[Path],
+    *,
+    reference: str | None,
+    shown: Sequence[str],
+    only_show: bool,
+    quiet: bool,
+    as_json: bool,
+    optional: bool,
+    also: Callable[[], Sequence[Path]],
+) -> None:
+    """Show the tables of all cells that are there and how far the grid is; exit code 1 when a cell failed.
+
+    Args:
+        suite: what the grid is of.
+        place: folder of the results.
+        states: how far every cell is; empty when nothing was to be made.
+        pages: files that get the tables.
+        reference: entry that the others are compared with.
+        shown: entries that have rows; all when empty.
+        only_show: nothing was to be made.
+        quiet: say nothing but what was written, and why cells failed.
+        as_json: print JSON instead.
+        optional: a page that cannot be written is no error.
+        also: writes further pages and says where they are.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    from everlearn.benchmarking import load_results
+    from everlearn.benchmarking.page import Sheet, status_table
+    from everlearn.errors import RunError
+    from everlearn.files import write_text
+    from everlearn.report.tables import terminal_table
+
+    cells = load_results(place)
+    # Where no cell came through, the reasons are all that there is to show.
+    sheet = Sheet(suite, cells, reference, shown) if cells or only_show else None
+    parts: list[RenderableType] = []
+    if sheet is not None:
+        if not quiet:
+            parts.append(sheet.terminal())
+        for file in pages:
+            try:
+                write_text(file, sheet.written(file.suffix.lower().lstrip(".")))
+                parts.append(Text(f"Wrote {file}"))
+            except (OSError, RunError) as error:
+                if not optional:
+                    raise
+                parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
+    parts += [Text(f"Wrote {file}") for file in also()]
+    failed = any(state.state == "failed" for state in states)
+    if states and (failed or not quiet):
+        status = status_table(states)
+        parts.append(terminal_table(status) if status.rows else Text(status.title))
+    value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
+    show(value, as_json, lambda: Group(*parts))
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,97 @@
+"""``everlearn sweep``: methods × settings × orders × seeds on a recipe of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, telling
+from everlearn.cli.grids import KeepModels, OnlyShow, Output, check_outputs, show_grid
+
+
+def command(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods with commas: sequential,das,ewc:strength=10, in brackets those that work together: "
+            "'das,[das,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain) and `pool` "
+            "(all domains at once). The recipe's own when left out."
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds with commas: 1,2,3. The recipe's own when left out.")] = None,
+    orders: Annotated[
+        str, typer.Option(help="Orders of the domains: 'a,b,c;c,b,a', `given`, `all`, or `random:3`.")
+    ] = "given",
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=V1,V2", help="Try each of these values: train.learning_rate=1e-4,3e-4; repeatable."
+        ),
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="One JSON file a cell; sweep/NAME when left out.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="The runs; runs/sweep-NAME when left out.")] = None,
+    keep: KeepModels = False,
+    only_show: OnlyShow = False,
+    reference: Annotated[
+        str | None, typer.Option(help="Entry that the others are compared with; plain training when left out.")
+    ] = None,
+    output: Output = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods and settings on your own recipe: makes the missing combinations, and one page of all."""
+    from everlearn.benchmarking import Grid, RecipeSuite, read_orders, read_seeds, read_ways
+    from everlearn.config.recipe import load
+    from everlearn.errors import RecipeError, did_you_mean
+    from everlearn.model.loading import quiet as libraries_quiet
+    from everlearn.report import write_report
+    from everlearn.run.places import check_place
+
+    libraries_quiet()
+    check_outputs(output)
+    wanted = load(recipe, overrides or ())
+    # A recipe that names its run is called so, another after its file.
+    name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
+    suite = RecipeSuite(wanted, name, read_orders(orders, [domain.name for domain in wanted.domains]))
+    entries = read_ways(methods, sets or (), suite)
+    against = [entry.name for entry in entries]
+    if reference is not None and reference not in against:
+        raise RecipeError(f"`--reference` is '{reference}', which is no entry.{did_you_mean(reference, against)}")
+    place, working = results or Path("sweep") / name, runs or Path("runs") / f"sweep-{name}"
+    pages = output or [place / "index.html"]
+    check_place("--results", place, folder=True)
+    check_place("--runs", working, folder=True)
+    for file in pages:
+        check_place("--output", file)
+    grid = Grid(
+        suite,
+        entries,
+        list(suite.orders),
+        read_seeds(seeds) if seeds is not None else [wanted.run.seed],
+        suite.settings,
+        place,
+        working,
+        keep=keep,
+        reporter=telling(quiet),
+    )
+    states = []
+    if not only_show:
+        grid.check()
+        states = grid.run()
+    show_grid(
+        suite,
+        place,
+        states,
+        pages,
+        reference=reference,
+        shown=(),
+        only_show=only_show,
+        quiet=quiet,
+        as_json=as_json,
+        optional=False,
+        also=lambda: [write_report(grid.streams(), place / "runs.html")] if grid.streams() else [],
+    )

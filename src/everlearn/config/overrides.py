@@ -1,0 +1,103 @@
+"""``key=value`` of the command line, put into a recipe before it is checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from everlearn.config.reading import read_value
+from everlearn.errors import RecipeError
+
+SHORT = {"model": "path", "general": "path"}
+"""Groups that may stand as one word, and what it is then."""
+
+
+Place = tuple[str | int, ...]
+
+
+def overridden(raw: dict[str, Any], overrides: Iterable[str]) -> dict[Place, str]:
+    """Put every override into the recipe.
+
+    Args:
+        raw: the recipe as it stands in its file; changed.
+        overrides: dotted keys, YAML values. A list is entered by position or by the name of an item.
+
+    Returns:
+        Each place that was set and the text that was given for it: where the recipe wants text, `2024` is text.
+
+    Raises:
+        RecipeError: one is no override, names what is not there, or is given twice.
+    """
+    given: dict[Place, str] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", key):
+            raise RecipeError(f"'{text[:80]}' is no override: write key=value, for example train.max_steps=100.")
+        place = _place(raw, key)
+        if place in given:
+            raise RecipeError(f"The override `{key}` is given twice. Remove one of them.")
+        given[place] = value
+        put_at(raw, place, read_value(value, key) if value else None)
+    return given
+
+
+def put(raw: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in plain data; an item of a list by its position or its name.
+
+    Raises:
+        RecipeError: a list has no such item, or there is nothing to go into.
+    """
+    put_at(raw, _place(raw, key), value)
+
+
+def put_at(raw: Any, place: Place, value: Any) -> None:
+    """Set what stands at a place of nested lists and mappings."""
+    *parents, last = place
+    for part in parents:
+        raw = raw[part]
+    raw[last] = value
+
+
+def named_methods(value: Any) -> list[Any]:
+    """What a recipe's `method` lists: mappings, where words are names."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [{"name": item} if isinstance(item, str) else item for item in listed]
+
+
+def _place(raw: dict[str, Any], key: str) -> Place:
+    """Where a dotted key leads; what it goes through is made, words that stand for a mapping are written out."""
+    first, *rest = parts = key.split(".")
+    if rest and first == "method":
+        raw["method"] = named_methods(raw.get("method") or [])
+        if len(raw["method"]) == 1 and not _is_item(raw["method"], rest[0]):
+            parts = [first, "0", *rest]
+    elif isinstance(raw.get(first), str) and first in SHORT:
+        raw[first] = {SHORT[first]: raw[first]} if rest else raw[first]
+    at: Any = raw
+    place: list[str | int] = []
+    for part in parts:
+        if not isinstance(at, dict | list):
+            raise RecipeError(f"Override '{key}': there is nothing below {at!r}, so nothing called '{part}'.")
+        place.append(_index(at, part, key) if isinstance(at, list) else part)
+        if len(place) < len(parts):
+            if isinstance(at, dict) and at.get(part) is None:
+                at[part] = {}
+            at = at[place[-1]]
+    return tuple(place)
+
+
+def _is_item(items: list[Any], part: str) -> bool:
+    return (part.isascii() and part.isdecimal()) or part in _names(items)
+
+
+def _index(items: list[Any], part: str, key: str) -> int:
+    if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(items):
+        return int(part)
+    if part in _names(items):
+        return _names(items).index(part)
+    raise RecipeError(f"Override '{key}': '{part}' is neither a position below {len(items)} nor a name in the list.")
+
+
+def _names(items: list[Any]) -> list[Any]:
+    return [item.get("name") if isinstance(item, dict) else None for item in items]

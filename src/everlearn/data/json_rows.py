@@ -1,0 +1,158 @@
+"""Rows out of JSON: one object a line, or one array of objects, read item by item however long it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlearn.data.opening import Limits, lines, pieces, too_long
+from everlearn.data.rows import Row
+from everlearn.errors import DataError
+
+BLANK = " \t\n\r"
+"""What may stand between two values."""
+CUT = 16
+"""Characters before the end of what was read in which an error may mean that a value is cut there (`-Infinity`)."""
+
+
+class _Objects:
+    """Reads JSON objects, and knows when one of the wanted names stands in an object twice."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self.wanted = wanted
+        self._names: list[str] = []
+        self.decoder = json.JSONDecoder(object_pairs_hook=self._mapping)
+
+    def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        # An object comes after those inside it, so what is here at the end belongs to the outermost.
+        self._names = [name for name, _ in pairs] if len(values) < len(pairs) else []
+        return values
+
+    def checked(self, value: Any, where: str) -> Mapping[str, Any]:
+        """The value, which must be an object with each wanted name once."""
+        if not isinstance(value, dict):
+            raise DataError(f"{where} is not a JSON object with named columns but {type(value).__name__}.")
+        for column in self.wanted:
+            if self._names.count(column) > 1:
+                raise DataError(f"{where} has the column '{column}' {self._names.count(column)} times; keep one.")
+        return value
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    return DataError(f"{where} is not JSON that can be read: {error}.")
+
+
+def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
+    """Each line is a JSON object; empty lines are skipped."""
+    objects = _Objects(columns)
+    for text, number, behind in lines(path, row, offset, limits):
+        if not text.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = objects.decoder.decode(text)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where} is not valid JSON: {error.msg} (column {error.colno}).") from None
+        except (RecursionError, ValueError) as error:
+            raise _unreadable(where, error) from None
+        yield Row(objects.checked(value, where), where, number, behind)
+
+
+def read_json(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
+    """A JSON array of objects; a file that starts otherwise is read as JSON lines."""
+    array = _Array(path, limits, _Objects(columns))
+    if not array.begins:
+        yield from read_jsonl(path, columns, row, offset, limits)
+        return
+    for number, value in enumerate(array.items(), 1):
+        where = f"{path}, item {number}"
+        found = array.objects.checked(value, where)
+        if number > row:
+            yield Row(found, where, number, 0)
+
+
+class _Array:
+    """The items of an array, each read as soon as it is whole; no more than one of them is held."""
+
+    def __init__(self, path: Path, limits: Limits, objects: _Objects) -> None:
+        self.path, self.limits, self.objects = path, limits, objects
+        self._pieces = pieces(path, limits)
+        self._text, self._at = "", 0
+        self._line, self._column = 1, 0
+        """Of the beginning of the text in hand."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether the file starts as an array."""
+        return self._next() == "["
+
+    def _more(self) -> bool:
+        """Read on, forgetting what is done with; as much again as is in hand, so that a long item costs no more."""
+        done, rest = self._text[: self._at], self._text[self._at :]
+        ends = done.count("\n")
+        self._column = len(done) - done.rfind("\n") - 1 if ends else self._column + len(done)
+        self._line += ends
+        parts, wanted = [rest], max(1, len(rest))
+        for piece in self._pieces:
+            parts.append(piece)
+            wanted -= len(piece)
+            if wanted <= 0:
+                break
+        self._text, self._at = "".join(parts), 0
+        return len(self._text) > len(rest)
+
+    def _next(self) -> str:
+        """The next character that is not blank, which is not taken; empty at the end."""
+        while True:
+            while self._at < len(self._text):
+                if self._text[self._at] not in BLANK:
+                    return self._text[self._at]
+                self._at += 1
+            if not self._more():
+                return ""
+
+    def _wrong(self, what: str, at: int) -> DataError:
+        ends = self._text.count("\n", 0, at)
+        column = at - self._text.rfind("\n", 0, at) if ends else self._column + at + 1
+        return DataError(f"{self.path} is not valid JSON: {what} (line {self._line + ends}, column {column}).")
+
+    def _value(self, number: int) -> Any:
+        while True:
+            at = self._at
+            try:
+                value, self._at = self.objects.decoder.raw_decode(self._text, at)
+            except json.JSONDecodeError as error:
+                if error.pos < len(self._text) - CUT and "Unterminated" not in error.msg:
+                    raise self._wrong(error.msg, error.pos) from None
+                self._check_length(number, len(self._text) - at)
+                if not self._more():
+                    raise self._wrong(error.msg, error.pos - at) from None
+            except (RecursionError, ValueError) as error:
+                raise _unreadable(f"{self.path}, item {number}", error) from None
+            else:
+                self._check_length(number, self._at - at)
+                return value
+
+    def _check_length(self, number: int, length: int) -> None:
+        if length > self.limits.row_bytes:
+            raise too_long(f"{self.path}, item {number},", self.limits)
+
+    def items(self) -> Iterator[Any]:
+        """Every item."""
+        self._at += 1
+        if self._next() == "]":
+            self._at += 1
+        else:
+            for number in range(1, 2**62):
+                self._next()
+                yield self._value(number)
+                if (after := self._next()) not in (",", "]"):
+                    raise self._wrong("Expecting ',' delimiter", self._at)
+                self._at += 1
+                if after == "]":
+                    break
+        if self._next():
+            raise self._wrong("Extra data", self._at)

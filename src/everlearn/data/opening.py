@@ -1,0 +1,151 @@
+"""Bytes out of files, compressed or not, as lines or pieces of text, and never more of them at once than is allowed."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import io
+import lzma
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from everlearn.errors import DataError, EverlearnError
+
+
+class Limits(NamedTuple):
+    """How much a file may ask of the memory and the disk; a recipe sets them under `data`."""
+
+    row_bytes: int = 256 * 2**20
+    """Bytes of one row: a line, a record of a table, an item of a JSON array, a whole file that is one document."""
+    expansion: float = 200.0
+    """How many times its size a compressed file may unpack to; up to `row_bytes` it always may."""
+
+
+def _open_zstd(path: Path) -> BinaryIO:
+    import pyarrow
+
+    return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(path, compression="zstd")))
+
+
+COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
+    ".gz": lambda path: cast(BinaryIO, gzip.GzipFile(path, "rb")),
+    ".bz2": lambda path: cast(BinaryIO, bz2.BZ2File(path, "rb")),
+    ".xz": lambda path: cast(BinaryIO, lzma.LZMAFile(path, "rb")),  # noqa: SIM115 - closed by the `with` of _opened
+    ".zst": _open_zstd,
+}
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open for reading bytes, decompressed; what cannot be read becomes a sentence."""
+    compression = path.suffix.lower()
+    try:
+        with COMPRESSIONS.get(compression, lambda p: p.open("rb"))(path) as file:
+            yield file
+    except EverlearnError:
+        raise
+    # Each decompressor raises its own types for a damaged file, down to EOFError and ValueError.
+    except Exception as error:
+        if isinstance(error, (FileNotFoundError, PermissionError)) or compression not in COMPRESSIONS:
+            raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+        raise DataError(f"{path} cannot be decompressed: it is damaged, cut short or no {compression} file.") from error
+
+
+def _skip(file: BinaryIO, count: int) -> None:
+    """Read over `count` bytes; not every decompressor can seek."""
+    while count > 0 and (passed := len(file.read(min(count, 2**20)))):
+        count -= passed
+
+
+def _allowed(path: Path, limits: Limits) -> float:
+    """Bytes that may come out of a file."""
+    if path.suffix.lower() not in COMPRESSIONS:
+        return float("inf")
+    return max(limits.row_bytes, limits.expansion * path.stat().st_size)
+
+
+def _too_expanded(path: Path, limits: Limits) -> DataError:
+    return DataError(
+        f"{path} unpacks to more than {limits.expansion:g} times its size. If that is meant, raise "
+        "`data.max_expansion`."
+    )
+
+
+def too_long(where: str, limits: Limits, hint: str = "") -> DataError:
+    """The error for a row that is longer than is allowed."""
+    return DataError(
+        f"{where} is longer than {limits.row_bytes:,} bytes{hint}. If that is meant, raise `data.max_row_bytes`."
+    )
+
+
+def _binary(path: Path, raw: bytes, line: int) -> DataError:
+    if line == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return DataError(f"{path} is UTF-16 text; save it as UTF-8.")
+    return DataError(f"{path} is a binary file, not text: line {line} holds NUL bytes.")
+
+
+def _no_text(path: Path, line: int, byte: int, error: UnicodeDecodeError) -> DataError:
+    return DataError(f"{path} is not UTF-8 text: line {line}, byte {byte} ({error.reason}).")
+
+
+def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[str, int, int]]:
+    """Text of each line from a byte offset on, its number (from 1), and the byte offset behind it.
+
+    Raises:
+        DataError: the file cannot be read or decompressed, is no UTF-8 text, or passes a limit.
+    """
+    with _opened(path) as file:
+        allowed = _allowed(path, limits)
+        if file.seekable() and path.suffix.lower() not in COMPRESSIONS:
+            file.seek(offset)
+        else:
+            _skip(file, offset)
+        for number, raw in enumerate(iter(partial(file.readline, limits.row_bytes + 1), b""), row + 1):
+            offset += len(raw)
+            if len(raw) > limits.row_bytes:
+                raise too_long(f"{path}, line {number},", limits)
+            if offset > allowed:
+                raise _too_expanded(path, limits)
+            if b"\0" in raw:
+                raise _binary(path, raw, number)
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise _no_text(path, number, error.start, error) from None
+            yield text, number, offset
+
+
+def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
+    """The text of a file in pieces of about `size` bytes, wherever its lines end.
+
+    Raises:
+        DataError: as :func:`lines`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    line, column, read = 1, 0, 0
+    with _opened(path) as file:
+        allowed = _allowed(path, limits)
+        while True:
+            waiting, raw = decoder.getstate()[0], file.read(size)
+            read += len(raw)
+            if read > allowed:
+                raise _too_expanded(path, limits)
+            if b"\0" in raw:
+                raise _binary(path, raw, line + raw.count(b"\n", 0, raw.index(b"\0")))
+            known = waiting + raw
+            try:
+                text = decoder.decode(raw, final=not raw)
+            except UnicodeDecodeError as error:
+                ends = known.count(b"\n", 0, error.start)
+                begins = known.rfind(b"\n", 0, error.start) + 1 if ends else -column
+                raise _no_text(path, line + ends, error.start - begins, error) from None
+            if not raw:
+                return
+            done = known[: len(known) - len(decoder.getstate()[0])]
+            line += done.count(b"\n")
+            column = len(done) - done.rfind(b"\n") - 1 if b"\n" in done else column + len(done)
+            yield text

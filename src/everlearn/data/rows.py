@@ -1,0 +1,23 @@
+"""What every reader gives: a row, and where the next one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from everlearn.data.opening import Limits
+
+
+class Row(NamedTuple):
+    """One row of a file: its values, where it is (for errors), and where the next one starts."""
+
+    values: Mapping[str, Any]
+    where: str
+    next_row: int
+    next_offset: int
+
+
+Reader = Callable[[Path, Sequence[str], int, int, Limits], Iterator[Row]]
+"""(path, wanted columns, row to start at, its byte offset, limits) → rows. Columns may be more than the wanted ones;
+a table that lacks a wanted one gives a single row that names those there are."""

@@ -1,0 +1,88 @@
+"""Rows of linear layers: whose parameters they are, and which are kept by their scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+Rule = Literal["floor", "quantile"]
+
+
+def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "floor") -> dict[str, Tensor]:
+    """1 for the rows to update and 0 for those with the smallest scores, layer by layer.
+
+    Args:
+        scores: layer to a score per row, [n].
+        threshold: share of rows that are masked, in [0, 1).
+        rule: as :func:`largest` has it.
+
+    Returns:
+        Layer to factors, [n] float32.
+    """
+    by_size: dict[int, list[str]] = {}
+    for name, values in scores.items():
+        by_size.setdefault(len(values), []).append(name)
+    result: dict[str, Tensor] = {}
+    for names in by_size.values():
+        # One sort for all layers of a size, and nothing is read back to the host.
+        factors = largest(torch.stack([scores[name] for name in names]), threshold, rule)
+        result.update(zip(names, factors, strict=True))
+    return result
+
+
+def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
+    """1 for the rows to keep, 0 for those with the smallest scores, [layers, n] float32.
+
+    Args:
+        scores: [layers, n].
+        threshold: share of rows that are masked, in [0, 1).
+        rule: `floor` masks exactly floor(threshold · n) rows, of equal ones the lower index first (arXiv 2406.17245,
+            §3.2); `quantile` masks what is below the interpolated quantile, as the paper's code does.
+    """
+    if rule == "quantile":
+        return (scores >= scores.quantile(threshold, dim=1, keepdim=True)).float()
+    # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
+    masked = scores.argsort(dim=1, stable=True)[:, : math.floor(threshold * scores.shape[1] + 1e-9)]
+    return torch.ones_like(scores, dtype=torch.float32).scatter_(1, masked, 0.0)
+
+
+def trained(model: nn.Module, paths: Iterable[str]) -> list[str]:
+    """The linear layers with a trainable weight of their own or of a LoRA adapter."""
+    return [path for path in paths if any(True for _ in rows_of(model, path, bias=False))]
+
+
+def units_of(model: nn.Module, paths: Iterable[str]) -> Iterator[str]:
+    """Each layer, and the A of each LoRA adapter on it: what has rows to rank."""
+    for path in paths:
+        yield path
+        yield from (f"{path}.lora_A.{name}" for name in getattr(model.get_submodule(path), "lora_A", ()))
+
+
+def rows_of(model: nn.Module, path: str, bias: bool) -> Iterator[tuple[str, nn.Parameter, int]]:
+    """Trainable parameters whose rows are this layer's outputs: name, parameter, dimension of the rows.
+
+    `path` may be a plain layer, a layer with LoRA (its B matrices) or the A of one adapter. A tied weight goes by the
+    name that ``model.named_parameters()`` gives it.
+    """
+    module = model.get_submodule(path)
+    adapters = getattr(module, "lora_B", None)
+    layers: dict[str, Any] = {path: module}
+    if isinstance(adapters, nn.ModuleDict):
+        layers = {f"{path}.lora_B.{name}": adapter for name, adapter in adapters.items()}
+    for name, layer in layers.items():
+        if layer.weight.requires_grad:
+            yield _known(model, f"{name}.weight", layer.weight), layer.weight, 1 if isinstance(layer, Conv1D) else 0
+        if bias and layer.bias is not None and layer.bias.requires_grad:
+            yield _known(model, f"{name}.bias", layer.bias), layer.bias, 0
+
+
+def _known(model: nn.Module, name: str, parameter: nn.Parameter) -> str:
+    tied: Any = getattr(model, "all_tied_weights_keys", None) or {}
+    if name not in tied:
+        return name
+    return next(known for known, other in model.named_parameters() if other is parameter)

@@ -1,0 +1,106 @@
+"""Models in 4 or 8 bits, to train adapters on (QLoRA): by the names of transformers' ``BitsAndBytesConfig``."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.errors import ModelError, did_you_mean
+
+INSTALL = "pip install 'everlearn[quantized]'"
+
+
+def check_options(options: Mapping[str, Any]) -> BitsAndBytesConfig:
+    """The configuration that a recipe's mapping stands for.
+
+    Raises:
+        ValueError: a name or value is not allowed, or it does not say into how many bits.
+    """
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(BitsAndBytesConfig).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    for name in options:
+        if name not in known:
+            raise ValueError(f"BitsAndBytesConfig has no '{name}'.{did_you_mean(name, known)}".rstrip("."))
+    try:
+        config = BitsAndBytesConfig(**options)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"BitsAndBytesConfig does not take it: {error}") from None
+    if config.bnb_4bit_quant_type not in ("fp4", "nf4"):
+        raise ValueError(f"`bnb_4bit_quant_type` is fp4 or nf4, not {config.bnb_4bit_quant_type}")
+    if not (config.load_in_4bit or config.load_in_8bit):
+        raise ValueError("say into how many bits: `load_in_4bit: true` or `load_in_8bit: true`")
+    return config
+
+
+def check_installed() -> None:
+    """Raise ``ModelError`` unless models can be quantised here."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ModelError(f"`model.quantization_config` needs bitsandbytes, which is not installed: {INSTALL}.")
+
+
+def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.device) -> PreTrainedModel:
+    """A copy of a float32 model whose linear layers, all but the output head's, are in 4 or 8 bits.
+
+    What stays in floating point stays float32; what 4-bit layers compute in is float32 too unless `options` say
+    otherwise (`bnb_4bit_compute_dtype`).
+
+    Args:
+        model: in memory, not changed.
+        options: as :func:`check_options` takes them.
+        device: where the copy is made.
+
+    Raises:
+        ModelError: bitsandbytes is not installed, or cannot quantise this model here.
+    """
+    check_installed()
+    try:
+        return type(model).from_pretrained(
+            None,
+            config=copy.deepcopy(model.config),
+            state_dict=dict(model.state_dict()),
+            quantization_config=check_options(options),
+            dtype=torch.float32,
+            device_map={"": device},
+        )
+    except (ValueError, RuntimeError, ImportError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {first}") from error
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether a model, or the one inside its adapters, was loaded in 4 or 8 bits."""
+    return any(bool(getattr(module, "is_quantized", False)) for module in model.modules())
+
+
+def in_full(model: Any) -> nn.Module:
+    """The structure of a quantised model as it was before, without weights (on the meta device)."""
+    config = copy.deepcopy(model.config)
+    del config.quantization_config
+    with torch.device("meta"):
+        made: nn.Module = type(model)(config)
+    return made
+
+
+def quantised_bytes(model: nn.Module, options: Mapping[str, Any]) -> int:
+    """About how many bytes the weights take then. `model` may be on the meta device."""
+    bits = 4 if check_options(options).load_in_4bit else 8
+    getter = getattr(model, "get_output_embeddings", None)
+    head = getter() if getter is not None else None
+    packed = sum(
+        module.get_parameter("weight").numel()
+        for module in model.modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head
+    )
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    return 4 * (whole - packed) + packed * bits // 8

@@ -1,0 +1,135 @@
+"""What users configure: the base of every group of options, and the words for a value that is not allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+from everlearn.errors import RecipeError
+
+LONGEST_NAME, LONGEST_PATH, LONGEST_PART = 100, 4095, 255
+"""Characters of a name, which becomes a part of file names; bytes of a path, and of each of its parts."""
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Options(BaseModel):
+    """Base of every group of options: unknown keys are refused, numbers are finite, nothing changes afterwards."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic would read true as 1."""
+        if isinstance(value, bool):
+            kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("must be a number, not true or false")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types of a union, through ``Annotated`` and the types of literals."""
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return {type(part) for part in parts}
+    if hasattr(annotation, "__metadata__"):
+        return _kinds(parts[0])
+    if not parts or typing.get_origin(annotation) in (tuple, list, dict):
+        return {annotation}
+    return set().union(*map(_kinds, parts))
+
+
+def slug(value: str, what: str) -> str:
+    """A name that can be a part of a file's name on every system.
+
+    Raises:
+        ValueError: it cannot; `what` begins the sentence: "a domain's name".
+    """
+    if not _SLUG.fullmatch(value):
+        raise ValueError(f"{what} is made of letters, digits, '.', '-' and '_' and starts with a letter or digit")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(f"{what} has at most {LONGEST_NAME} characters; this one has {len(value)}")
+    return value
+
+
+def home(path: str | Path, key: str) -> Path:
+    """A path as a user writes it, with ``~`` replaced by the home folder.
+
+    Args:
+        path: what stands in a recipe or on the command line.
+        key: where it stands, for the error.
+
+    Raises:
+        RecipeError: it is empty, there is no such user, or no file system takes so long a path.
+    """
+    if not str(path).strip():
+        raise RecipeError(f"`{key}` is empty. Name a path, or leave the key out.")
+    try:
+        expanded = Path(path).expanduser()
+    except RuntimeError:
+        raise RecipeError(f"`{key}` is '{path}', but there is no user '{Path(path).parts[0][1:]}' here.") from None
+    parts = [len(os.fsencode(part)) for part in expanded.parts]
+    if sum(parts) + len(parts) > LONGEST_PATH or max(parts, default=0) > LONGEST_PART:
+        raise RecipeError(
+            f"`{key}` is '{str(path)[:40]}…', a path of {len(str(path)):,} characters. No file system takes more than "
+            f"{LONGEST_PATH:,} bytes, and {LONGEST_PART} in each part."
+        )
+    return expanded
+
+
+WORDS = {
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large a number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "model_type": "must be a mapping of keys",
+    "model_attributes_type": "must be a mapping of keys",
+    "dict_type": "must be a mapping of keys",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be {le} or less",
+    "literal_error": "must be {expected}",
+    "too_short": "needs at least {min_length}",
+    "string_too_short": "must not be empty",
+}
+"""Pydantic's kinds of error → ours."""
+
+
+def wrong_value(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value, and the value: ``must be above 0 (got -1)``.
+
+    Args:
+        error: one of ``ValidationError.errors()``.
+    """
+    words = WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    message, value = words.format(**error.get("ctx", {})) if error["type"] in WORDS else words, error.get("input")
+    if isinstance(value, Mapping | list | tuple | BaseModel) and value:
+        return message
+    if error["type"] == "string_type" and isinstance(value, bool):
+        return f"{message} (got {value!r}; YAML reads yes, no, on and off so: write it in quotes)"
+    if error["type"] == "string_type" and isinstance(value, int | float):
+        return f"{message} (got {value!r}; write it in quotes)"
+    shown = repr(value)
+    return f"{message} (got {shown if len(shown) <= 80 else f'{shown[:40]}…'})"

@@ -1,0 +1,199 @@
+"""The card of a model that leaves its run: front matter as the hub reads it, metrics as a model-index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from everlearn.evaluation import METRICS, Results
+from everlearn.evaluation.build import BASE
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report import formatting as fmt
+from everlearn.report.card import TASKS, fenced
+from everlearn.report.tables import escape_markdown
+from everlearn.version import __version__
+
+LIBRARY = {True: "peft", False: "transformers"}
+WRITTEN = "text2text-generation"
+"""The model-index wants a task of text-to-text models, for which the hub has no pipeline."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a domain comes from: its name, and what of it is on the hub."""
+
+    name: str
+    hub_ids: tuple[str, ...] = ()
+    subset: str | None = None
+    """Configuration name of a single data set."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What the card of an export says beyond the run's results.
+
+    Attributes:
+        row: label of the checkpoint: the domain learnt last.
+        name: of the model.
+        origins: of the domains learnt, in order.
+        adapter: whether it is an adapter alone.
+        base_model: hub id of the base model, if it has one.
+        license: identifier of the hub, if it is known.
+        language: codes of the base model's card.
+        memory: sentences on what its memory reveals; empty where there is none.
+        as_scored: whether the model alone is what was scored.
+        steps: optimizer steps up to here.
+        tokens: tokens trained on up to here.
+    """
+
+    row: str
+    name: str
+    origins: Sequence[Origin]
+    adapter: bool = False
+    base_model: str | None = None
+    license: str | None = None
+    language: Sequence[str] = ()
+    memory: Sequence[str] = ()
+    as_scored: bool = True
+    steps: int = 0
+    tokens: int = 0
+
+    @property
+    def learnt(self) -> list[str]:
+        """Names of the domains, in order."""
+        return [origin.name for origin in self.origins]
+
+
+def eval_results(results: Results, exported: Exported) -> list[EvalResult]:
+    """The scores of the exported checkpoint, every metric and column that was measured on it."""
+    known = {origin.name: origin for origin in exported.origins}
+    pipeline = TASKS[results.objective][0] or WRITTEN
+    found = []
+    for name, table in results.matrices.items():
+        fine_tuned = "predictions" in METRICS[name].reads
+        for row, column, value, *_ in table.cells:
+            if row == exported.row:
+                origin = known.get(column, Origin(column))
+                found.append(
+                    EvalResult(
+                        task_type="text-classification" if fine_tuned else pipeline,
+                        # What the hub does not have needs a type of its own, or its numbers would join another set's.
+                        dataset_type=origin.hub_ids[0] if len(origin.hub_ids) == 1 else column,
+                        dataset_name=column,
+                        dataset_config=origin.subset,
+                        metric_type=name,
+                        metric_name=f"{table.title or name}{' of a fine-tuned copy' if fine_tuned else ''}",
+                        metric_value=value,
+                    )
+                )
+    return found
+
+
+def export_card(results: Results, exported: Exported) -> str:
+    """README.md of an exported stage.
+
+    Args:
+        results: of its run.
+        exported: what was exported of it.
+    """
+    pipeline, loader = TASKS[results.objective]
+    names = [method.name for method in results.methods]
+    scores = eval_results(results, exported) if exported.as_scored else []
+    datasets = [hub_id for origin in exported.origins for hub_id in origin.hub_ids]
+    front = ModelCardData(
+        base_model=exported.base_model,
+        base_model_relation=("adapter" if exported.adapter else "finetune") if exported.base_model else None,
+        datasets=list(dict.fromkeys(datasets)) or None,
+        eval_results=scores or None,
+        language=list(exported.language) or None,
+        library_name=LIBRARY[exported.adapter],
+        license=exported.license,
+        model_name=exported.name,
+        pipeline_tag=pipeline,
+        tags=["everlearn", "continual-learning", "continual-pretraining", *names],
+    )
+    if not scores:
+        front.model_name = None  # it belongs to a model-index
+    parts = [
+        f"---\n{front.to_yaml()}\n---",
+        f"# {escape_markdown(exported.name)}",
+        _introduction(results, exported),
+        *_scores(results, exported),
+        "## Use",
+        fenced("python", _usage(exported, loader)),
+        *_memory(exported),
+        "## Methods",
+        "\n".join(
+            f"- {escape_markdown(method.title)}{f': <{method.paper}>' if method.paper else ''}"
+            for method in results.methods
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduction(results: Results, exported: Exported) -> str:
+    stream = " → ".join(escape_markdown(name) for name in exported.learnt)
+    start = f"Training started from {escape_markdown(exported.base_model)}. " if exported.base_model else ""
+    methods = " + ".join(escape_markdown(method.title) for method in results.methods)
+    form = "An adapter (PEFT) of a language model" if exported.adapter else "A language model"
+    return (
+        f"{form} that learnt these domains one after another: {stream}. {start}Objective: {results.objective}; "
+        f"protection against forgetting: {methods}; {exported.steps:,} steps on {exported.tokens:,} tokens; seed "
+        f"{results.seed}. Made with everlearn {escape_markdown(__version__)}."
+    )
+
+
+def _scores(results: Results, exported: Exported) -> list[str]:
+    if not exported.as_scored:
+        titles = [escape_markdown(method.title) for method in results.methods if not method.as_saved]
+        return [
+            f"**This model alone is not what was scored.** {fmt.listing(titles)} reads a text with what it keeps in "
+            "its memory (adapters, gates or prompts), which only everlearn puts back. So there are no scores here."
+        ]
+    parts = ["## Scores", "On held-out text and end tasks, before and after. In brackets: 95 % intervals."]
+    for name, table in results.matrices.items():
+        found = table.estimates()
+        columns = [column for column in table.columns if (exported.row, column) in found]
+        if not columns:
+            continue
+        shown = [value for column in columns for row in (BASE, exported.row) if (value := found.get((row, column)))]
+        places = fmt.decimals(each.value for each in shown)
+        title = f"{table.title or name} {'↑' if table.higher_is_better else '↓'}"
+        lines = [f"| {title} | base model | this model |", "|---|---:|---:|"]
+        for column in columns:
+            before, after = (found.get((row, column), Estimate()) for row in (BASE, exported.row))
+            cells = [fmt.MISSING if each.value is None else fmt.estimate(each, places) for each in (before, after)]
+            lines.append(f"| {escape_markdown(column)} | {cells[0]} | {cells[1]} |")
+        parts.append("\n".join(lines))
+    return parts
+
+
+def _usage(exported: Exported, loader: str) -> str:
+    if not exported.adapter:
+        return (
+            f"from transformers import AutoTokenizer, {loader}\n\n"
+            f"tokenizer = AutoTokenizer.from_pretrained({exported.name!r})\n"
+            f"model = {loader}.from_pretrained({exported.name!r})"
+        )
+    base = exported.base_model or "the base model"
+    return (
+        f"from peft import PeftModel\nfrom transformers import AutoTokenizer, {loader}\n\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({exported.name!r})\n"
+        # transformers would load it as it is stored, often in 16 bits, and the adapter was learnt in 32.
+        f'base = {loader}.from_pretrained({base!r}, dtype="float32")\n'
+        f"model = PeftModel.from_pretrained(base, {exported.name!r})"
+    )
+
+
+def _memory(exported: Exported) -> list[str]:
+    if not exported.memory:
+        return []
+    command = f"everlearn learn {exported.name} --domain name=file.jsonl --into runs/next"
+    return [
+        "## Memory",
+        "What the methods remember is in `everlearn/`, so that the next domain can be learnt from here:",
+        fenced("bash", command),
+        *(escape_markdown(sentence) for sentence in exported.memory),
+    ]

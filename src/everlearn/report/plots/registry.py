@@ -1,0 +1,66 @@
+"""The plots by name: functions that draw a comparison on a figure with matplotlib's own means.
+
+Colours, fonts and sizes are those of matplotlib's settings (`rcParams`, style sheets): whoever changes these, or the
+figure afterwards, has the picture that they want.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TypeVar
+
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from everlearn.errors import RunError, did_you_mean
+from everlearn.report.comparison import Comparison
+
+
+class Plot(MatplotlibFigure):
+    """A matplotlib figure that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", bbox_inches="tight")
+        return file.getvalue()
+
+
+Draw = Callable[[Comparison, MatplotlibFigure], bool]
+"""Draws on an empty figure; False where the runs have nothing of it."""
+PLOTS: dict[str, Draw] = {}
+"""Name → function."""
+_Draw = TypeVar("_Draw", bound=Draw)
+
+
+def plot(name: str) -> Callable[[_Draw], _Draw]:
+    """Register a function that draws a plot.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(draw: _Draw) -> _Draw:
+        if name in PLOTS:
+            raise ValueError(f"There is a plot '{name}' already: every plot needs a name of its own.")
+        PLOTS[name] = draw
+        return draw
+
+    return register
+
+
+def plotted(name: str, comparison: Comparison) -> Plot:
+    """A plot of one or more runs.
+
+    Args:
+        name: of :data:`PLOTS`.
+        comparison: the runs.
+
+    Raises:
+        RunError: there is no such plot, or the runs have nothing that it shows.
+    """
+    if name not in PLOTS:
+        raise RunError(f"There is no plot '{name}'.{did_you_mean(name, PLOTS)}")
+    figure = Plot(layout="constrained")
+    if not PLOTS[name](comparison, figure):
+        raise RunError(f"{' and '.join(comparison.labels[:3])}: nothing was measured that the plot '{name}' shows.")
+    return figure

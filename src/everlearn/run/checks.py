@@ -1,0 +1,222 @@
+"""Everything that can be wrong with a run, in the order in which it is found out without training.
+
+One list: `everlearn validate` shows how each ends, and a run begins with it and stops at the first that fails, before
+anything is written or measured.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from transformers import PreTrainedModel
+
+from everlearn.config.arguments import training_arguments
+from everlearn.data.corpus import Corpus
+from everlearn.data.documents import check_corpus
+from everlearn.data.endtask import TaskConfig
+from everlearn.data.prepare import cache_folder
+from everlearn.errors import EverlearnError, ModelError
+from everlearn.evaluation import make_task, task_path
+from everlearn.run.disk import check_disk
+from everlearn.run.open_run import OpenRun
+from everlearn.run.places import check_place
+from everlearn.run.rehearsal import rehearse
+
+SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
+"""Text of the tokenizer's round trip."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: its name, whether it passed (None: not reached, because an earlier one failed), and what was found."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    error: EverlearnError | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the list: `work` says what it found, or raises the sentence of what is wrong."""
+
+    name: str
+    work: Callable[[], str]
+    needs: tuple[str, ...] = ()
+    """Names of the checks without which it cannot be made."""
+
+
+def checks(run: OpenRun, only: str | None = None) -> Iterator[Check]:
+    """Make the checks of a run, one after another.
+
+    Text is read and tokenised as the run would do it (and cached, so that the run finds it).
+
+    Args:
+        run: what would be started.
+        only: a domain that is learnt after the others, which need not be there any more: their texts are not looked
+            at, and the folder is theirs already.
+    """
+    passed: dict[str, bool | None] = {}
+    for item in listed(run, only):
+        if all(passed[need] for need in item.needs):
+            found = attempt(item.name, item.work)
+        else:
+            found = Check(item.name, None, "an earlier check that this one needs has failed")
+        passed[item.name] = found.ok
+        yield found
+
+
+def attempt(name: str, work: Callable[[], str]) -> Check:
+    """Make one check."""
+    try:
+        return Check(name, True, work())
+    except EverlearnError as error:
+        return Check(name, False, str(error), error)
+
+
+FOLDER, ARGUMENTS, MODEL, TOKENIZER = "run folder", "training arguments", "model and its head", "tokenizer round trip"
+FITS, METHODS, TRAINER = "objective, tokens, positions", "methods fit", "trainer, optimizer, trackers"
+NOTES, DISK = "what is learnt and measured", "disk space"
+
+
+def listed(run: OpenRun, only: str | None = None) -> list[Item]:
+    """The list itself; arguments as of :func:`checks`."""
+    recipe = run.recipe
+    domains = [domain for domain in recipe.domains if only in (None, domain.name)]
+    corpora: list[Corpus] = [*domains, *([recipe.general] if recipe.general is not None and only is None else [])]
+
+    @functools.cache
+    def model() -> PreTrainedModel:
+        return run.some_model()  # type: ignore[return-value]
+
+    files = {corpus.name: f"'{corpus.name}': files and columns" for corpus in corpora}  # type: ignore[attr-defined]
+    rows = {name: f"'{name}': rows and steps" for name in files}
+    return [
+        *([Item(FOLDER, partial(_folder, run))] if only is None else []),
+        Item(ARGUMENTS, partial(_arguments, run)),
+        Item(MODEL, lambda: _model(model())),
+        Item(TOKENIZER, lambda: _round_trip(run, model()), (MODEL,)),
+        Item(FITS, lambda: _fits(run, model()), (MODEL, TOKENIZER)),
+        Item(METHODS, lambda: _methods(run, model()), (FITS,)),
+        Item(TRAINER, lambda: _trainer(run, model(), [domain.name for domain in domains]), (ARGUMENTS, MODEL)),
+        *(
+            item
+            for corpus, (name, readable) in zip(corpora, files.items(), strict=True)
+            for item in (
+                Item(readable, partial(_readable, corpus)),
+                Item(rows[name], partial(_rows, run, name), (readable, FITS, ARGUMENTS)),
+            )
+        ),
+        *(
+            item
+            for task in recipe.end_tasks
+            if not task_path(run.folder.path / "evaluation", 0, task.name).is_file()  # measured long ago
+            for item in (
+                Item(f"end task '{task.name}': files and labels", partial(_labels, run, task)),
+                Item(f"end task '{task.name}': for this model", partial(_asked, run, task), (FITS,)),
+            )
+        ),
+        Item(NOTES, partial(_notes, run, tuple(rows)), tuple(rows.values())),
+        *([Item(DISK, lambda: check_disk(run, model()), (FOLDER, METHODS, *rows.values()))] if only is None else []),
+    ]
+
+
+def _folder(run: OpenRun) -> str:
+    check_place("run.folder", run.folder.path, folder=True)
+    cache = cache_folder(run.recipe.data.cache)
+    if not cache.is_dir():  # one that holds everything already is only read
+        check_place("data.cache", cache, folder=True)
+    run.folder.check_free(run.recipe)
+    return f"{run.folder.path} is free"
+
+
+def _arguments(run: OpenRun) -> str:
+    training_arguments(run.recipe.train, run.folder.path, run.recipe.run.seed)
+    first = run.all_arguments()[0]
+    return f"accepted; batches of {first.per_device_train_batch_size} rows, on {first.device}"
+
+
+def _model(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters, float32"
+
+
+def _round_trip(run: OpenRun, model: PreTrainedModel) -> str:
+    """Text to ids and back, and every id in the model's vocabulary.
+
+    Not every tokenizer gives the text back (some drop case and spaces), but its own output must stay as it is.
+    """
+    tokenizer = run.some_tokenizer()
+    first = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
+    again = tokenizer(tokenizer.decode(first), add_special_tokens=False)["input_ids"]
+    name = tokenizer.name_or_path
+    if not first or list(first) != list(again):
+        raise ModelError(f"The tokenizer '{name}' does not read back what it writes. Is it the model's own?")
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in first:
+        raise ModelError(f"The tokenizer '{name}' does not know plain English letters. Is it the model's own?")
+    rows = len(model.get_input_embeddings().get_parameter("weight"))
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"The tokenizer '{name}' has {len(tokenizer)} tokens, but the model has embeddings for {rows}. "
+            "Use the model's own tokenizer (`model.tokenizer`)."
+        )
+    return f"{len(SAMPLE.encode()) / len(first):.1f} bytes per token, {len(tokenizer):,} tokens"
+
+
+def _fits(run: OpenRun, model: PreTrainedModel) -> str:
+    format_ = run.setting(model)
+    return f"{format_.objective.name} on a model of kind {format_.kind}, rows of {format_.block_size} tokens"
+
+
+def _methods(run: OpenRun, model: PreTrainedModel) -> str:
+    run.check_methods(model)
+    return " + ".join(method.title for method in run.recipe.methods())
+
+
+def _trainer(run: OpenRun, model: PreTrainedModel, names: list[str]) -> str:
+    methods, recipe = run.recipe.methods(), run.recipe
+    different: list[dict[str, object]] = []
+    for options in map(recipe.train_of, names):
+        if options not in different:
+            different.append(options)
+    return "; ".join(rehearse(options, model, methods, recipe.run.seed) for options in different)
+
+
+def _readable(corpus: Corpus) -> str:
+    check_corpus(corpus)
+    return ", ".join(source.path for source in getattr(corpus, "sources", ())) or corpus.path
+
+
+def _rows(run: OpenRun, name: str) -> str:
+    prepared = run.prepared(name)
+    rows = "streamed" if prepared.train.size is None else f"{prepared.train.size:,} rows"
+    held_out = f"{prepared.validation.size:,} held out" if prepared.validation is not None else "nothing held out"
+    domain = next((domain for domain in run.recipe.domains if domain.name == name), None)
+    if domain is None:
+        return f"{rows}, {held_out}"
+    own = "".join(f", {key} {value}" for key, value in domain.train.items())
+    return f"{rows}, {held_out}, {run.steps(name):,} steps{own}"
+
+
+def _notes(run: OpenRun, names: Iterable[str]) -> str:
+    """What a user may mean: it is said here, by the run, and on its page."""
+    streams = [name for name in names if run.prepared(name).train.size is None]
+    notes = run.data_notes()
+    if streams:
+        notes.append(f"What {' and '.join(map(repr, streams))} streams is not looked through.")
+    return " ".join(notes) or "nothing stands in more than one place"
+
+
+def _labels(run: OpenRun, config: TaskConfig) -> str:
+    task = make_task(config)
+    found = task.check()
+    run.found += task.notes()
+    return found
+
+
+def _asked(run: OpenRun, config: TaskConfig) -> str:
+    kind = run.setting().kind
+    make_task(config).check_model(kind)
+    return f"can be asked of a model of kind {kind}"

@@ -1,0 +1,70 @@
+"""How far each layer moved in a stage, and since the base model: one small file a stage, made of two checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+
+from everlearn import files
+from everlearn.config.recipe import Recipe
+from everlearn.errors import ModelError
+from everlearn.model.architectures import architecture_of
+from everlearn.model.loading import load_model
+from everlearn.model.movement import FILE, LoadedWeights, SavedWeights, Weights, comparable, movement
+from everlearn.run.open_run import OpenRun
+
+
+def measure_movement(run: OpenRun, row: int) -> bool:
+    """Compare the checkpoint after `row` domains with the one before it and with the base model, once.
+
+    Returns:
+        Whether there is a file now. There is none where weights were removed (`run.keep_stages`).
+    """
+    path = run.folder.row(row) / FILE
+    if path.is_file() and files.fault(path) is None:
+        return True
+    names = [domain.name for domain in run.recipe.domains]
+    if any(run.folder.without_weights(index, names[index - 1]) for index in (row - 1, row) if index):
+        return False
+    place = run.folder.stage(row, names[row - 1])
+    try:
+        after = SavedWeights(place)
+        architecture = architecture_of(files.read_json(place / "config.json")["model_type"])
+        base = _base(run.recipe, after)
+        before = base if row == 1 else SavedWeights(run.folder.stage(row - 1, names[row - 2]))
+    except ModelError as error:
+        # A stage is learnt and scored: a picture less is no reason to stop.
+        run.reporter.say(f"How far the layers moved is not known after {names[row - 1]}: {error}")
+        return False
+    since_base = None if base is None else movement(base, after, architecture)
+    since_before = None if before is None else since_base if row == 1 else movement(before, after, architecture)
+    found = {"since_before": since_before, "since_base": since_base}
+    made = {key: None if parts is None else [asdict(part) for part in parts] for key, parts in found.items()}
+    files.write_json(path, made, sealed=True)
+    return True
+
+
+def _base(recipe: Recipe, after: Weights) -> Weights | None:
+    """The base model: from its file where that has the names of a stage's, else as a loaded model has them."""
+    model = recipe.model
+    if model.path is not None:
+        try:
+            folder = Path(model.path)
+            if not folder.is_dir():
+                patterns = ["*.safetensors", "*.safetensors.index.json"]
+                folder = Path(
+                    snapshot_download(
+                        model.path, revision=model.revision, local_files_only=True, allow_patterns=patterns
+                    )
+                )
+            saved = SavedWeights(folder)
+            if comparable(saved, after):
+                return saved
+        except (ModelError, OSError, ValueError):
+            pass  # no safetensors, or not in the cache: loading says what is wrong
+    try:
+        return LoadedWeights(load_model(model, recipe.run.seed).state_dict())
+    except ModelError:
+        return None

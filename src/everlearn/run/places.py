@@ -1,0 +1,38 @@
+"""Whether a file or folder can be written where somebody wants it. The command line asks before it loads anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from everlearn.errors import RecipeError
+
+
+def check_place(option: str, place: Path, folder: bool = False) -> None:
+    """Find out, before work that takes hours, whether a file (or a folder) can be written; nothing is left behind.
+
+    Raises:
+        RecipeError: it cannot; the sentence names the option.
+    """
+    from everlearn.files import PARTIAL  # loads torch
+
+    if os.path.exists(place) and os.path.isdir(place) != folder:
+        there, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")
+    first = place.absolute() if folder else place.absolute().parent
+    # A link that leads nowhere is in the way of the folder, so it counts as there.
+    nearest = next(each for each in (first, *first.parents) if os.path.lexists(each))
+    try:
+        for name in first.relative_to(nearest).parts:
+            with contextlib.suppress(FileNotFoundError):
+                os.lstat(nearest / name)  # a name that is too long
+        # Named like the partial file that `write_text` begins with.
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=PARTIAL if folder else f"{PARTIAL}{place.name}."):
+            pass
+    except OSError as error:
+        raise RecipeError(
+            f"`{option}` is '{place}', which cannot be written in '{os.path.realpath(nearest)}': {error.strerror}. "
+            "Name another place."
+        ) from None

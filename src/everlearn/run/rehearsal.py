@@ -1,0 +1,138 @@
+"""Whether a stage could be trained as `train` says: its trainer is made, with optimizer and schedule, and let go again.
+
+What transformers, accelerate, an optimizer's package or a tracker refuses, it refuses here, before anything is written
+or measured. No step is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import nn
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+from everlearn.config.arguments import training_arguments
+from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean
+from everlearn.methods.base import Method
+from everlearn.methods.engine.protection import overrides
+from everlearn.model.gathering import shared_parameters
+from everlearn.model.objectives import unwrap
+from everlearn.seeding import seeded
+
+
+def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[Method], seed: int) -> str:
+    """Make what trains a stage, and say what it is.
+
+    Args:
+        options: the stage's `train`.
+        model: any model of the run; it may be moved to the device.
+        methods: of the run.
+        seed: of the run.
+
+    Raises:
+        RecipeError: an option cannot work here; the sentence names it.
+        MethodError: a method cannot work as the processes are set up.
+        ModelError: the model cannot be trained as asked.
+    """
+    # The Trainer makes its folder, and seeds the global generators.
+    with tempfile.TemporaryDirectory() as place, seeded(seed, "rehearsal"):
+        args = training_arguments(options, Path(place), seed, 1)
+        for name in args.report_to or ():
+            with refused({"report_to": name}):
+                for callback in get_reporting_integration_callbacks([name]):
+                    callback()
+        check_processes(args)
+        _check_activation_checkpointing(args, model)
+        with refused({}):
+            trainer = Trainer(model=model, args=args)
+        check_distribution(trainer, methods)
+        with refused(given(args, "optim", "optim_args", "optim_target_modules")):
+            optimizer = trainer.create_optimizer()
+        with refused(given(args, "lr_scheduler_type", "lr_scheduler_kwargs")):
+            trainer.create_scheduler(1, optimizer)
+        optim = given(args, "optim")["optim"]
+        return f"{optim}, learning rate {args.learning_rate:g}, {_precision(trainer)} on {args.device}"
+
+
+def check_processes(args: TrainingArguments) -> None:
+    """Refuse sharding in one process, before a Trainer is made.
+
+    Raises:
+        RecipeError: there is one process.
+    """
+    if args.fsdp and args.world_size == 1:
+        raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
+
+
+def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
+    """Refuse how processes share the model where methods or weights would not survive it.
+
+    Raises:
+        RecipeError: FSDP without accelerators, or in its first version.
+        MethodError: a method acts on parameters that DeepSpeed keeps to itself.
+        ModelError: the model's parameters cannot be sharded.
+    """
+    args: TrainingArguments = trainer.args
+    model: nn.Module = trainer.model  # type: ignore[assignment]  # it has one
+    masking = [m.label for m in methods if overrides(m, "mask") or overrides(m, "gradients")]
+    if trainer.is_deepspeed_enabled and masking:
+        raise MethodError(
+            f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
+            "or FSDP (`train.fsdp`)."
+        )
+    if args.fsdp and not trainer.is_fsdp_enabled:
+        raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
+    if trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version != 2:
+        raise RecipeError("FSDP1 hides the weights that methods act on: set `fsdp_version: 2` for accelerate.")
+    if trainer.is_fsdp_enabled and (shared := shared_parameters(model)):
+        raise ModelError(
+            f"`train.fsdp` cannot shard {type(unwrap(model)).__name__}: '{shared[0]}' belongs to several of "
+            "its modules, which accelerate would put into different groups. Leave `train.fsdp` out (plain DDP)."
+        )
+
+
+def _check_activation_checkpointing(args: TrainingArguments, model: PreTrainedModel) -> None:
+    """The Trainer switches it on when it begins, and torch reads its options in the first step."""
+    if not args.gradient_checkpointing:
+        return
+    if not model.supports_gradient_checkpointing:
+        raise ModelError(
+            f"{type(model).__name__} cannot compute its activations again. Leave `train.gradient_checkpointing` out."
+        )
+    known = [name for name in inspect.signature(torch.utils.checkpoint.checkpoint).parameters if name != "function"]
+    for name in args.gradient_checkpointing_kwargs or {}:
+        if name not in known:
+            raise RecipeError(
+                f"`train.gradient_checkpointing_kwargs` has no option '{name}'.{did_you_mean(name, known)}"
+            )
+
+
+def _precision(trainer: Trainer) -> str:
+    mixed = trainer.accelerator.mixed_precision
+    return "float32" if mixed == "no" else str(mixed)
+
+
+def given(args: TrainingArguments, *names: str) -> dict[str, Any]:
+    """Those of the arguments that say something."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: getattr(value, "value", value) for name, value in values.items() if value}
+
+
+@contextlib.contextmanager
+def refused(options: Mapping[str, Any]) -> Iterator[None]:
+    """Turn whatever the libraries raise about the options that they are given into a sentence with their first line."""
+    try:
+        yield
+    except EverlearnError:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        what = ", ".join(f"`train.{name}: {value}`" for name, value in options.items()) or "`train`"
+        raise RecipeError(f"{what} cannot be used here: {first.rstrip('.')}.") from error

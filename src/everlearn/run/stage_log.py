@@ -1,0 +1,47 @@
+"""What becomes of a stage's logging steps: a line of ``metrics.jsonl``, an estimate of the time left, a word."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from everlearn.methods.base import Stage
+from everlearn.run.forecast import ROWS
+from everlearn.run.open_run import OpenRun
+from everlearn.run.progress import Logged
+
+
+class StageLog:
+    """Called with each logged line of one stage, on the process that writes.
+
+    Args:
+        run: whose stage it is.
+        stage: what is learnt.
+        step: how far the stage is already, when it is resumed.
+    """
+
+    def __init__(self, run: OpenRun, stage: Stage, step: int) -> None:
+        self.run, self.stage = run, stage
+        self._step, self._time = step, time.monotonic()
+        run.forecast.took(ROWS, step * stage.rows_per_step, None)
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Keep the line, learn from it how fast the stage is, and tell the reporter."""
+        self.run.folder.log(line)
+        stage, forecast, step, now = self.stage, self.run.forecast, line["step"], time.monotonic()
+        forecast.took(ROWS, (step - self._step) * stage.rows_per_step, now - self._time)
+        self._step, self._time = step, now
+        self.run.reporter.log(
+            Logged(
+                domain=stage.domain,
+                stage=stage.index,
+                stages=len(self.run.recipe.domains),
+                step=step,
+                steps=stage.steps,
+                loss=line["loss"],
+                learning_rate=line.get("learning_rate"),
+                tokens_per_second=line.get("tokens_per_second"),
+                stage_left=forecast.seconds({ROWS: (stage.steps - step) * stage.rows_per_step}),
+                run_left=forecast.seconds(),
+            )
+        )

@@ -1,0 +1,121 @@
+"""Runs of words as numbers, by the million: what tells near-duplicates and leaks, with arrays and no loop over words.
+
+A word is what stands between characters that are no letters or digits, in lower case; of writing without blanks each
+character is one. A run of n words has a 64-bit hash: a polynomial over its bytes, from differences of running sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+PIECE = 2**17
+"""Characters of a document that are worked on at once; runs across two such pieces are left out."""
+BASE = 0x9E3779B97F4A7C15
+"""Odd, so that it has an inverse modulo 2^64."""
+_WORD, _SINGLE, _GOES_ON = 1, 2, 3
+
+
+def _kinds() -> np.ndarray:
+    """By a character's first UTF-8 byte: 0 between words, 1 part of a word, 2 a word of its own (CJK and beyond)."""
+    kinds = np.zeros(256, np.uint8)
+    kinds[[ord(c) for c in "abcdefghijklmnopqrstuvwxyz0123456789"]] = _WORD
+    kinds[0xC3:0xE2] = _WORD  # letters with accents, Greek, Cyrillic, Arabic, Indic; U+2000 and on is punctuation
+    kinds[0xE3:] = _SINGLE
+    kinds[0x80:0xC0] = _GOES_ON
+    return kinds
+
+
+KINDS = _kinds()
+
+
+@cache
+def _powers(inverse: bool, size: int) -> np.ndarray:
+    base = pow(BASE, -1, 2**64) if inverse else BASE
+    powers = np.full(size, base, np.uint64)
+    powers[0] = 1
+    return np.cumprod(powers)
+
+
+def _sums(values: np.ndarray) -> np.ndarray:
+    """Running sums of the values times powers of the base; a slice's hash is a difference of two."""
+    size = 1 << max(10, len(values).bit_length())
+    return np.concatenate([np.zeros(1, np.uint64), np.cumsum(values * _powers(False, size)[: len(values)])])
+
+
+def _slices(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Hashes of slices, equal wherever the same values stand; the last steps spread them (splitmix64)."""
+    size = 1 << max(10, len(sums).bit_length())
+    value = (sums[ends] - sums[starts]) * _powers(True, size)[starts]
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of some documents.
+
+    Attributes:
+        hashes: uint64 [words].
+        document: int64 [words], the number of each word's document.
+        documents: how many there are.
+    """
+
+    hashes: np.ndarray
+    document: np.ndarray
+    documents: int
+
+    def counts(self) -> np.ndarray:
+        """Words of each document."""
+        return np.bincount(self.document, minlength=self.documents)
+
+    def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes of all runs of so many words, and the document of each; runs end where a document does."""
+        count = len(self.hashes) - length + 1
+        if count <= 0:
+            return np.empty(0, np.uint64), np.empty(0, np.int64)
+        starts = np.flatnonzero(self.document[:count] == self.document[length - 1 :])
+        return _slices(_sums(self.hashes), starts, starts + length), self.document[starts]
+
+
+def words_of(texts: Sequence[str]) -> Words:
+    """The words of documents."""
+    pieces = [(number, text[at : at + PIECE]) for number, text in enumerate(texts) for at in range(0, len(text), PIECE)]
+    found = [_words(lot, len(texts)) for lot in _lots(pieces)]
+    hashes = np.concatenate([np.empty(0, np.uint64), *(words.hashes for words in found)])
+    documents = np.concatenate([np.empty(0, np.int64), *(words.document for words in found)])
+    return Words(hashes, documents, len(texts))
+
+
+def _lots(pieces: Sequence[tuple[int, str]]) -> Iterable[list[tuple[int, str]]]:
+    """Pieces together, each lot about as long as one may be."""
+    lot: list[tuple[int, str]] = []
+    length = 0
+    for piece in pieces:
+        if lot and length + len(piece[1]) > PIECE:
+            yield lot
+            lot, length = [], 0
+        lot.append(piece)
+        length += len(piece[1])
+    if lot:
+        yield lot
+
+
+def _words(pieces: Sequence[tuple[int, str]], documents: int) -> Words:
+    encoded = [text.lower().encode("utf-8", "replace") + b"\n" for _, text in pieces]
+    raw = np.frombuffer(b"".join(encoded), np.uint8)
+    kinds = KINDS[raw]
+    first = kinds != _GOES_ON
+    for _ in range(3):  # a character has at most three bytes behind its first
+        if len(rest := np.flatnonzero(kinds == _GOES_ON)):
+            kinds[rest] = kinds[rest - 1]
+    inside = kinds == _WORD
+    starts = np.flatnonzero((inside & ~np.roll(inside, 1)) | ((kinds == _SINGLE) & first))
+    ends = np.flatnonzero((inside & ~np.roll(inside, -1)) | ((kinds == _SINGLE) & np.roll(first, -1))) + 1
+    behind = np.cumsum([len(piece) for piece in encoded])
+    numbers = np.array([number for number, _ in pieces], np.int64)[np.searchsorted(behind, starts, side="right")]
+    return Words(_slices(_sums(raw.astype(np.uint64) + np.uint64(1)), starts, ends), numbers, documents)

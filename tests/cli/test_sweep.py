@@ -1,0 +1,125 @@
+"""``everlearn sweep`` as a user types it: one small sweep that every test looks at, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from cli_project import Project
+from everlearn.benchmarking import RecipeSuite, load_results, read_orders, read_ways
+from everlearn.config.recipe import load
+from everlearn.errors import EverlearnError
+from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+
+WORDS = ("sweep", "recipe.yaml", "--methods", "sequential,ewc:strength=10", "--set", "train.learning_rate=1e-4,3e-3")
+NAMES = [f"{method}-learning_rate{rate}" for method in ("sequential", "ewc-strength10") for rate in ("0.0001", "0.003")]
+
+
+def small(everlearn: Project) -> Project:
+    everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
+    everlearn.recipe["evaluation"] = {"blocks": 4}
+    everlearn.recipe["method"] = {"name": "ewc", "samples": 4}
+    return everlearn
+
+
+def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every combination once; killed it goes on; what is finished is not made again; the recipe's options count."""
+    small(everlearn)
+    trained: list[tuple[str, int]] = []
+    original = ContinualLearner.train_stage
+
+    class Killed(BaseException):
+        pass
+
+    def dying(self: ContinualLearner, index: int, *rest: object) -> None:
+        trained.append((self.folder.path.parent.name, index))
+        if len(trained) == 4:
+            raise Killed
+        original(self, index, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ContinualLearner, "train_stage", dying)
+    with pytest.raises(Killed):
+        everlearn(*WORDS)
+    first = everlearn(*WORDS, "--json")
+    assert first.code == 0, first.err
+    value = json.loads(first.out)
+    cells = [f"{name}-order0-seed0" for name in NAMES]
+    assert {cell["cell"]: cell["state"] for cell in value["cells"]} == dict.fromkeys(cells, "done")
+    again = [(cells[1], 2)]  # the stage that was killed
+    assert sorted(trained) == sorted([*((cell, index) for cell in cells for index in (1, 2)), *again])
+    assert sorted(path.stem for path in (everlearn.folder / "sweep/first").glob("*.json")) == sorted(cells)
+    run = RunFolder(everlearn.folder / "runs/sweep-first/ewc-strength10-learning_rate0.003-order0-seed0/run")
+    assert run.recipe().train["learning_rate"] == 0.003
+    assert run.recipe().method[0]["strength"] == 10
+    assert run.recipe().method[0]["samples"] == 4
+
+    ends = [line["numbers"]["bits"]["value"] for line in value["lines"]]
+    assert ends == sorted(ends)  # ranked, the best first
+    assert {line["entry"] for line in value["lines"]} == set(NAMES)
+    index = (everlearn.folder / "sweep/first/index.html").read_text()
+    assert "first: 4 ways to learn 2 domains" in index
+    assert "EWC (strength 10) · learning_rate 0.003" in index
+    page = (everlearn.folder / "sweep/first/runs.html").read_text()
+    assert "sweep-first/ewc-strength10-learning_rate0.003-order0-seed0/run" in page
+
+    # another order and another seed of one of them are cells of the same table; the base model is not measured again
+    trained.clear()
+    more = everlearn(*WORDS[:2], "--methods", "none,ewc", "--orders", "b,a", "--seeds", "3", "--json")
+    assert more.code == 0, more.err
+    assert trained == [("ewc-order1-seed3", 1), ("ewc-order1-seed3", 2)]
+    found = {cell.name: cell for cell in load_results(everlearn.folder / "sweep/first")}
+    assert found["ewc-order1-seed3"].domains == ["b", "a"]
+    assert found["ewc-order1-seed3"].options == {"samples": 4}
+    assert found["none"].bits_per_byte["a"]["base"] == found[cells[0]].bits_per_byte["a"]["base"]
+    shown = everlearn(*WORDS[:2], "--show")
+    assert "Learning" not in shown.err
+    assert shown.out.index("Held-out text") < shown.out.index("EWC (strength 10)")
+
+    # a changed recipe is another table
+    everlearn.recipe["train"] |= {"max_steps": 2}
+    everlearn.fails(*WORDS, says=("other settings (`recipe.train`", "--results"))
+    everlearn.recipe["train"] |= {"max_steps": 1}
+    everlearn.recipe["method"]["samples"] = 5
+    everlearn.fails(
+        *WORDS[:2], "--methods", "ewc", "--orders", "b,a", "--seeds", "3", says=("other options of 'ewc'", "--results")
+    )
+
+
+def test_orders_have_numbers_of_their_own(everlearn: Project) -> None:
+    names = ["a", "b", "c"]
+    assert read_orders("given;c,b,a;given", names) == [("a", "b", "c"), ("c", "b", "a")]
+    assert len(read_orders("all", names)) == 6
+    drawn = read_orders("random:4", names)
+    assert len(set(drawn)) == 4
+    assert read_orders("random:2", names) == drawn[:2]
+    assert {tuple(sorted(order)) for order in drawn} == {("a", "b", "c")}
+    with pytest.raises(EverlearnError, match=r"5,040 orders of 7 domains.*random"):
+        read_orders("all", list("abcdefg"))
+    everlearn.recipe["domains"].append({"name": "c", "path": "c.jsonl"})
+    everlearn("env")
+    recipe = load(everlearn.folder / "recipe.yaml")
+    whole = RecipeSuite(recipe, "x", read_orders("all", names))
+    assert list(whole.orders) == [0, 1, 2, 3, 4, 5]
+    assert RecipeSuite(recipe, "x", [("c", "b", "a")]).orders == {5: ("c", "b", "a")}
+
+
+def test_names_of_entries_can_be_names_of_files(everlearn: Project) -> None:
+    everlearn.recipe["method"] = ["migu", "replay"]
+    everlearn("env")
+    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
+    own = read_ways(None, (), suite)[0]
+    assert (own.name, [spec["name"] for spec in own.methods]) == ("migu-replay", ["migu", "replay"])
+    assert own.title == "MIGU + Replay"
+    text = "{name: ewc, strength: 3}, [das, ewc:strength=3:samples=8], none"
+    ways = read_ways(text, ["train.optim_args=a/b,a:b", "data.block_size=32"], suite)
+    names = [way.name for way in ways]
+    assert names[0].startswith("ewc-strength3-optim_argsa_b-")
+    assert names[-1] == "none-data.block_size32"
+    assert len(set(names)) == len(names) == 2 + 2 + 1
+    assert ways[0].changes == {"train.optim_args": "a/b", "data.block_size": 32}
+    assert all(re.fullmatch(r"[a-z0-9_.-]+", name) for name in names)
+    long = read_ways("ewc", [f"train.optim_args={'x' * 400}"], suite)[0]
+    assert len(long.name) < 120

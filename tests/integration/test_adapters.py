@@ -1,0 +1,109 @@
+"""Runs with LoRA keep a real PEFT adapter for each stage, beside the merged weights or in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import small_runs
+import torch
+from peft import PeftModel
+from transformers import AutoModelForMaskedLM
+
+from everlearn import files
+from everlearn.data.corpus import Domain
+from everlearn.errors import MethodError
+from everlearn.learner import ContinualLearner
+from everlearn.tools.evaluating import named
+from everlearn.tools.planning import disk_bytes
+
+pytestmark = pytest.mark.usefixtures("no_report")
+TOKENS = {"input_ids": torch.arange(5, 29)[None]}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, no_report: None) -> dict[bool, ContinualLearner]:
+    """The same stream with stages merged, and as adapters alone."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = {}
+    for merge in (True, False):
+        recipe = small_runs.recipe(folder, method={"name": "inc_lora", "r": 4, "merge": merge})
+        found[merge] = ContinualLearner(small_runs.elsewhere(recipe, folder / f"run-{merge}"))
+        found[merge].run()
+    return found
+
+
+def stage(learner: ContinualLearner, index: int) -> Path:
+    return learner.folder.stage(index, learner.recipe.domains[index - 1].name)
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_plain_peft_reads_a_stage(runs: dict[bool, ContinualLearner], index: int) -> None:
+    whole = AutoModelForMaskedLM.from_pretrained(stage(runs[True], index)).eval()(**TOKENS).logits
+    base = runs[True].recipe.model.path
+    beside = PeftModel.from_pretrained(AutoModelForMaskedLM.from_pretrained(base), stage(runs[True], index) / "adapter")
+    torch.testing.assert_close(beside.eval()(**TOKENS).logits, whole, rtol=1e-4, atol=1e-5)
+    alone = AutoModelForMaskedLM.from_pretrained(stage(runs[False], index))  # transformers finds base and adapter
+    ours = runs[False].model_after(index).eval()(**TOKENS).logits
+    torch.testing.assert_close(alone.eval()(**TOKENS).logits, ours, rtol=1e-4, atol=1e-5)
+    # The first stage is the same training; the second starts from weights that were rounded in another order.
+    torch.testing.assert_close(ours, whole, rtol=1e-3, atol=1e-4)
+
+
+def test_an_adapter_alone_is_small(runs: dict[bool, ContinualLearner]) -> None:
+    sizes = {
+        merge: sum(path.stat().st_size for path in stage(learner, 2).rglob("*.safetensors"))
+        for merge, learner in runs.items()
+    }
+    assert sizes[False] < sizes[True] / 2
+    assert not (stage(runs[False], 2) / "model.safetensors").exists()
+    planned = {merge: disk_bytes(learner, learner.some_model()) for merge, learner in runs.items()}
+    assert planned[False] < planned[True]
+
+
+def test_scores_agree(runs: dict[bool, ContinualLearner]) -> None:
+    scores = [
+        files.read_json(runs[merge].folder.results_file)["matrices"]["bits_per_byte"]["cells"]
+        for merge in (True, False)
+    ]
+    for (row, column, value, *_), (_, _, other, *_) in zip(*scores, strict=True):
+        assert value == pytest.approx(other, rel=1e-4), (row, column)
+
+
+def test_every_reader_takes_them(runs: dict[bool, ContinualLearner]) -> None:
+    learner = runs[False]
+    assert [each.label.split()[1] for each in named([str(learner.folder.path)])] == [
+        "stage-01-first",
+        "stage-02-second",
+    ]
+    torch.testing.assert_close(
+        learner.tested("second")(**TOKENS).logits, learner.model_after(2).eval()(**TOKENS).logits
+    )
+    assert not learner.folder.without_weights(2, "second")
+    third = small_runs.corpus(learner.folder.path.parent / "data", "third")
+    results = ContinualLearner.open(learner.folder.path).learn(Domain(name="third", path=str(third), validation=0.15))
+    assert results.domains == ["first", "second", "third"]
+
+
+def test_killed_and_resumed_it_is_the_same(
+    runs: dict[bool, ContinualLearner], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_runs.elsewhere(runs[False].recipe, tmp_path / "run")
+    killer = small_runs.Killer(monkeypatch)
+    small_runs.kill_and_resume(killer, recipe, ["step 1.3", "seal 1", "step 2.4"])
+    for index, name in ((1, "first"), (2, "second")):
+        mine, theirs = (
+            files.load_tensors(folder / f"stage-0{index}-{name}" / "adapter_model.safetensors")
+            for folder in (tmp_path / "run", runs[False].folder.path)
+        )
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+
+
+def test_a_base_of_random_weights_must_be_merged(tmp_path: Path) -> None:
+    recipe = small_runs.recipe(tmp_path, method={"name": "inc_lora", "merge": False})
+    model = {
+        "config": {"model_type": "roberta", "hidden_size": 32, "num_attention_heads": 4},
+        "tokenizer": recipe.model.path,
+    }
+    with pytest.raises(MethodError, match="merge: true"):
+        ContinualLearner(recipe.changed(model=model)).check()

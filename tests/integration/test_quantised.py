@@ -1,0 +1,149 @@
+"""Adapters that are trained on weights in 4 or 8 bits (QLoRA), and optimizers in 8 bits: bitsandbytes on the CPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_runs
+import torch
+
+import tiny
+from everlearn import files
+from everlearn.errors import MethodError, ModelError, RecipeError
+from everlearn.learner import ContinualLearner
+from everlearn.model.quantising import is_quantised
+from everlearn.tools.planning import make_plan
+
+pytestmark = pytest.mark.usefixtures("no_report")
+needs_bitsandbytes = pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed (everlearn[quantized])"
+)
+FOUR = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+
+
+WIDE = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+WIDE |= {"max_position_embeddings": 130, "vocab_size": tiny.VOCABULARY, "bos_token_id": 0, "pad_token_id": 1}
+WIDE |= {"eos_token_id": 2}
+"""Weights are whole blocks of bitsandbytes, which its kernels for processors take for granted."""
+
+
+def recipe(folder: Path, options: dict[str, Any] | None, method: Any = "inc_lora", **groups: Any) -> Any:
+    architecture = groups.pop("architecture", "llama")
+    made = small_runs.recipe(folder, architecture, method, **groups)
+    place = folder / "models" / f"wide-{architecture}"
+    if not place.is_dir():
+        names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+        named = {names.get(name, name) if architecture == "gpt2" else name: value for name, value in WIDE.items()}
+        named |= {"head_dim": 16} if architecture == "llama" else {}
+        tiny.model(architecture, 0.1, **named).save_pretrained(place)
+        tiny.tokenizer().save_pretrained(place)
+    return made.changed(model={"path": str(place), "quantization_config": options})
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize(
+    ("options", "architecture", "method"),
+    [
+        (FOUR, "llama", [{"name": "inc_lora", "r": 4}, {"name": "replay", "share": 0.5}]),
+        ({"load_in_8bit": True}, "roberta", {"name": "inc_lora", "r": 4, "merge": False}),
+        (FOUR, "llama", [{"name": "inc_lora", "r": 4}, "derpp", "kd"]),  # both read the model at rest
+        (FOUR, "gpt2", {"name": "inc_lora", "r": 4, "use_dora": True}),
+    ],
+)
+def test_trained_on_few_bits_saved_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], architecture: str, method: Any
+) -> None:
+    few = {"train": {"max_steps": 3}, "evaluation": {"every": 2}}
+    wanted = recipe(tmp_path, options, method, architecture=architecture, **few)
+    trained: list[bool] = []
+    train = ContinualLearner.stage
+
+    def watched(self: Any, *args: Any) -> Any:
+        stage = train(self, *args)
+        trained.append(is_quantised(stage.model))
+        return stage
+
+    monkeypatch.setattr(ContinualLearner, "stage", watched)
+    learner = ContinualLearner(wanted)
+    results = learner.run()
+    assert trained == [True, True]
+    assert "4 bits" in results.notes[0] or "8 bits" in results.notes[0]
+    base, last = learner.model_after(0), learner.model_after(2)
+    changed = [name for name, weight in last.named_parameters() if not torch.equal(weight, base.get_parameter(name))]
+    assert changed
+    assert all(weight.dtype == torch.float32 for weight in last.parameters())
+    # Not one weight outside the adapted layers has been through the few bits.
+    assert all("attn" in name or "attention" in name for name in changed)
+
+
+@needs_bitsandbytes
+def test_killed_and_resumed_it_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = recipe(tmp_path, FOUR, {"name": "inc_lora", "r": 4}, train={"optim": "adamw_bnb_8bit"})
+    ContinualLearner(wanted).run()
+    killer = small_runs.Killer(monkeypatch)
+    again = small_runs.kill_and_resume(
+        killer, small_runs.elsewhere(wanted, tmp_path / "again"), ["step 1.3", "step 2.4"]
+    )
+    small_runs.assert_same(again, wanted.folder())
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize("optim", ["adamw_bnb_8bit", "paged_adamw_8bit"])
+@pytest.mark.filterwarnings("ignore:Paged optimizers are not supported on CPU")
+def test_optimizers_in_8_bits_go_on_from_domain_to_domain(tmp_path: Path, optim: str) -> None:
+    wanted = small_runs.recipe(tmp_path, train={"optim": optim, "max_steps": 2}, optimizer="carry")
+    wide = {"model_type": "roberta", "vocab_size": 5000, "hidden_size": 64, "intermediate_size": 128}
+    wide |= {"num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 130}
+    # Moments of fewer than 4,096 numbers stay in 32 bits; the head's bias has 5,000, in one dimension.
+    wanted = wanted.changed(model={"config": wide, "tokenizer": wanted.model.path})
+    learner = ContinualLearner(wanted)
+    learner.run()
+    kept = files.load_tensors(learner.folder.stage(2, "second") / "optimizer.safetensors")
+    assert any(value.dtype == torch.uint8 for value in kept.values())
+    plans = [
+        make_plan(each, measure=False)
+        for each in (wanted, wanted.changed(train=wanted.train | {"optim": "adamw_torch"}))
+    ]
+    assert plans[0].memory["Adam"] * 4 == plans[1].memory["Adam"]
+
+
+@needs_bitsandbytes
+def test_the_plan_measures_and_counts_few_bits(tmp_path: Path) -> None:
+    plans = [make_plan(recipe(tmp_path, options), measure=options is not None) for options in (FOUR, None)]
+    assert plans[0].memory["weights"] < plans[1].memory["weights"]
+    assert plans[0].protected is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"load_in_4bits": True}, "Did you mean 'load_in_4bit'"),
+        ({"bnb_4bit_quant_type": "nf4"}, "how many bits"),
+        ({"load_in_4bit": True, "load_in_8bit": True}, "BitsAndBytesConfig does not take it"),
+        ({"load_in_4bit": "yes"}, "BitsAndBytesConfig does not take it"),
+        ({"load_in_4bit": True, "bnb_4bit_compute_dtype": "float23"}, "BitsAndBytesConfig does not take it"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf3"}, "nf3"),
+    ],
+)
+def test_a_mistake_in_the_options_is_one_sentence(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        recipe(tmp_path, options)
+
+
+@needs_bitsandbytes
+@pytest.mark.parametrize("method", ["sequential", "das", "ewc", "replay", ["inc_lora", "migu"]])
+def test_methods_that_act_on_the_weights_themselves_are_refused(tmp_path: Path, method: Any) -> None:
+    with pytest.raises(MethodError, match="quantization_config"):
+        ContinualLearner(recipe(tmp_path, FOUR, method)).check()
+
+
+def test_without_bitsandbytes_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "bitsandbytes" else find(name, *rest)
+    )
+    with pytest.raises(ModelError, match="everlearn\\[quantized\\]"):
+        ContinualLearner(recipe(tmp_path, FOUR)).check()

@@ -1,0 +1,1 @@
+"""Mistakes by subject, one file each; the package above says how they are written."""

@@ -1,0 +1,179 @@
+"""Paths."""
+
+from __future__ import annotations
+
+import json
+
+from cli_project import Outcome, Project
+from mistakes import Case, both, domain, file, general, group, recipe, run
+
+VALIDATE = ("validate", "recipe.yaml", "--json")
+LONG = "y/" * 2500
+RUN = ("run", "recipe.yaml")
+
+
+def loop(project: Project) -> None:
+    (project.folder / "loop").symlink_to("loop")
+
+
+def lock_in_the_way(project: Project) -> None:
+    (project.run_folder / ".lock").unlink(missing_ok=True)
+    (project.run_folder / ".lock").mkdir()
+
+
+def nowhere(project: Project) -> None:
+    (project.folder / "link").symlink_to("unmounted/disk")
+
+
+def found(name: str) -> object:
+    """A check of `validate` by its name, and what it must say."""
+
+    def check(project: Project, outcome: Outcome) -> None:
+        checks = {each["name"]: each for each in json.loads(outcome.out)["checks"]}
+        assert checks["run folder"]["detail"] == f"{project.home}/{name} is free"
+
+    return check
+
+
+def read_at_home(project: Project, outcome: Outcome) -> None:
+    assert str(project.home / "corpus.jsonl") in outcome.out
+
+
+def corpus_at_home(project: Project) -> None:
+    (project.home / "corpus.jsonl").write_bytes((project.folder / "a.jsonl").read_bytes())
+
+
+CASES = [
+    Case(
+        "names a run's folder ~/x",
+        group("run", folder="~/x"),
+        VALIDATE,
+        code=0,
+        works="the folder in the home folder",
+        check=found("x"),
+    ),
+    Case(
+        "names a corpus in ~",
+        both(corpus_at_home, domain(path="~/corpus.jsonl")),
+        VALIDATE,
+        code=0,
+        works="it is read there",
+        check=read_at_home,
+    ),
+    Case(
+        "names a run's folder in a home that is not there",
+        group("run", folder="~nouser/x"),
+        says=("`run.folder`", "~nouser/x", "no user 'nouser'"),
+    ),
+    Case(
+        "names general text in a home that is not there",
+        command=(*RUN, "general=~nouser"),
+        says=("`general.path`", "~nouser", "no user 'nouser'"),
+    ),
+    Case(
+        "names a corpus in a home that is not there",
+        domain(path="~nouser/a.jsonl"),
+        says=("`domains.0.path`", "no user 'nouser'"),
+    ),
+    Case(
+        "names a model in a home that is not there",
+        recipe("model", "~nouser/model"),
+        says=("`model.path`", "no user 'nouser'"),
+    ),
+    Case(
+        "keeps the cache in a home that is not there",
+        group("data", cache="~nouser/cache"),
+        says=("`data.cache`", "no user 'nouser'"),
+    ),
+    Case(
+        "names a corpus by a path of 5,000 characters", domain(path=LONG), says=("`domains.0.path`", "5,000 characters")
+    ),
+    Case("names a corpus of 300 letters", domain(path="y" * 300), says=("`domains.0.path`", "300 characters", "255")),
+    Case(
+        "names a model by a path of 5,000 characters", recipe("model", LONG), says=("`model.path`", "5,000 characters")
+    ),
+    Case(
+        "names a run's folder by a path of 5,000 characters",
+        group("run", folder=LONG),
+        says=("`run.folder`", "5,000 characters"),
+    ),
+    Case("names a recipe by a path of 5,000 characters", command=("run", LONG), says=("`RECIPE`", "4,999 characters")),
+    Case("names a run by a path of 5,000 characters", command=("resume", LONG), says=("File name too long",)),
+    Case("puts a null byte into a path", domain(path="a\0.jsonl"), says=("domains.0.path", "x00")),
+    Case("puts a lone surrogate into a path", domain(path="a\ud800.jsonl"), says=("domains.0.path", "ud800")),
+    Case("names null as a path", domain(path=None), says=("domains.0", "path")),
+    Case("names a number as a path", domain(path=5), says=("domains.0.path", "in quotes")),
+    Case("names a list of paths", domain(path=["a.jsonl"]), says=("domains.0.path", "must be text")),
+    Case(
+        "names a folder without text",
+        both(file("texts/notes.pdf", "x"), domain(path="texts")),
+        says=("texts", "known format"),
+    ),
+    Case("names a file of no known format", both(file("a.pdf", "x"), domain(path="a.pdf")), says=("a.pdf", "format")),
+    Case("names a pattern that matches nothing", domain(path="x*.jsonl"), says=("x*.jsonl", "matches no file")),
+    Case("names a link to itself", both(loop, domain(path="loop")), says=("loop",)),
+    Case("names held-out text that is not there", domain(validation="held.jsonl"), says=("held.jsonl", "no such file")),
+    Case("names a device as a corpus", domain(path="/dev/zero"), says=("/dev/zero",)),
+    Case("names general text that is not there", general(path="generl.jsonl"), says=("generl.jsonl", "general.jsonl")),
+    Case(
+        "names an end task's file that is not there",
+        recipe("end_tasks", [{"name": "t", "train": "trian.jsonl", "test": "test.jsonl"}]),
+        says=("trian.jsonl", "train.jsonl"),
+    ),
+    Case(
+        "names a file of a suite that is not there", domain(path="suite:dosc/sympy/train.jsonl"), says=("dosc", "docs")
+    ),
+    Case("names a suite without a file", domain(path="suite:"), says=("suite",)),
+    Case(
+        "names a file as the run's folder", group("run", folder="a.jsonl"), says=("`run.folder` is 'a.jsonl'", "a file")
+    ),
+    Case(
+        "names a run's folder below a file", group("run", folder="a.jsonl/x"), says=("`run.folder`", "Not a directory")
+    ),
+    Case("has a file where the runs go", file("runs", "mine"), says=("runs", "Not a directory")),
+    Case("names a run's folder in /proc", group("run", folder="/proc/x"), says=("`run.folder`", "/proc")),
+    Case("names a run's folder in /sys", group("run", folder="/sys/x"), says=("`run.folder`", "/sys")),
+    Case(
+        "names a run's folder below /dev/null",
+        group("run", folder="/dev/null/x"),
+        says=("`run.folder`", "/dev/null", "Not a directory"),
+    ),
+    Case(
+        "names a run's folder behind a link that leads nowhere",
+        both(nowhere, group("run", folder="link/x")),
+        says=("`run.folder`", "link/x"),
+    ),
+    Case("names no folder for the run", group("run", folder=""), says=("`run.folder` is empty",)),
+    Case(
+        "keeps the cache in a file",
+        group("data", cache="a.jsonl"),
+        says=("`data.cache`", "a.jsonl", "must be a folder"),
+    ),
+    Case("keeps the cache in /proc", group("data", cache="/proc/cache"), says=("`data.cache`", "/proc/cache")),
+    Case("resumes a file", command=("resume", "a.jsonl"), says=("a.jsonl", "no run folder")),
+    Case(
+        "resumes a folder that holds no run",
+        file("runs/mine/x", ""),
+        ("resume", "runs/mine"),
+        says=("runs/mine", "no run folder"),
+    ),
+    Case("reports a file", command=("report", "a.jsonl"), says=("a.jsonl",)),
+    Case(
+        "analyses a folder that holds no run",
+        file("runs/mine/x", ""),
+        ("analyse", "runs/mine"),
+        says=("runs/mine", "no run folder"),
+    ),
+    Case(
+        "writes an analysis into /proc",
+        run,
+        ("analyse", "runs/first", "-o", "/proc/x.html"),
+        says=("`--output`", "/proc"),
+    ),
+    Case(
+        "has a folder in the place of the lock",
+        both(run, lock_in_the_way),
+        ("learn", "runs/first", "--domain", "c=c.jsonl"),
+        says=(".lock",),
+    ),
+]

@@ -1,0 +1,154 @@
+"""Wheel and source archive: built from a copy of the checkout without a network, whole, and used where no checkout is.
+
+The clean environment is a new one in which only the wheel is installed; what everlearn needs (torch and the rest) it
+finds in the environment of this test, so nothing is downloaded. `EVERLEARN_DIST` names a folder of archives that are
+built already (`make wheel`).
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from packaging.metadata import Metadata
+
+import everlearn
+import tiny
+
+ROOT = Path(__file__).parents[2]
+NOT_SOURCE = {".git", ".venv", ".cache", "build", "dist", "runs", "site", "bench"}
+EVERYTHING = """
+import importlib, pathlib, pkgutil, sys
+
+import everlearn
+
+place = pathlib.Path(everlearn.__file__).resolve()
+assert place.is_relative_to(pathlib.Path(sys.prefix).resolve()), place
+for module in pkgutil.walk_packages(everlearn.__path__, "everlearn."):
+    if not module.name.endswith("__main__"):
+        assert pathlib.Path(importlib.import_module(module.name).__file__).is_relative_to(place.parent), module.name
+for name in everlearn.__all__:
+    assert getattr(everlearn, name) is not None
+
+from everlearn.cli import main
+
+for words in (["methods"], ["init"], ["validate", "small.yaml"], ["run", "small.yaml"]):
+    assert main(words) == 0, words
+"""
+
+
+class Built(NamedTuple):
+    wheel: Path
+    archive: Path
+    said: str
+
+
+def source_files(*folders: str) -> Iterator[str]:
+    """Files of the checkout below these folders, as Git would have them."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            inside = path.relative_to(ROOT)
+            if path.is_file() and not any(part == "__pycache__" or part.endswith(".egg-info") for part in inside.parts):
+                yield inside.as_posix()
+
+
+def call(*words: str | Path, cwd: Path) -> str:
+    """What a program says, in an environment that knows nothing of this checkout."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON") and key != "VIRTUAL_ENV"}
+    done = subprocess.run(list(map(str, words)), cwd=cwd, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    said = ""
+    if "EVERLEARN_DIST" in os.environ:
+        dist = ROOT / os.environ["EVERLEARN_DIST"]
+    else:
+        copy, dist = tmp_path_factory.mktemp("copy") / "everlearn", tmp_path_factory.mktemp("dist")
+
+        def leave_out(folder: str, names: list[str]) -> set[str]:
+            unwanted = {name for name in names if name == "__pycache__" or name.endswith((".egg-info", "_cache"))}
+            return unwanted | (NOT_SOURCE & set(names) if Path(folder) == ROOT else set())
+
+        shutil.copytree(ROOT, copy, ignore=leave_out)
+        # First the archive, then the wheel from the archive: what the archive lacks the wheel lacks too.
+        said = call(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, cwd=copy)
+    (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    return Built(wheel, archive, said)
+
+
+def test_the_build_warns_of_nothing(built: Built) -> None:
+    for line in built.said.lower().splitlines():
+        assert "deprecat" not in line, line
+        # That there is nothing to leave out is no trouble; that a rule of MANIFEST.in finds nothing to take is.
+        assert not line.startswith("warning:") or "no previously-included files" in line, line
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = set(wheel.namelist())
+        metadata = wheel.read(f"everlearn-{everlearn.__version__}.dist-info/METADATA")
+    package = {name.removeprefix("src/") for name in source_files("src")}
+    assert {"everlearn/suites/docs/base/model.safetensors", "everlearn/py.typed"} <= package
+    assert {name for name in names if ".dist-info/" not in name} == package
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    checked = Metadata.from_email(metadata, validate=True)  # the rules that PyPI checks
+    assert str(checked.version) == everlearn.__version__
+    assert checked.description_content_type == "text/markdown"
+    assert checked.description == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert {"dev", "docs"} <= set(checked.provides_extra or ())
+    assert not email.message_from_bytes(metadata).defects
+
+
+def test_the_source_archive_holds_what_the_checkout_does(built: Built) -> None:
+    with tarfile.open(built.archive) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = set(source_files("src", "tests", "recipes", "docs", "benchmarks", "notebooks", ".github", ".ci"))
+    files = {"constraints.txt", "Makefile", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml"}
+    assert {"tests/project/test_wheel.py", "docs/conf.py", "recipes/ewc.yaml", ".ci/run"} <= wanted
+    assert sorted((wanted | files) - inside) == []
+
+
+def test_the_wheel_works_where_no_checkout_is(built: Built, tmp_path: Path) -> None:
+    environment, place = tmp_path / "environment", tmp_path / "elsewhere"
+    place.mkdir()
+    venv.create(environment, symlinks=True)
+    python = environment / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
+    call(*pip, built.wheel, cwd=place)
+    packages = next((environment / "lib").glob("python*/site-packages"))
+    # A line of a .pth file is a folder whose own .pth files, such as that of an editable install, do not count.
+    (packages / "needed.pth").write_text("\n".join({sysconfig.get_path(key) for key in ("purelib", "platlib")}))
+    assert call(environment / "bin" / "everlearn", "--version", cwd=place) == f"everlearn {everlearn.__version__}\n"
+
+    for number, name in enumerate("ab"):
+        (place / f"{name}.txt").write_text("\n\n".join(tiny.texts(60, number)))
+    small = {
+        "model": "suite:docs/base",  # weights that the wheel brings
+        "domains": [{"name": name, "path": f"{name}.txt", "validation": 0.3} for name in "ab"],
+        "method": {"name": "ewc", "samples": 2},
+        "data": {"block_size": 16, "cache": "cache"},
+        "train": {"max_steps": 1, "per_device_train_batch_size": 2, "use_cpu": True},
+        "evaluation": {"blocks": 2},
+        "run": {"name": "small"},
+    }
+    (place / "small.yaml").write_text(yaml.safe_dump(small))
+    said = call(python, "-c", EVERYTHING, cwd=place)
+    assert "2302.03241" in said
+    assert "Report: " in said
+    for file in ("recipe.yaml", "runs/small/results.json", "runs/small/report.html", "runs/small/stage-02-b/seal.json"):
+        assert (place / file).is_file(), file

@@ -1,0 +1,346 @@
+"""Rows without text, corpora of one document, several sources, and text that is learnt and measured at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import stages
+import tiny
+from everlearn.config import recipe as recipes
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.corpus import Corpus, Domain, is_held_out
+from everlearn.data.documents import Skipped, check_corpus, read_documents
+from everlearn.data.held_out import OwnHeldOut, cut
+from everlearn.data.mixing import Mixture
+from everlearn.data.prepare import Prepared, prepare
+from everlearn.data.shared import common, notes_of
+from everlearn.data.streaming import StreamedBlocks
+from everlearn.errors import DataError
+
+TEXTS = tiny.texts(120)
+
+
+def write(path: Path, texts: list[str | None]) -> str:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def prepared(folder: Path, domain: Domain) -> Prepared:
+    return prepare(domain, tiny.tokenizer(), "decoder", 32, seed=0, cache=folder / "cache")
+
+
+# -- rows without text ----------------------------------------------------------------------------------------
+
+
+def test_rows_without_text_are_counted_and_skipped(tmp_path):
+    rows = [{"text": "a"}, {"text": None}, {"id": 3}, {"text": " "}, {"text": "b"}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    skipped = Skipped()
+    found = [document.text for document, _ in read_documents(Corpus(path=str(path)), skipped=skipped)]
+    assert (found, skipped.rows, skipped.first) == (["a", "b"], 3, f"{path}, line 2")
+    check_corpus(Corpus(path=str(path)))
+
+
+def test_empty_lines_of_text_are_no_missing_rows(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\n \ntwo\n")
+    skipped = Skipped()
+    assert len(list(read_documents(Corpus(path=str(tmp_path / "a.txt")), skipped=skipped))) == 2
+    assert skipped.rows == 0
+
+
+def test_a_value_that_is_no_text_is_still_a_mistake_of_its_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": null}\n{"text": "a"}\n{"text": 5}\n')
+    with pytest.raises(DataError, match=r"line 3: column 'text' must hold text; it holds int"):
+        list(read_documents(Corpus(path=str(path))))
+
+
+@pytest.mark.parametrize("rows", [3, 1500])
+def test_a_column_that_no_row_has_is_refused(tmp_path, rows):
+    (tmp_path / "a.jsonl").write_text('{"txt": "a", "id": 1}\n' * rows)
+    with pytest.raises(DataError, match=r"line 1 has no column 'text'; .* Did you mean 'txt'"):
+        list(read_documents(Corpus(path=str(tmp_path / "a.jsonl"))))
+
+
+def test_the_number_of_skipped_rows_is_remembered_with_the_blocks(tmp_path):
+    domain = Domain(name="d", path=write(tmp_path / "a.jsonl", [None, *TEXTS, None, ""]), validation=0.3)
+    for _ in range(2):  # made, and found in the cache
+        part = prepared(tmp_path, domain)
+        assert part.skipped == 3
+        assert notes_of([domain], {"d": part}) == ["3 rows of 'd' hold no text (null or blank) and were skipped."]
+
+
+def test_a_cache_folder_of_an_older_version_is_made_anew(tmp_path):
+    domain = Domain(name="d", path=write(tmp_path / "a.jsonl", [*TEXTS, None]), validation=0.3)
+    before = prepared(tmp_path, domain)
+    (folder,) = (tmp_path / "cache").iterdir()
+    for path in [*folder.glob("keys-*"), folder / "seal.json"]:
+        path.unlink()
+    assert prepared(tmp_path, domain).skipped == 1
+    assert prepared(tmp_path, domain).fingerprint == before.fingerprint
+
+
+# -- one document ---------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_single_document_is_held_out(tmp_path):
+    paragraphs = [f"Paragraph {i}. {text}" for i, text in enumerate(TEXTS)]
+    (tmp_path / "book.txt").write_text("\n\n".join(paragraphs))
+    domain = Domain(name="d", path=str(tmp_path / "book.txt"), documents="file", validation=0.1)
+    whole = [document for document, _ in read_documents(domain)]
+    (kept, _), (held, is_held) = OwnHeldOut(domain, 0.1).parted(whole)
+    assert is_held
+    assert kept.text + held.text == "\n\n".join(paragraphs)  # contiguous, and nothing of it on both sides
+    assert kept.text.endswith("\n\n")
+    assert held.text.startswith("Paragraph ")
+    assert 0.05 < len(held.text) / len(whole[0].text) < 0.15
+    part = prepared(tmp_path, domain)
+    assert part.cut
+    assert part.validation is not None
+    learnt, measured = (
+        tiny.tokenizer().decode(np.concatenate([block["input_ids"] for block in blocks.take(range(len(blocks)))]))
+        for blocks in (part.train, part.validation)
+    )
+    assert "Paragraph 119" in measured
+    assert "Paragraph 119" not in learnt
+    assert "the end of its text is held out" in notes_of([domain], {"d": part})[0]
+
+
+def test_few_documents_hold_out_the_last_ones(tmp_path):
+    texts = ["alpha " * 40, "beta " * 40, "gamma " * 40]
+    domain = Domain(name="d", path=write(tmp_path / "a.jsonl", texts), validation=1e-9)
+    own = OwnHeldOut(domain, 1e-9)  # no hash is that small
+    assert own.kept_characters == pytest.approx(sum(map(len, texts)))
+    own.share, own.kept_characters = 0.4, 0.6 * sum(map(len, texts))
+    parts = [(document.text, held) for document, held in own.parted(document for document, _ in read_documents(domain))]
+    assert "".join(text for text, _ in parts) == "".join(texts)
+    assert [held for _, held in parts] == [False, False, True, True]
+    assert parts[2][0].startswith("beta ")
+
+
+def test_where_documents_fall_on_both_sides_nothing_changes(tmp_path):
+    domain = Domain(name="d", path=write(tmp_path / "a.jsonl", TEXTS), validation=0.3)
+    own = OwnHeldOut(domain, 0.3)
+    assert own.kept_characters is None
+    held = [document for document, held in own.parted(document for document, _ in read_documents(domain)) if held]
+    assert held == [document for document, _ in read_documents(domain) if is_held_out(document, 0.3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("aa aa. bb\ncc\n\ndd ee", "aa aa. bb\ncc\n\n"),
+        ("aa aa. bb\ncc dd ee ff", "aa aa. bb\n"),
+        ("aa aa bb. cc dd ee ff", "aa aa bb. "),
+        ("aa aa bb cc dd ee ff", "aa aa bb "),
+        ("a" * 20, "a" * 10),
+    ],
+)
+def test_a_text_is_cut_at_the_best_place_near_by(text, first):
+    assert cut(text, 10, 5) == (first, text[len(first) :])
+
+
+def test_one_prompt_with_its_answer_cannot_be_parted(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "q " * 50, "a": "b " * 50}))
+    with pytest.raises(DataError, match="validation: null"):
+        prepared(tmp_path, Domain(name="d", path=str(tmp_path / "a.jsonl"), target_column="a"))
+
+
+# -- several sources ------------------------------------------------------------------------------------------
+
+
+def two(tmp_path: Path, **options) -> Domain:
+    large, small = write(tmp_path / "large.jsonl", TEXTS[:90]), write(tmp_path / "small.jsonl", TEXTS[90:])
+    sources = [{"path": large, "weight": 1}, {"path": small, "weight": 3}]
+    return Domain(**{"name": "d", "sources": sources, "validation": 0.3} | options)
+
+
+def test_sources_have_their_shares_of_the_tokens_at_every_moment(tmp_path):
+    part = prepared(tmp_path, two(tmp_path))
+    assert isinstance(part.train, Mixture)
+    assert part.train.asked == {"large": 0.25, "small": 0.75}
+    for count, _ in enumerate(islice(part.train, 200), 1):
+        given = part.train.tokens["small"] / 32
+        assert abs(given - 0.75 * count) <= 1
+    assert part.train.size == sum(source.size for source in part.train.sources.values())
+    assert part.documents == sum(1 for _ in part.keys["train"])
+
+
+def test_held_out_rows_of_sources_come_in_their_shares(tmp_path):
+    part = prepared(tmp_path, two(tmp_path))
+    alone = [prepared(tmp_path, each) for each in two(tmp_path).parts]
+    rows = {
+        name: {row["input_ids"].tobytes() for row in each.validation.take(range(each.validation.size))}
+        for name, each in zip(("large", "small"), alone, strict=True)
+    }
+    got = [row["input_ids"].tobytes() for row in part.validation.take(range(part.validation.size))]
+    small = sum(row in rows["small"] for row in got)
+    assert small + sum(row in rows["large"] for row in got) == len(got) == len(set(got))
+    assert abs(small / len(got) - 0.75) <= 1 / len(got) + 1e-9
+    widths = [each.bytes_per_token for each in alone]
+    assert min(widths) <= part.bytes_per_token <= max(widths)
+
+
+def test_a_mixture_of_sources_goes_on_where_it_was(tmp_path):
+    source = prepared(tmp_path, two(tmp_path)).train
+    list(islice(source, 17))
+    state = json.loads(json.dumps(source.state_dict()))
+    expected = [block["input_ids"].tolist() for block in islice(source, 40)]
+    again = prepared(tmp_path, two(tmp_path)).train
+    again.load_state_dict(state)
+    assert [block["input_ids"].tolist() for block in islice(again, 40)] == expected
+    assert again.fresh(3).size == source.size
+
+
+def test_the_same_sources_with_other_weights_are_another_domain(tmp_path):
+    one, other = two(tmp_path), two(tmp_path)
+    changed = other.model_copy(
+        update={"sources": (other.sources[0], other.sources[1].model_copy(update={"weight": 2}))}
+    )
+    assert prepared(tmp_path, one).fingerprint == prepared(tmp_path, other).fingerprint
+    assert prepared(tmp_path, one).fingerprint != prepared(tmp_path, changed).fingerprint
+
+
+def test_sources_take_the_domains_columns_unless_they_have_their_own(tmp_path):
+    sources = [{"path": "a.jsonl"}, {"path": "b.csv", "text_column": "body"}]
+    domain = Domain(name="d", text_column="content", sources=sources)
+    assert [part.text_column for part in domain.parts] == ["content", "body"]
+    assert [part.name for part in domain.parts] == ["d.a", "d.b"]
+    assert Domain.model_validate(domain.model_dump(mode="json")) == domain
+
+
+def test_sources_of_one_name_are_told_apart():
+    domain = Domain(name="d", sources=[{"path": "x/train.jsonl"}, {"path": "y/train.jsonl"}, {"path": "z/*.txt"}])
+    assert domain.source_names == ["train-1", "train-2", "source-3"]
+
+
+def test_a_held_out_file_is_that_of_the_whole_domain(tmp_path):
+    held = write(tmp_path / "held.jsonl", tiny.texts(40, seed=9))
+    part = prepared(tmp_path, two(tmp_path, validation=held))
+    assert len(part.keys["validation"]) == 40
+    assert part.documents == 120
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs a `path`, or `sources`"),
+        ({"path": "a", "sources": [{"path": "b"}]}, "both `path` and `sources`"),
+        ({"sources": [{"path": "b"}], "max_documents": 5}, "`max_documents` belongs to each"),
+        ({"sources": [{"path": "b"}, {"path": "c", "target_column": "t"}]}, "`target_column`"),
+        ({"sources": [{"path": "b", "weight": 0}]}, "greater than 0"),
+        ({"sources": [{"path": "b", "weight": float("nan")}]}, "finite"),
+    ],
+)
+def test_sources_that_cannot_be_meant_are_refused(options, words):
+    with pytest.raises(ValidationError, match=words):
+        Domain(name="d", **options)
+
+
+def test_a_recipe_places_sources_and_limits(tmp_path, monkeypatch):
+    write(tmp_path / "a.jsonl", TEXTS)
+    monkeypatch.chdir(tmp_path)
+    raw = {
+        "model": "m",
+        "domains": [{"name": "d", "sources": [{"path": "a.jsonl"}, {"path": "a.jsonl", "weight": 2}]}],
+        "data": {"max_row_bytes": 4096, "max_expansion": 3},
+    }
+    recipe = recipes.parse(raw)
+    assert [source.path for source in recipe.domains[0].sources] == [str(tmp_path / "a.jsonl")] * 2
+    assert tuple(recipe.domains[0].parts[1].limits) == (4096, 3)
+    assert recipes.parse(recipe.model_dump(mode="json")) == recipe
+
+
+# -- learnt and measured --------------------------------------------------------------------------------------
+
+
+def test_held_out_text_that_is_the_training_text_is_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", TEXTS)
+    copy = write(tmp_path / "copy.jsonl", TEXTS)
+    os.link(path, tmp_path / "hard.jsonl")
+    (tmp_path / "soft.jsonl").symlink_to(path)
+    for other in (path, copy, str(tmp_path / "hard.jsonl"), str(tmp_path / "soft.jsonl")):
+        domain = Domain(name="d", path=path, validation=other)
+        with pytest.raises(DataError, match="nothing would be held out"):
+            check_corpus(domain)
+        with pytest.raises(DataError, match="nothing would be held out"):
+            prepared(tmp_path, domain)
+    with pytest.raises(DataError, match="is the split that is trained on"):
+        prepared(tmp_path, Domain(name="d", path="some/data", validation="train"))
+
+
+def test_held_out_documents_that_are_trained_on_are_counted(tmp_path):
+    path, held = write(tmp_path / "a.jsonl", TEXTS), write(tmp_path / "b.jsonl", [*tiny.texts(30, seed=5), *TEXTS[:10]])
+    domain = Domain(name="d", path=path, validation=held)
+    assert notes_of([domain], {"d": prepared(tmp_path, domain)}) == [
+        "10 of the 40 held-out documents of 'd' stand in its own training text too (25%)."
+    ]
+
+
+def test_corpora_that_share_text_are_named_with_their_share(tmp_path):
+    def domain(name: str, texts: list[str]) -> Domain:
+        return Domain(name=name, path=write(tmp_path / f"{name}.jsonl", texts), validation=None)
+
+    one, other = domain("one", TEXTS[:60]), domain("other", TEXTS[40:])
+    general, apart = domain("general", TEXTS[:60]), domain("apart", tiny.texts(50, seed=3))
+    corpora = [one, other, apart, general]
+    notes = notes_of(corpora, {each.name: prepared(tmp_path, each) for each in corpora}, "general")
+    assert notes == [
+        f"'one' and 'general' read the same file, {tmp_path / 'one.jsonl'}.",
+        "'one' and 'other' share 20 documents to learn from (33% of the smaller).",
+        "'one' and 'general' share 60 documents to learn from (100% of the smaller): the drift of 'general' is "
+        "not that of unseen text.",
+        "'other' and 'general' share 20 documents to learn from (33% of the smaller): the drift of 'general' is "
+        "not that of unseen text.",
+    ]
+    assert notes_of([one, apart], {each.name: prepared(tmp_path, each) for each in (one, apart)}) == []
+
+
+def test_common_documents_are_counted_once():
+    keys = [np.array(each, np.uint64) for each in ([1, 1, 2, 3], [2, 3, 3, 4], [5])]
+    assert common(keys).tolist() == [[2, 2, 0], [2, 2, 0], [0, 0, 0]]
+    assert common([]).shape == (0, 0)
+
+
+# -- one pass -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buffer", [0, 3, 1000])
+def test_a_stream_is_read_once_where_more_is_asked_for(tmp_path, buffer):
+    corpus = Corpus(path=write(tmp_path / "a.jsonl", TEXTS[:40]), streaming=True, shuffle_buffer=buffer)
+    stream = StreamedBlocks(corpus, tiny.tokenizer(), "decoder", 32, seed=0)
+    every = [block["input_ids"].tobytes() for block in stream.once(1)]
+    in_order = StreamedBlocks(corpus.model_copy(update={"shuffle_buffer": 0}), tiny.tokenizer(), "decoder", 32, seed=0)
+    assert sorted(every) == sorted(block["input_ids"].tobytes() for block in in_order.once(1))
+    assert len(every) == len(set(every)) > 20
+    # As far as the pass goes, what an endless reading gives.
+    endless = [block["input_ids"].tobytes() for block in islice(stream.fresh(1), max(0, len(every) - buffer))]
+    assert every[: len(endless)] == endless
+    assert next(stream)["input_ids"].size == 32  # the stream itself has not moved
+
+
+def test_packed_blocks_and_mixtures_are_read_once(tmp_path):
+    blocks = PackedBlocks({"input_ids": np.arange(40, dtype=np.int32).reshape(10, 4)}, seed=0, name="p")
+    assert sorted(block["input_ids"][0] for block in blocks.once(5)) == list(range(0, 40, 4))
+    corpus = Corpus(path=write(tmp_path / "a.jsonl", TEXTS[:40]), streaming=True)
+    stream = StreamedBlocks(corpus, tiny.tokenizer(), "decoder", 32, seed=0)
+    length = len(list(stream.once(0)))
+    mixture = Mixture([("stream", stream, 0.5), ("other", prepared(tmp_path, two(tmp_path)).train, 0.5)])
+    assert len(list(mixture.once(0))) in (2 * length, 2 * length + 1)
+
+
+def test_a_stage_says_how_much_there_was_to_read():
+    stage = stages.stage(tiny.model(), count=5)
+    assert sum(len(batch["input_ids"]) for batch in stage.batches(3)) == 3
+    assert stage.notes == []
+    for _ in range(2):
+        assert sum(len(batch["input_ids"]) for batch in stage.batches(10_000)) == 5
+    assert stage.notes == ["'d1' has 5 rows, which is what methods read of it where they ask for 10,000."]

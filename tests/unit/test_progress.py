@@ -1,0 +1,113 @@
+"""What a person in front of a run is told: lines, a bar, an estimate."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from everlearn.benchmarking.workbench import Once
+from everlearn.run.forecast import ROWS, SETS, Forecast
+from everlearn.run.progress import Logged, Reporter, Terminal
+
+AT = Logged(
+    domain="papers",
+    stage=2,
+    stages=6,
+    step=120,
+    steps=1000,
+    loss=2.34567,
+    learning_rate=9.1e-05,
+    tokens_per_second=12345.6,
+    stage_left=700.0,
+    run_left=7300.0,
+)
+
+
+def printed(terminal: bool) -> tuple[Terminal, io.StringIO]:
+    file = io.StringIO()
+    return Terminal(Console(file=file, force_terminal=terminal, width=200)), file
+
+
+def test_a_line_a_logging_step_where_there_is_no_terminal() -> None:
+    reporter, file = printed(terminal=False)
+    with reporter.activity("Learning papers (2/6)", 1000) as done:
+        done(120)
+        reporter.log(AT)
+    activity, line = file.getvalue().splitlines()
+    assert activity == "Learning papers (2/6)"
+    clock, rest = line[:8], line[8:]
+    assert [part.isdigit() for part in clock.split(":")] == [True] * 3
+    assert rest.split("  ")[1:] == [
+        "papers 2/6",
+        "step 120/1,000",
+        "loss 2.346",
+        "learning rate 9.1e-05",
+        "12,346 tokens/s",
+        "stage ~12 min left",
+        "run ~2.0 h left",
+    ]
+
+
+def test_a_long_line_is_one_line() -> None:
+    file = io.StringIO()
+    Terminal(Console(file=file, width=20)).log(AT)
+    assert file.getvalue().count("\n") == 1
+
+
+def test_loss_and_the_time_left_of_the_run_beside_the_bar() -> None:
+    reporter, file = printed(terminal=True)
+    with reporter.activity("Learning papers (2/6)", 1000) as done:
+        done(120)
+        reporter.log(AT)
+    shown = file.getvalue()
+    for part in ("Learning papers (2/6)", "120/1000", "loss 2.346", "run ~2.0 h left"):
+        assert part in shown
+    assert "papers 2/6" not in shown  # no line beside the bar
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert str(Logged("a", 1, 1, 5, 5, 1.5, stage_left=0.0, run_left=0.2)) == "a 1/1  step 5/5  loss 1.5  run ~1 s left"
+
+
+def test_a_reporter_of_ones_own_need_not_know_of_lines() -> None:
+    class Mine(Reporter):
+        def __init__(self) -> None:
+            self.said: list[str] = []
+
+        def say(self, text: str) -> None:
+            self.said.append(text)
+
+    mine = Mine()
+    mine.log(AT)
+    assert mine.said == []
+
+
+def test_a_grid_names_the_cell_in_each_line() -> None:
+    class Lines(Reporter):
+        def log(self, at: Logged) -> None:
+            lines.append(str(at))
+
+    lines: list[str] = []
+    once = Once(Lines())
+    once.cell = "das-0"
+    once.log(AT)
+    assert lines[0].startswith("das-0: papers 2/6  step 120/1,000")
+
+
+def test_the_estimate_is_what_is_ahead_times_what_it_has_taken() -> None:
+    forecast = Forecast()
+    forecast.ahead.update({ROWS: 100, SETS: 6, "topics": 2})
+    forecast.took(SETS, 2, None)  # found in a cache: says nothing about the others
+    assert forecast.seconds() == 0
+    forecast.took(ROWS, 10, 5.0)
+    assert forecast.seconds() == pytest.approx(90 * 0.5)
+    forecast.took(ROWS, 30, 3.0)
+    forecast.took(SETS, 1, 4.0)
+    assert forecast.seconds() == pytest.approx(60 * 8 / 40 + 3 * 4)
+    forecast.took("topics", 1, 100.0)
+    assert forecast.seconds() == pytest.approx(60 * 8 / 40 + 3 * 4 + 100)
+    assert forecast.seconds({ROWS: 20}) == pytest.approx(20 * 8 / 40)
+    forecast.took(ROWS, 70, 1.0)  # more than was thought
+    assert forecast.seconds({ROWS: forecast.ahead[ROWS]}) == 0

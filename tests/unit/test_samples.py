@@ -1,0 +1,169 @@
+"""What is kept of what a model says: which words are blank, what is guessed and written, against slow readings."""
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from everlearn.config.recipe import parse
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.corpus import Document
+from everlearn.data.packing import pack
+from everlearn.errors import RecipeError
+from everlearn.evaluation import ByText, Cell, Checkpoint, Ensemble, HeldOut, Samples
+from everlearn.evaluation.metrics import metrics_of
+from everlearn.evaluation.samples import _BLANKS, _WRITTEN, TOP, _continued, _with_blanks
+from everlearn.evaluation.task import Conditions
+from everlearn.model.objectives import make_objective
+
+KINDS = {"roberta": "encoder", "gpt2": "decoder", "t5": "encoder-decoder"}
+
+
+def asked(architecture, folder, objective=None, name="first", count=2, seed=0):
+    """Held-out blocks in a file, a model, its predictor and the conditions."""
+    kind, model = KINDS[architecture], tiny.model(architecture, seed=seed)
+    with torch.no_grad():  # a random model finds everything equally likely
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(3)
+    made = make_objective(objective, model, tiny.tokenizer())
+    target = "the answer" if made.name == "text-to-text" else None
+    found = pack([Document(text, target) for text in tiny.texts(40, 4, words=50)], tiny.tokenizer(), 64, kind=kind)
+    path = folder / f"{name}.safetensors"
+    HeldOut(PackedBlocks.from_blocks(list(found), seed=0, name=name), 4.0).save(path)
+    how = Conditions("base", tiny.tokenizer(), made.reseeded("x"), 4)
+    return Samples(path, name, count), Checkpoint(model, made), how
+
+
+def decoded(ids):
+    return tiny.tokenizer().decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def test_blanks_are_whole_words_and_the_pieces_are_the_passage(tmp_path):
+    task, predictor, how = asked("roberta", tmp_path)
+    cell = task.measure(predictor, how)
+    assert cell.facts["form"] == "blanks"
+    assert len(cell.facts["shown"]) == 2
+    blocks = task.held_out.blocks.take(range(len(task.held_out.blocks)))
+    for shown in cell.facts["shown"]:
+        assert len(shown) % 2 == 1
+        assert 1 <= len(shown) // 2 <= _BLANKS
+        assert any("".join(shown) in decoded(block["input_ids"]) for block in blocks)
+        assert all(truth in tiny.WORDS for truth in shown[1::2])
+    assert sum(len(shown) // 2 for shown in cell.facts["shown"]) == len(cell) == len(cell.texts)
+    assert cell["text"].tolist() == sorted(cell["text"].tolist())
+
+
+def test_guesses_are_the_likeliest_words_of_the_model_where_the_blanks_are_masked(tmp_path):
+    task, predictor, how = asked("roberta", tmp_path, count=1)
+    cell = task.measure(predictor, how)
+    blocks = task.held_out.blocks
+    for block in blocks.take(range(len(blocks))):
+        question = _with_blanks(block, how)
+        if list(question.shown) == cell.facts["shown"][0]:
+            break
+    ids = torch.from_numpy(question.block["input_ids"].astype(np.int64))[None]
+    truths = ids[0, list(question.at)]
+    ids[0, list(question.at)] = tiny.tokenizer().mask_token_id
+    with torch.no_grad():
+        likely = torch.softmax(predictor.model(input_ids=ids).logits[0, list(question.at)].double(), -1)
+    for i, truth in enumerate(truths.tolist()):
+        order = likely[i].argsort(descending=True)[:TOP]
+        assert cell["likely"][:, i] == pytest.approx(likely[i, order].numpy(), rel=1e-5)
+        assert cell["truth"][i] == pytest.approx(float(likely[i, truth]), rel=1e-5)
+        assert cell.texts[i].split("\n") == [" ".join(decoded([token]).split()) for token in order.tolist()]
+
+
+@pytest.mark.parametrize("objective", ["causal", "text-to-text"])
+def test_a_decoder_goes_on_as_greedy_decoding_does(objective, tmp_path):
+    task, predictor, how = asked("gpt2", tmp_path, objective)
+    cell = task.measure(predictor, how)
+    blocks = task.held_out.blocks.take(range(len(task.held_out.blocks)))
+    for shown, text in zip(cell.facts["shown"], cell.texts, strict=True):
+        prompt, truth, _ = shown
+        (ids,) = {
+            tuple(block["input_ids"][start:end])
+            for block in blocks
+            for start in range(len(block["input_ids"]))
+            for end in range(start + 1, len(block["input_ids"]) + 1)
+            if decoded(block["input_ids"][start:end]) == prompt
+            and decoded(block["input_ids"][start:]).startswith(prompt + truth)
+            and (start == 0 or block["segments"][start] != block["segments"][start - 1])
+            and block["segments"][start] == block["segments"][end - 1]
+        }
+        row, written = list(ids), []
+        for _ in range(_WRITTEN):
+            with torch.no_grad():
+                token = int(predictor.model(input_ids=torch.tensor([row])).logits[0, -1].argmax())
+            if token == tiny.tokenizer().eos_token_id:
+                break
+            row.append(token)
+            written.append(token)
+        assert text == " ".join(decoded(row)[len(decoded(list(ids))) :].split(" ")).strip()
+    assert truth.strip() == "the answer" if objective == "text-to-text" else len(truth) > 10
+
+
+def test_an_encoder_decoder_answers_a_prompt(tmp_path):
+    task, predictor, how = asked("t5", tmp_path, count=1)
+    cell = task.measure(predictor, how)
+    (shown,) = cell.facts["shown"]
+    assert (cell.facts["form"], shown[1]) == ("answer", "the answer")
+    ids = tiny.tokenizer()(shown[0], return_tensors="pt").input_ids
+    most = _WRITTEN + 1
+    with torch.no_grad():
+        row = predictor.model.generate(ids, max_new_tokens=most, do_sample=False, eos_token_id=2, pad_token_id=1)[0]
+    assert cell.texts[0] == decoded(row[1:]).strip()
+
+
+def test_which_texts_are_asked_follows_from_the_name_alone(tmp_path):
+    task, predictor, how = asked("roberta", tmp_path)
+    other = Checkpoint(tiny.model("roberta", seed=5), predictor.objective)
+    torch.manual_seed(99)
+    first, second = task.measure(predictor, how), task.measure(other, how)
+    assert first.same_examples(second)
+    assert first.texts != second.texts
+    again, *_ = asked("roberta", tmp_path, name="another")
+    assert again.measure(predictor, how).facts["shown"] != first.facts["shown"]
+
+
+def test_a_file_gives_back_what_was_said_and_no_metric_reads_it(tmp_path):
+    task, predictor, how = asked("roberta", tmp_path)
+    cell = task.measure(predictor, how)
+    cell.save(tmp_path / "cell.safetensors")
+    found = Cell.load(tmp_path / "cell.safetensors")
+    assert (found.texts, dict(found.facts), found.kind) == (cell.texts, dict(cell.facts), "samples")
+    assert found["likely"].shape == (TOP, len(cell))
+    assert metrics_of([cell]) == []
+
+
+def test_ensembles_and_chosen_members_fill_blanks(tmp_path):
+    task, one, how = asked("roberta", tmp_path, count=1)
+    other = Checkpoint(tiny.model("roberta", seed=5), one.objective)
+    block = _with_blanks(task.held_out.blocks.take([0])[0], how)
+    batch = how.objective.collate([block.block] * 2, [0, 1])
+    with torch.no_grad():
+        alone = [each.likely(batch) for each in (one, other)]
+        mixed = Ensemble((one, other)).likely(batch)
+        assert torch.allclose(mixed.exp(), (alone[0].exp() + alone[1].exp()) / 2)
+        sharp = Ensemble((one, other), mix="confident").likely(batch)
+        assert torch.equal(sharp, torch.where((alone[0].amax(-1) >= alone[1].amax(-1))[..., None], *alone))
+        chooser = ByText((one, other), one.objective)
+        picked = chooser.chosen(batch)
+        assert torch.equal(chooser.likely(batch), torch.stack([alone[n][row] for row, n in enumerate(picked.tolist())]))
+        losses = one.label_losses(batch)
+        gathered = alone[0].gather(2, batch["labels"].clamp(min=0)[..., None])[..., 0]
+        assert torch.allclose(losses.double(), torch.where(batch["labels"] == -100, 0, -gathered), atol=1e-5)
+
+
+def test_a_prompt_of_nothing_is_no_question(tmp_path):
+    _, _, how = asked("gpt2", tmp_path, "causal")
+    block = {"input_ids": np.arange(5, 9, dtype=np.int32), "segments": np.zeros(4, np.int32)}
+    assert _continued(block, 2, 2, 4, how).at == ()
+    assert _continued(block, 0, 2, 4, how).at == (2,)
+
+
+def test_fewer_than_no_texts_are_refused():
+    raw = {"model": "m", "domains": [{"name": "a", "path": "a.txt"}], "evaluation": {"samples": -1}}
+    with pytest.raises(RecipeError, match=r"`evaluation.samples`.*\(got -1\)"):
+        parse(raw)
+    assert parse(raw | {"evaluation": {"samples": 0}}).evaluation.samples == 0
