@@ -56,7 +56,9 @@ class KeptRows:
             if vars(module).pop("weight", None) is None:
                 return None
             weight = module.get_parameter("weight")
-            result: Tensor = _RowGradient.apply(output, args[0].detach(), weight, path, plan(), isinstance(module, Conv1D))
+            result: Tensor = _RowGradient.apply(
+                output, args[0].detach(), weight, path, plan(), isinstance(module, Conv1D)
+            )
             return result
 
         return attach

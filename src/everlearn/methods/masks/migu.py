@@ -60,8 +60,8 @@ class MIGU(Method):
         Variant(
             "migu_kept_rows",
             "MIGU (kept rows)",
-            "Each micro-batch chooses its own rows as soon as its forward pass ends, and the gradient of the other rows "
-            "is never computed. Without accumulation it is the published rule, with accumulation it is not.",
+            "Each micro-batch chooses its own rows when its forward pass ends, and the gradient of the other rows is "
+            "never computed. Without accumulation it is the published rule, with accumulation it is not.",
             {"apply_to": "gradient", "gradient_of": "kept-rows"},
         ),
     )

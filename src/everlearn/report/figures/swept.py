@@ -1,0 +1,75 @@
+"""A number along the values of one option: lines where the values are numbers, dots where they are names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report import formatting as fmt
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.dots import Dots, dots
+from everlearn.report.figures.registry import Plate, figure
+
+_DECADES = 20
+"""Positive values whose largest is so many times the smallest stand at equal distances: learning rates, strengths."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One number of several families of runs that differ in an option alone.
+
+    Attributes:
+        option: its name.
+        unit: of the number.
+        values: of the option: numbers in ascending order, or names.
+        families: for each family its estimate at each value, None where there was no run; in the order of their colours.
+        labels: the families' names, for a screen reader.
+        level: of what the others are compared with, drawn across.
+        caption: what is seen.
+    """
+
+    option: str
+    unit: str
+    values: Sequence[float] | Sequence[str]
+    families: Sequence[Sequence[Estimate | None]]
+    labels: Sequence[str]
+    level: float | None
+    caption: str
+
+
+@figure("swept", title="A number along an option", data=Swept)
+def swept(found: Swept) -> Iterator[Plate]:
+    """Lines with bands for the intervals, the reference as a grey line across; of names, dots with whiskers."""
+    names = [value for value in found.values if isinstance(value, str)]
+    if names:
+        runs = [[each or Estimate() for each in family] for family in found.families]
+        level = [] if found.level is None else [[Estimate(found.level)] * len(names)]
+        yield from dots(Dots(found.unit, names, runs + level, found.caption, [*found.labels, "reference"][: len(runs + level)]))
+        return
+    numbers = [float(value) for value in found.values]
+    apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
+    places = list(range(len(numbers))) if apart else numbers
+    lines = []
+    for series, family in enumerate(found.families):
+        known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
+        if known:
+            ends = [each.interval or (None, None) for _, each in known]
+            lines.append(
+                Curve(
+                    series,
+                    [at for at, _ in known],
+                    [each.value for _, each in known],
+                    [low for low, _ in ends],
+                    [high for _, high in ends],
+                )
+            )
+    if found.level is not None:
+        lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level]))
+    said = "; ".join(
+        f"{label}: " + ", ".join(f"{value:g} {fmt.fixed(each.value)}" for value, each in zip(numbers, family) if each)
+        for label, family in zip(found.labels, found.families, strict=True)
+    )
+    ticks = [f"{value:g}" for value in numbers] if apart else None
+    yield from curves(Curves(found.unit, lines, found.caption, f"{said}.", ticks, zero=True, x_label=found.option))
