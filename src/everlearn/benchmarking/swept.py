@@ -44,7 +44,10 @@ class Along:
     def estimates(self, number: str) -> list[list[Estimate | None]]:
         """A number of every family at every value."""
         return [
-            [line.numbers.get(number) if (line := family.lines.get(value)) is not None else None for value in self.values]
+            [
+                line.numbers.get(number) if (line := family.lines.get(value)) is not None else None
+                for value in self.values
+            ]
             for family in self.families
         ]
 
@@ -68,20 +71,18 @@ def swept(lines: Sequence[Line]) -> list[Along]:
         wanted = {family: rows for family, rows in groups.items() if len(rows) >= FEWEST}
         if not wanted:
             continue
+        if not all(isinstance(value, float) for rows in wanted.values() for value in rows):
+            wanted = {family: {_text(value): line for value, line in rows.items()} for family, rows in wanted.items()}
         values = list(dict.fromkeys(value for rows in wanted.values() for value in rows))
-        if all(isinstance(value, float) for value in values):
-            values.sort()
-        else:
-            values = [value if isinstance(value, str) else f"{value:g}" for value in values]
-            wanted = {
-                family: {value if isinstance(value, str) else f"{value:g}": line for value, line in rows.items()}
-                for family, rows in wanted.items()
-            }
         families = [
             Family(_label(family[0], others[family], [others[each] for each in wanted]), rows)
             for family, rows in wanted.items()
         ]
-        found.append(Along(key.split(".", 1)[1] if key.split(".")[0] in (*names(), "train") else key, values, families))
+        group, _, option = key.partition(".")
+        numeric = isinstance(values[0], float)
+        found.append(
+            Along(option if group in (*names(), "train") else key, sorted(values) if numeric else values, families)
+        )
     return found
 
 
@@ -119,6 +120,10 @@ def _shown(value: Any) -> float | str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _label(labels: Sequence[str], own: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from everlearn.report.figures.registry import Plate, figure
 
 _DECADES = 20
 """Positive values whose largest is so many times the smallest stand at equal distances: learning rates, strengths."""
+_LONGEST = 34
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Swept:
         option: its name.
         unit: of the number.
         values: of the option: numbers in ascending order, or names.
-        families: for each family its estimate at each value, None where there was no run; in the order of their colours.
+        families: in the order of their colours, for each its estimate at each value, None where there was no run.
         labels: the families' names, for a screen reader.
-        level: of what the others are compared with, drawn across.
         caption: what is seen.
+        level: of what the lines are compared with, drawn across.
+        reference: its name.
+        zero: whether zero means something to the number, and the axis reaches it.
     """
 
     option: str
@@ -35,8 +38,10 @@ class Swept:
     values: Sequence[float] | Sequence[str]
     families: Sequence[Sequence[Estimate | None]]
     labels: Sequence[str]
-    level: float | None
     caption: str
+    level: float | None = None
+    reference: str = ""
+    zero: bool = True
 
 
 @figure("swept", title="A number along an option", data=Swept)
@@ -45,13 +50,13 @@ def swept(found: Swept) -> Iterator[Plate]:
     names = [value for value in found.values if isinstance(value, str)]
     if names:
         runs = [[each or Estimate() for each in family] for family in found.families]
-        level = [] if found.level is None else [[Estimate(found.level)] * len(names)]
-        yield from dots(Dots(found.unit, names, runs + level, found.caption, [*found.labels, "reference"][: len(runs + level)]))
+        caption = f"{found.caption} Lines: 95 % intervals over runs."
+        yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero, _LONGEST))
         return
     numbers = [float(value) for value in found.values]
     apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
     places = list(range(len(numbers))) if apart else numbers
-    lines = []
+    lines, caption = [], f"{found.caption} Bands: 95 % intervals over runs."
     for series, family in enumerate(found.families):
         known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
         if known:
@@ -67,9 +72,12 @@ def swept(found: Swept) -> Iterator[Plate]:
             )
     if found.level is not None:
         lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level]))
-    said = "; ".join(
-        f"{label}: " + ", ".join(f"{value:g} {fmt.fixed(each.value)}" for value, each in zip(numbers, family) if each)
-        for label, family in zip(found.labels, found.families, strict=True)
-    )
+        caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
+    said = []
+    for label, family in zip(found.labels, found.families, strict=True):
+        known = [
+            f"{at:g}: {fmt.fixed(each.value)}" for at, each in zip(numbers, family, strict=True) if each is not None
+        ]
+        said.append(f"{label} {', '.join(known)}.")
     ticks = [f"{value:g}" for value in numbers] if apart else None
-    yield from curves(Curves(found.unit, lines, found.caption, f"{said}.", ticks, zero=True, x_label=found.option))
+    yield from curves(Curves(found.unit, lines, caption, " ".join(said), ticks, zero=found.zero, x_label=found.option))
