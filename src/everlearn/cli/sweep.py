@@ -31,7 +31,7 @@ def command(
         typer.Option(
             "--set",
             metavar="KEY=V1,V2",
-            help="Try each of these values: train.learning_rate=1e-4,3e-4 or method.migu.threshold=0,0.5,0.9; repeatable.",
+            help="Try each of these values: train.learning_rate=1e-4,3e-4 or method.migu.threshold=0,0.7; repeatable.",
         ),
     ] = None,
     results: Annotated[Path | None, typer.Option(help="One JSON file a cell; sweep/NAME when left out.")] = None,
