@@ -131,7 +131,7 @@ def test_a_run_and_its_page(everlearn: Project, tmp_path: Path) -> None:
 
     page = (everlearn.run_folder / "analysis.html").read_text(encoding="utf-8")
     assert "<h1>first: which rows are large</h1>" in page
-    for words in ("Outputs of the base model", "Rows that moved furthest", "By component", "correlation of the rows"):
+    for words in ("Outputs of the base model", "Rows that moved furthest", "By component", "Correlation of the rows"):
         assert words in page
     assert "<script" not in page
     assert "What importance" not in page

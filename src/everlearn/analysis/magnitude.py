@@ -89,7 +89,7 @@ class Alike:
 def threshold_of(learner: ContinualLearner) -> float:
     """The run's share of masked rows; that of the MIGU paper where it has none."""
     own = next((each.config.threshold for each in learner.recipe.methods() if isinstance(each, MIGU)), 0.0)
-    return float(own or MIGU.Config().threshold)
+    return float(own or MIGU().config.threshold)
 
 
 def looked_at(learner: ContinualLearner, blocks: int) -> list[Magnitudes]:

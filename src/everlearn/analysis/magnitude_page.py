@@ -9,18 +9,27 @@ from everlearn.analysis.magnitude import ALL, Alike, Magnitudes
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.figures.violins import Violins
-from everlearn.report.formatting import fixed
+from everlearn.report.formatting import fixed, percent
 from everlearn.report.tables import Table, TableCell
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A section of the page: pictures over all projections, and behind a line those of single components."""
+    """A section of the page, over all projections.
+
+    Attributes:
+        title: of it.
+        aside: how it is to be read.
+        spread: distributions.
+        pairs: who is alike whom.
+        components: the same of each component: its name, distributions, pairs.
+    """
 
     title: str
     aside: str
-    first: list[Plate]
-    others: list[Plate]
+    spread: list[Plate]
+    pairs: list[Plate]
+    components: list[tuple[str, list[Plate], list[Plate]]]
 
 
 def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Shown]:
@@ -32,31 +41,34 @@ def _section(found: Magnitudes, own: Alike) -> Shown:
     twice = _sampled_twice(found)
     measured = "mean |y|" if twice else "‖ΔW‖"
     aside = (
-        f"Of each layer the {1 - own.threshold:.0%} of the rows with the largest {measured}: how many of them two "
+        f"Of each layer the {percent(1 - own.threshold)} of the rows with the largest {measured}: how many of them two "
         f"{'domains' if twice else 'stages'} share. Rows drawn at random share {own.chance[ALL]:.2f}."
     )
     if twice:
         aside += " On the diagonal: two samples of one domain, which is as alike as text of one kind gets here."
-    plates = {part: _plates(found, own, part) for part in found.parts}
-    return Shown(found.title, aside, plates[ALL], [plate for part in found.parts[1:] for plate in plates[part]])
+    each = [(_words(part), *_plates(found, own, part)) for part in found.parts]
+    return Shown(found.title, aside, *each[0][1:], each[1:])
 
 
 def _sampled_twice(found: Magnitudes) -> bool:
     return any(first is not second for first, second in found.halves.values())
 
 
-def _plates(found: Magnitudes, own: Alike, part: str) -> list[Plate]:
-    words = part.replace("_", " ")
+def _words(part: str) -> str:
+    return part.replace("_", " ").capitalize()
+
+
+def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list[Plate]]:
     number = "mean |y| of a row" if _sampled_twice(found) else "‖ΔW‖ of a row"
     spread = Violins(
         f"{number}, layer's mean = 1",
         own.names,
         [found.relative(name, part).tolist() for name in own.names],
-        f"{found.title}, {words}: how {number} is spread. Dot: median; bar: the middle half; 1 % lies beyond.",
+        f"How {number} is spread. Dot: median; bar: the middle half; 1\u00a0% lies beyond.",
     )
-    common = _heat(f"{words}: largest rows in common", own.names, own.overlap[part], own.chance[part])
-    linear = _heat(f"{words}: correlation of the rows", own.names, own.correlation[part], 0.0)
-    return [*draw("violins", spread), *draw("heat", common), *draw("heat", linear)]
+    common = _heat("Largest rows in common", own.names, own.overlap[part], own.chance[part])
+    linear = _heat("Correlation of the rows", own.names, own.correlation[part], 0.0)
+    return draw("violins", spread), [*draw("heat", common), *draw("heat", linear)]
 
 
 def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float]], chance: float) -> Heat:
@@ -81,7 +93,7 @@ def tables(found: Sequence[Alike]) -> list[Table]:
 
 def _pairs(found: Alike) -> Table:
     return Table(
-        f"{found.title}: largest {1 - found.threshold:.0%} of the rows in common",
+        f"{found.title}: largest {percent(1 - found.threshold)} of the rows in common",
         ("", *found.names),
         tuple(
             (name, tuple(TableCell(fixed(value)) for value in row))
@@ -99,7 +111,7 @@ def _by_component(found: Alike) -> Table:
     return Table(
         f"{found.title}, by component",
         ("Projections", "in common, same", "in common, different", "correlation, same", "correlation, different"),
-        tuple((part, rows(part)) for part in found.overlap),
+        tuple((_words(part), rows(part)) for part in found.overlap),
         "Means over names (same: the diagonal) and pairs of names (different).",
     )
 

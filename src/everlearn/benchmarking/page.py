@@ -283,7 +283,7 @@ class Sheet:
 
     def _swept(self, along: Along) -> list[Plate]:
         """Learnt, forgotten and the end against the values of an option."""
-        shown = [(name, f"{WORDS[name]} at the end (points)", 100.0) for name in METRICS]
+        shown: list[tuple[str, str, float]] = [(name, f"{WORDS[name]} at the end (points)", 100.0) for name in METRICS]
         shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in METRICS]
         shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
         plates = []

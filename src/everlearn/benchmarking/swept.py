@@ -94,7 +94,8 @@ def _labels(line: Line) -> tuple[str, ...]:
 
 def _options(line: Line) -> dict[str, Any]:
     """What is not as it is by default: `method.option`, and keys of the recipe."""
-    labels, found = _labels(line), {}
+    labels = _labels(line)
+    found: dict[str, Any] = {}
     for key, value in line.facts.options.items():
         if key in labels and isinstance(value, Mapping):
             found |= {f"{key}.{option}": each for option, each in value.items()}

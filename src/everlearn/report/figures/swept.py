@@ -75,9 +75,7 @@ def swept(found: Swept) -> Iterator[Plate]:
         caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
     said = []
     for label, family in zip(found.labels, found.families, strict=True):
-        known = [
-            f"{at:g}: {fmt.fixed(each.value)}" for at, each in zip(numbers, family, strict=True) if each is not None
-        ]
-        said.append(f"{label} {', '.join(known)}.")
+        pairs = zip(numbers, family, strict=True)
+        said.append(f"{label} {', '.join(f'{at:g}: {fmt.fixed(one.value)}' for at, one in pairs if one is not None)}.")
     ticks = [f"{value:g}" for value in numbers] if apart else None
     yield from curves(Curves(found.unit, lines, caption, " ".join(said), ticks, zero=found.zero, x_label=found.option))
