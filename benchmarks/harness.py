@@ -9,6 +9,7 @@ the latter hardly feels other processes.
 from __future__ import annotations
 
 import argparse
+import gc
 import platform
 import statistics
 import tempfile
@@ -226,6 +227,7 @@ def peak_memory(make: Contender, device: str, steps: int = 2) -> int:
 
     On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it.
     """
+    gc.collect()  # what is freed in between would be taken off
     clock = Clock(Timing(), steps)
     if device == "cuda":
         before = torch.cuda.memory_allocated()

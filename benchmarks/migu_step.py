@@ -10,8 +10,7 @@ MIGU (T = 0.7, masked from the first step), all in turns (see ``harness.py``):
     kept rows    `gradient_of: kept-rows`: what the mask removes is never computed; without accumulation the same rows,
                  and the same gradients
 
-Peak memory (model apart, optimizer included) is counted in a turn of its own. What a method costs on a recipe of your own:
-``overhead.py``.
+Peak memory (model apart, optimizer included) is counted in a turn of its own. For your own recipe: ``overhead.py``.
 """
 
 from __future__ import annotations

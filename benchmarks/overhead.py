@@ -1,6 +1,6 @@
 """What methods cost on a recipe of one's own: seconds a step and peak memory, beside plain training, in turns.
 
-    python benchmarks/overhead.py recipe.yaml --methods 'sequential,migu,migu_kept_rows,ewc,[das,replay]' --output overhead.json
+    python benchmarks/overhead.py recipe.yaml --methods 'sequential,migu,ewc,[das,replay]' --output overhead.json
 
 Every method (as `everlearn sweep --methods` names them) trains a second domain of the recipe's first one, after a first
 one that was begun and ended, so that masks, penalties and replayed rows are at work. A few rows stand for each domain.
@@ -11,7 +11,6 @@ the terminal, and with the JSON as Markdown beside it.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from everlearn.data.loader import BlockLoader
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
+from everlearn.model.loading import quiet
 from everlearn.run.trainer import StageTrainer
 
 
@@ -70,12 +70,13 @@ def main() -> None:
     )
     parser.add_argument("--note", help="what else the machine was doing, for the JSON")
     arguments = parser.parse_args()
+    quiet()
     report = harness.header(arguments) | {"note": arguments.note, "recipe": arguments.recipe.name}
     recipe = load(arguments.recipe, [])
     entries = read_ways(arguments.methods, (), RecipeSuite(recipe, arguments.recipe.stem))
     with tempfile.TemporaryDirectory() as folder:
-        recipe.run.folder = folder
-        learner = ContinualLearner(recipe)
+        # Nothing is trained there; the learner only wants a place of its own.
+        learner = ContinualLearner(load(arguments.recipe, [f"run.folder={folder}"]))
         contenders = {entry.title: contender(learner, entry, arguments.device) for entry in entries}
         memory = {name: harness.peak_memory(make, arguments.device) for name, make in contenders.items()}
         timings = harness.interleave(
