@@ -18,7 +18,7 @@ from transformers.debug_utils import DebugOption
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils.logging import log_levels
 
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.errors import RecipeError, did_you_mean, first_line
 
 FORCED: dict[str, Any] = {
     "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
@@ -251,8 +251,8 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
     try:
         args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
     except Exception as error:  # whatever it is, these options brought it about
-        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first.rstrip('.')}.") from None
+        first = first_line(error).rstrip(".")
+        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}.") from None
     if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
         raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
     if args.n_gpu > 1:
