@@ -13,7 +13,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from everlearn.errors import ModelError, did_you_mean
+from everlearn.errors import ModelError, did_you_mean, first_line
 
 INSTALL = "pip install 'everlearn[quantized]'"
 
@@ -74,8 +74,8 @@ def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.
             device_map={"": device},
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {first}") from error
+        why = first_line(error)
+        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {why}") from error
 
 
 def is_quantised(model: nn.Module) -> bool:
