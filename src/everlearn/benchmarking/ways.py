@@ -11,6 +11,7 @@ from typing import Any
 from everlearn.benchmarking import making
 from everlearn.benchmarking.entries import ARRANGEMENTS, Entry, resolve
 from everlearn.benchmarking.sweep import RecipeSuite, read_list
+from everlearn.benchmarking.workbench import without_training
 from everlearn.config.overrides import put
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import parse
@@ -111,7 +112,7 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
                 f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
                 f"{group}.{next(iter(names), 'NAME')}.{example}=100,200.{near}"
             )
-    found = [read_value(each, key) if isinstance(each, str) else each for each in read_list("--set", values)]
+    found = read_list("--set", values)
     for value in found:
         raw = suite.own.model_dump(mode="json")
         put(raw, key, value)
@@ -121,7 +122,7 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
 
 def _changed(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
-    own = {k: v for k, v in changes.items() if entry.seeded or k.split(".")[0] not in ("train", "optimizer")}
+    own = changes if entry.seeded else without_training(changes)
     if not own:
         return entry
     said = {key.removeprefix("train."): value for key, value in own.items()}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, RunPath, console, learner_of, show
+from everlearn.cli.common import AsJson, RunPath, learner_of, say, show
 
 
 def command(
@@ -37,8 +37,9 @@ def command(
         check_place("--output", output)
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    if maps is None and similarity:
-        raise RunError(f"{without_maps(learner.folder)} Leave out --similarity.")
+    for option, given in (("--similarity", similarity), ("--output", output)):
+        if maps is None and given:
+            raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
     try:
         learner.look_back()
     except RunError as error:
@@ -54,9 +55,3 @@ def command(
     page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps.sites, filled, alike)
     show(to_json(moved, filled, alike), as_json, lambda: terminal(moved, learner.recipe.domains, filled, alike))
     say(f"Page: {page}", as_json)
-
-
-def say(sentence: str, as_json: bool) -> None:
-    """A line below the tables; nothing where the output is JSON."""
-    if not as_json:
-        console().print(sentence, markup=False, soft_wrap=True)

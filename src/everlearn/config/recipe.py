@@ -379,7 +379,7 @@ def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads 5e-5 as a word; TrainingArguments wants a number."""
+    """Somebody else's reader of YAML 1.1 takes 5e-5 for a word; TrainingArguments wants a number."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
