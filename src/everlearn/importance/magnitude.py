@@ -83,11 +83,6 @@ class OutputMagnitude:
             MethodError: nothing was counted.
         """
         sums, self._sums = self._sums, {}
-        if not sums:
-            raise MethodError(
-                "No forward pass in training mode was seen since the last step. Gradient checkpointing with "
-                "`use_reentrant: true` hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
-            )
         return of_all_processes(sums)
 
     def close(self) -> None:
@@ -105,8 +100,17 @@ def magnitude(outputs: Tensor) -> Tensor:
 
 
 def of_all_processes(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sums over every process, in one reduction; every process must call it with the same names."""
-    if not sums or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    """What forward passes counted, summed over every process; every process must call it with the same names.
+
+    Raises:
+        MethodError: nothing was counted.
+    """
+    if not sums:
+        raise MethodError(
+            "No forward pass in training mode was seen since the last step. Gradient checkpointing with "
+            "`use_reentrant: true` hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
+        )
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return dict(sums)
     names = sorted(sums)  # the same order in every process, whatever ran first
     flat = torch.cat([sums[name] for name in names])
