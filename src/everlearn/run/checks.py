@@ -27,7 +27,7 @@ from everlearn.run.rehearsal import rehearse
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text of the tokenizer's round trip."""
-WITHOUT_WARM_UP = {"constant", "reduce_lr_on_plateau", "greedy"}
+WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
 """Schedules that `warmup_steps` does not change."""
 
 
@@ -207,7 +207,7 @@ def _warm_up(run: OpenRun, name: str) -> list[str]:
     """A sentence about a stage that ends before its learning rate has risen."""
     args, steps = run.arguments(name), run.steps(name)
     rising = args.get_warmup_steps(steps)
-    if rising < steps or args.lr_scheduler_type.value in WITHOUT_WARM_UP:
+    if rising < steps or args.lr_scheduler_type in WITHOUT_WARM_UP:
         return []
     return [f"The warm-up of '{name}' has {rising:,} steps and its stage {steps:,}: its learning rate only rises."]
 
