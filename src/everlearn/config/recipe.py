@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SerializeAsAny,
     ValidationError,
     ValidationInfo,
@@ -165,6 +166,9 @@ class Recipe(Options):
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
+    _kept: bool = PrivateAttr(default=False)
+    """Whether it is that of a run which is there (:func:`load`)."""
+
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -244,7 +248,7 @@ class Recipe(Options):
 
     def changed(self, **groups: Any) -> Recipe:
         """A copy with whole top-level groups replaced, checked again."""
-        return parse({**self.model_dump(mode="json"), **groups})
+        return parse({**self.model_dump(mode="json"), **groups}, self._kept)
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
@@ -302,7 +306,9 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
 
 
 def _recipe(raw: Mapping[str, Any], kept: bool) -> Recipe:
-    return Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found = Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found._kept = kept
+    return found
 
 
 def save(recipe: Recipe, path: Path) -> None:
@@ -373,7 +379,7 @@ def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads 5e-5 as a word; TrainingArguments wants a number."""
+    """Somebody else's reader of YAML 1.1 takes 5e-5 for a word; TrainingArguments wants a number."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value

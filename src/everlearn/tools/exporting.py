@@ -18,6 +18,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.errors import RunError
 from everlearn.evaluation import Results
+from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
 from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import load_config, load_model, load_tokenizer
@@ -253,7 +254,8 @@ def _card(
     as_scored = all(method.tested_as_saved for method in methods)
     if not as_scored:
         notes.append("The card has no scores: without everlearn this is not the model that was scored.")
-    stages = [files.read_json(run.stage(n, d.name) / "stage.json") for n, d in enumerate(recipe.domains[:index], 1)]
+    places = [run.stage(number, domain.name) for number, domain in enumerate(recipe.domains[:index], 1)]
+    stages = [read(StageFacts, place / "stage.json") for place in places]
     return export_card(
         _results(run, recipe),
         Exported(
@@ -266,8 +268,8 @@ def _card(
             language=[language] if isinstance(language, str) else language,
             memory=memory,
             as_scored=as_scored,
-            steps=sum(int(stage["steps"]) for stage in stages),
-            tokens=sum(int(stage["tokens"]) for stage in stages),
+            steps=sum(stage.steps for stage in stages),
+            tokens=sum(stage.tokens for stage in stages),
         ),
     )
 
