@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.mocl import MoCL
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
@@ -62,6 +63,7 @@ _WHERE = {
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.mocl": ("MoCL",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -94,6 +96,7 @@ __all__ = [
     "Memory",
     "Method",
     "MethodConfig",
+    "MoCL",
     "Needs",
     "ProgressivePrompts",
     "Recipe",
