@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
     from everlearn.methods.composition.mocl import MoCL
+    from everlearn.methods.composition.sapt_lora import SAPTLoRA
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
@@ -64,6 +65,7 @@ _WHERE = {
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
     "everlearn.methods.composition.mocl": ("MoCL",),
+    "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -103,6 +105,7 @@ __all__ = [
     "Replay",
     "Results",
     "RunResults",
+    "SAPTLoRA",
     "Sequential",
     "Stage",
     "__version__",

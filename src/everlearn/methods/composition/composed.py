@@ -14,6 +14,8 @@ from everlearn.methods.engine.attachment import Attachment
 from everlearn.model.anatomy import kind_of
 
 KEY = "key"
+PADDING = -1
+"""In the place of a document's number where there is no token."""
 Learnt = Mapping[str, Tensor]
 """What one domain leaves: its key under :data:`KEY`, its module's tensors by their names in :class:`Modules`."""
 
@@ -56,8 +58,14 @@ class Composed(Attachment):
         self.weights = torch.empty(0)
         self.token_by_token = self.asking = False
 
-    def query(self, base: nn.Module, given: dict[str, Any]) -> Tensor:
-        """Queries of rows that `base` is about to read, [B, 1 or S, E]."""
+    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
+        """Queries of rows that `base` is about to read, [B, 1 or S, E].
+
+        Args:
+            base: what reads the text.
+            given: the arguments of its forward pass.
+            document: number of the document that each token belongs to, [B, S]; :data:`PADDING` for padding.
+        """
         raise NotImplementedError
 
     def weigh(self, queries: Tensor) -> Tensor:
@@ -84,28 +92,19 @@ class Composed(Attachment):
         given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
         given |= given.pop("kwargs", {})
         self.mixed.mix(None)
-        self.weights = self.weigh(self.query(base, given))
+        self.weights = self.weigh(self.query(base, given, documents(given)))
         self.mixed.mix(self.weights)
 
-    def pooled(self, values: Tensor, given: Mapping[str, Any], how: Literal["mean", "max"]) -> Tensor:
-        """Mean or maximum over the tokens of a row, [B, 1, E], or over those so far, [B, S, E]; no padding.
-
-        Args:
-            values: of the tokens, [B, S, E].
-            given: the pass's arguments.
-            how: taken element by element.
-        """
+    def pooled(self, values: Tensor, document: Tensor, how: Literal["mean", "max"]) -> Tensor:
+        """Mean or maximum of the tokens' values, [B, S, E]: of a row, [B, 1, E], or of a document so far, [B, S, E]."""
         if self.token_by_token:
-            document = _documents(values, given.get("position_ids"))
             if how == "max":
                 return so_far(values, document, torch.maximum)
             count = so_far(values.new_ones(*values.shape[:2], 1), document, torch.add)
             return so_far(values, document, torch.add) / count
-        mask = given.get("attention_mask")
-        real = values.new_ones(values.shape[:2]) if mask is None or mask.dim() != 2 else mask.to(values)
-        real = real[:, :, None]
+        real = (document != PADDING)[:, :, None]
         if how == "max":
-            return values.masked_fill(real == 0, float("-inf")).amax(1, keepdim=True)
+            return values.masked_fill(~real, float("-inf")).amax(1, keepdim=True)
         return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
     def learnt(self) -> dict[str, Tensor]:
@@ -130,11 +129,15 @@ class Composed(Attachment):
                 own[name].copy_(value)
 
 
-def _documents(values: Tensor, positions: Tensor | None) -> Tensor:
-    """Number of the document of each token of packed rows, [B, S]: a document is where positions count on."""
-    document = torch.zeros(values.shape[:2], dtype=torch.long, device=values.device)
+def documents(given: Mapping[str, Any]) -> Tensor:
+    """Number of the document of each token of a pass, [B, S]: in packed rows a document is where positions count on."""
+    text: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
+    document = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)
+    positions, mask = given.get("position_ids"), given.get("attention_mask")
     if positions is not None:
         document[:, 1:] = (positions[:, 1:] != positions[:, :-1] + 1).cumsum(1)
+    if mask is not None and mask.dim() == 2:
+        document = document.masked_fill(mask == 0, PADDING)
     return document
 
 

@@ -188,14 +188,14 @@ class Matching(Composed):
         super().__init__(modules, key, earlier)
         self.scale, self.likeness = scale, torch.empty(0)
 
-    def query(self, base: nn.Module, given: dict[str, Any]) -> Tensor:
+    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
         self.asking = True
         try:
             with torch.no_grad(), evaluating(base):
                 hidden: Tensor = base(**given).last_hidden_state
         finally:
             self.asking = False
-        return self.pooled(hidden.float(), given, "mean")
+        return self.pooled(hidden.float(), document, "mean")
 
     def weigh(self, queries: Tensor) -> Tensor:
         self.likeness = F.cosine_similarity(queries[:, :, None], self.keys.to(queries.dtype), dim=-1)
