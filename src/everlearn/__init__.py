@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.mocl import MoCL
+    from everlearn.methods.composition.sapt_lora import SAPTLoRA
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
@@ -62,6 +64,8 @@ _WHERE = {
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.mocl": ("MoCL",),
+    "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -94,12 +98,14 @@ __all__ = [
     "Memory",
     "Method",
     "MethodConfig",
+    "MoCL",
     "Needs",
     "ProgressivePrompts",
     "Recipe",
     "Replay",
     "Results",
     "RunResults",
+    "SAPTLoRA",
     "Sequential",
     "Stage",
     "__version__",

@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "inc_lora": {"lora_dropout": 0.0},
     "classic": {"contrast_dropout": 0.0},
     "dap_prompt": {"n_tokens": 4},
+    "mocl": {"n_tokens": 4},
     "derpp": {"capacity": 8},
     "migu": {"skip_first_domain": False},
     "replay": {"capacity": 8, "share": 0.3},
