@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
     from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
+    from everlearn.methods.adapters.lora import LoRA
+    from everlearn.methods.adapters.moe_lora import MoELoRA
+    from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
@@ -48,6 +51,9 @@ _WHERE = {
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
+    "everlearn.methods.adapters.lora": ("LoRA",),
+    "everlearn.methods.adapters.moe_lora": ("MoELoRA",),
+    "everlearn.methods.adapters.o_lora": ("OLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.adapters.adapter": ("Adapter",),
@@ -88,11 +94,14 @@ __all__ = [
     "EverlearnError",
     "HATAdapter",
     "IncLoRA",
+    "LoRA",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
+    "MoELoRA",
     "Needs",
+    "OLoRA",
     "Recipe",
     "Replay",
     "Results",
