@@ -65,10 +65,12 @@ class Replay(Method):
 
         @model_validator(mode="after")
         def _one_way(self) -> Self:
-            for option, value in (("share", self.share), ("source", self.source)):
-                if self.sample is not None and option in self.model_fields_set:
+            # A resolved recipe names every option, so one that is as it was left counts as not set.
+            for name in ("share", "source"):
+                value = getattr(self, name)
+                if self.sample is not None and value != type(self).model_fields[name].default:
                     raise ValueError(
-                        f"option '{option}': {value} does not go with `sample: {self.sample}`, which adds rows of "
+                        f"option '{name}': {value} does not go with `sample: {self.sample}`, which adds rows of "
                         "earlier domains. Set one of the two"
                     )
             return self
