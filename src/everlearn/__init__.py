@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
+    from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
@@ -66,6 +67,7 @@ _WHERE = {
     "everlearn.methods.gates.classic": ("CLASSIC",),
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
+    "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -102,6 +104,7 @@ __all__ = [
     "MoELoRA",
     "Needs",
     "OLoRA",
+    "ProgressivePrompts",
     "Recipe",
     "Replay",
     "Results",

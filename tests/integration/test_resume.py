@@ -34,6 +34,7 @@ CASES = {
     "hat": ("roberta", "hat", {}),
     "demix": ("roberta", {"name": "demix", "samples": 6}, {}),
     "dap_prompt": ("roberta", {"name": "dap_prompt", "n_tokens": 4}, {}),
+    "progressive_prompts": ("t5", {"name": "progressive_prompts", "n_tokens": 4, "bottleneck": 8}, {}),
     "classic": ("roberta", "classic", {}),
     "elle": ("roberta", {"name": "elle", "recovery": 1.0, "share": 0.3, "capacity": 16}, {}),
     "agem, recadam, mixout": ("roberta", ["agem", "recadam", "mixout"], {}),

@@ -13,7 +13,7 @@ from everlearn.errors import ModelError
 from everlearn.evaluation.decoding import greedy
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
-from everlearn.methods.prompts.dap_prompt import SoftPrompt
+from everlearn.methods.prompts.soft_prompt import SoftPrompt
 
 WRITERS = [name for name in tiny.ARCHITECTURES if tiny.objective_of(name) != "masked"]
 WIDTH, NEW = 32, 20

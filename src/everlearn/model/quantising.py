@@ -13,7 +13,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from everlearn.errors import ModelError, did_you_mean
+from everlearn.errors import ModelError, did_you_mean, first_line
 
 INSTALL = "pip install 'everlearn[quantized]'"
 
@@ -84,8 +84,8 @@ def _quantised(model: Any, config: BitsAndBytesConfig, device: torch.device) -> 
             device_map={"": device},
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {first}") from error
+        why = first_line(error)
+        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {why}") from error
     return made
 
 
