@@ -27,6 +27,8 @@ def test_an_adapter_of_the_whole_stream_is_the_same_whether_stages_are_merged_or
         runs[merge] = ContinualLearner(small_runs.elsewhere(recipe, tmp_path / f"run-{merge}"))
         runs[merge].run()
     base = AutoModelForCausalLM.from_pretrained(runs[True].recipe.model.path)
+    with pytest.raises(RunError, match=r"'lora' begins each domain with the base model's weights.*`--base-model`"):
+        export(runs[True].folder.path, tmp_path / "export", with_memory=True)
     for index, domain in enumerate(runs[True].recipe.domains, 1):
         merged, alone = (run.folder.stage(index, domain.name) for run in runs.values())
         learnt = [files.load_tensors(folder / "adapter_model.safetensors") for folder in (merged / "adapter", alone)]

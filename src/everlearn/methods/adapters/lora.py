@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -32,6 +33,7 @@ class LoRA(Merged):
     name = "lora"
     title = "LoRA"
     paper = "https://arxiv.org/abs/2106.09685"
+    needs = replace(Merged.needs, base_model=True)
     onto: ClassVar[int] = 0
 
     class Config(MergedConfig):
