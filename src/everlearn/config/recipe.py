@@ -37,9 +37,8 @@ from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
-from everlearn.options import LONGEST_NAME, WORDS, Options, home, wrong_value
+from everlearn.options import LONGEST_NAME, WORDS, Options, home, key_of, wrong_value
 
-_NO_KEY = re.compile(r"function-.*|literal\[.*\]|(constrained-)?(str|int|float|bool)")
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
@@ -396,23 +395,18 @@ def _absolute(text: str, key: str) -> str:
 
 def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
     first, *more = error.errors()
-    parts: list[Any] = [*inside, *_key_of(first)]
+    parts: list[Any] = [*inside, *key_of(first)]
     key = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
         fields = _fields_at(parts[:-1])
         return f"Unknown key `{key}`.{did_you_mean(str(parts[-1]), fields)}"
     if first["type"] == "missing":
         return f"The recipe needs `{key}`."
-    others = [each for each in more if len(each["loc"]) > len(_key_of(each)) and _key_of(each) == _key_of(first)]
+    others = [each for each in more if len(each["loc"]) > len(key_of(each)) and key_of(each) == key_of(first)]
     message = wrong_value(first, *others)
     whole = f"`{key}` {message}" if first["type"] in WORDS else f"`{key}`: {message}" if key else message
     whole = f"{whole[0].upper()}{whole[1:]}"
     return whole if whole.endswith("?") else f"{whole}."
-
-
-def _key_of(error: Any) -> list[int | str]:
-    """Where an error is, without pydantic's names for validators and for the types that a value may have."""
-    return [part for part in error["loc"] if isinstance(part, int) or not _NO_KEY.fullmatch(part)]
 
 
 def _fields_at(parts: list[Any]) -> Iterable[str]:

@@ -100,6 +100,12 @@ def export(
     base = base_model or (recipe.model.path if on_hub(recipe.model.path) else None)
     if with_memory and as_adapter and base is None:
         raise RunError("Learning on from an adapter needs its base model, which is no hub id here: set `--base-model`.")
+    for method in recipe.methods():
+        if with_memory and method.needs.base_model and base is None:
+            raise RunError(
+                f"Method '{method.label}' begins each domain with the base model's weights, and the base model is no "
+                "hub id here: set `--base-model`."
+            )
     notes: list[str] = []
     with files.new_folder(folder, sealed=False) as new:
         _copy_model(place, new, recipe, as_adapter, base)
