@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import greedy
+from everlearn.evaluation.decoding import Ending, decode
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.prompts.dap_prompt import SoftPrompt
@@ -97,7 +97,7 @@ def test_no_step_is_taken_after_the_last_row_ended() -> None:
             taken.append(1)
             yield torch.nn.functional.one_hot(row, 3).double()
 
-    assert greedy(steps(), max_new_tokens=9, stop=[2]) == [[1], []]
+    assert decode(steps(), Ending(9, [2])) == [[1], []]
     assert len(taken) == 2
 
 
