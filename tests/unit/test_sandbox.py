@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from everlearn.errors import SandboxError
-from everlearn.sandbox import Limits, Verdict, calls, check_available, run_programs, running
+from everlearn.sandbox import Allowance, Verdict, calls, check_available, run_programs, running
 
-SHORT = Limits(seconds=1)
+SHORT = Allowance(seconds=1)
 REFUSED = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +47,7 @@ def _available() -> None:
         raise
 
 
-def passes(program: str, limits: Limits = SHORT, **values: object) -> None:
+def passes(program: str, limits: Allowance = SHORT, **values: object) -> None:
     (verdict,) = run_programs(
         [REFUSED + "".join(f"{k} = {v!r}\n" for k, v in values.items()) + textwrap.dedent(program)], limits
     )
@@ -75,8 +75,8 @@ def test_verdicts() -> None:
 def test_ordinary_programs_find_the_standard_library_and_no_other() -> None:
     passes(
         """
-        import array, ast, asyncio, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions, functools
-        import hashlib, heapq, inspect, io, itertools, json, math, operator, random, re, statistics, string, textwrap
+        import array, ast, asyncio, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions
+        import functools, hashlib, heapq, inspect, io, itertools, json, math, operator, random, re, statistics, string, textwrap
         import time, typing, unittest, uuid
         assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
         @dataclasses.dataclass
@@ -242,7 +242,7 @@ def test_endless_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PATIENCE", 2)
     programs = [
         "while True: pass",
-        "import signal\nfor s in range(1, 32):\n  try: signal.signal(s, signal.SIG_IGN)\n  except OSError: pass\nwhile True: pass",
+        "import signal\nfor s in {*range(1, 32)} - {9, 19}: signal.signal(s, signal.SIG_IGN)\nwhile True: pass",
         "while True:\n  try:\n    while True: pass\n  except BaseException: pass",
         "import time\ntime.sleep(1000)",
         "import os\nos.read(0, 1); import time\nwhile True: time.sleep(0.1)",
@@ -326,7 +326,7 @@ def test_no_call_that_is_not_listed() -> None:
     """All 512 numbers with arguments that do nothing: those of the table alone are not refused."""
     known = {numbers[0] for numbers in calls._CALLS.values()}
     # uretprobe and uprobe end who calls them; newer kernels ask no filter about them.
-    listed = sorted({*known, *(numbers[0] for numbers in calls._CHECKED.values()), 335, 336} - {None})
+    listed = sorted({*known, *(numbers[0] for numbers, *_ in calls._CHECKED.values()), 335, 336} - {None})
     passes(
         """
         for number in sorted({*range(512), *(0x40000000 + n for n in range(600))} - set(listed)):

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from everlearn.benchmarking.along import AlongTraining
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
@@ -76,11 +77,14 @@ class Sheet:
         if suite.ranked:
             self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
+        own = [*self.lines[0].facts.domains, *suite.tasks]
+        self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells, own)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in METRICS if self.tasks]
+        found += self.along.tables()
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
@@ -237,6 +241,7 @@ class Sheet:
         ]
         plates += self._dots("F1 forgetting rate (points)", 100, "f1_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        plates += self.along.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         return render(

@@ -44,7 +44,8 @@ class Choice(Task):
     kind = "choice"
 
     def __init__(self, config: ChoiceTask | SchemaTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+        self.name, self.domain = config.name, config.domain
+        self.config: Any = config
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -104,7 +105,6 @@ class Schema(Choice):
     """Scores one text after each of several contexts (Trinh and Le, arXiv 1806.02847: partial scoring)."""
 
     kind = "schema"
-    config: SchemaTask
 
     @cached_property
     def questions(self) -> list[Question]:

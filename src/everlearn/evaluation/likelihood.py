@@ -100,7 +100,7 @@ def _together(encode: Any, pairs: Sequence[Pair]) -> tuple[list[list[int]], list
     return [before for before, _ in cut], [ids for _, ids in cut]
 
 
-def _batches(questions: list[list[Option]], rows: int) -> Iterator[list[Option]]:
+def _batches(questions: Sequence[list[Option]], rows: int) -> Iterator[list[Option]]:
     """Questions of similar length, as many as have room; one with more options than rows has a batch of its own."""
     length = {id(q): max(len(option.prompt) + len(option.ids) for option in q) for q in questions}
     lot: list[Option] = []
@@ -138,5 +138,3 @@ def _encoder_decoder(lot: list[Option], labels: Tensor, pad: int, objective: Obj
     mask[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
     ids = padded([option.prompt for option in lot], pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shifted, "labels": labels}
-
-

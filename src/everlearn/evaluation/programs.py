@@ -1,4 +1,4 @@
-"""The kind of end task in which the model writes programs, which are run: pass@k (Codex, arXiv 2107.03374, section 2.1).
+"""The kind of end task in which the model writes programs, which are run: pass@k (arXiv 2107.03374, section 2.1).
 
 With c of n programs of a problem right, pass@k is the mean over problems of 1 − C(n−c, k) / C(n, k), the unbiased
 estimate (eq. 1) of the probability that one of k programs is right. A small model solves no problem: its pass@1 is 0
@@ -26,7 +26,7 @@ from everlearn.evaluation.metrics import Floats, Metric, register_mean, register
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
-from everlearn.sandbox import Limits, Verdict, check_available, run_programs
+from everlearn.sandbox import Allowance, Verdict, check_available, run_programs
 from everlearn.seeding import seed_for
 
 AT = (1, 10, 100)
@@ -105,9 +105,7 @@ class Programs(Task):
             "entry_points": [problem.entry_point for problem in self.problems],
         }
         mark = self.fingerprint()
-        return Cell(
-            self.kind, self.name, conditions.row, outcomes, given, facts, texts=tuple(texts), fingerprint=mark
-        )
+        return Cell(self.kind, self.name, conditions.row, outcomes, given, facts, texts=tuple(texts), fingerprint=mark)
 
     def verdicts(self, written: Sequence[Sequence[str]], told: Told | None = None) -> dict[str, NDArray[Any]]:
         """Runs the rests of functions and counts: ``verdicts`` [samples, problems], ``pass_at_<k>`` [problems].
@@ -117,7 +115,7 @@ class Programs(Task):
             told: progress.
         """
         programs = [p.program(rest) for rests in written for p, rest in zip(self.problems, rests, strict=True)]
-        limits = Limits(self.config.seconds, self.config.megabytes)
+        limits = Allowance(self.config.seconds, self.config.megabytes)
         ended = run_programs(programs, limits, None if told is None else told.more)
         found = np.array(ended, np.int64).reshape(len(written), len(self.problems))
         right, count = (found == Verdict.PASSED).sum(0), len(written)
@@ -127,7 +125,7 @@ class Programs(Task):
         return {"verdicts": found, **passed}
 
     def written(self, asking: Asking, predictor: Predictor, told: Told) -> list[list[str]]:
-        """What the predictor writes behind each prompt, up to the first text of `stop`: for each sample, each problem."""
+        """For each sample, what the predictor writes behind each problem's prompt, up to the first text of `stop`."""
         config, encoder = self.config, asking.encoder
         most = config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
         room = asking.room(most, f"Lower its `max_new_tokens` (now {config.max_new_tokens}).")
@@ -150,7 +148,9 @@ class Programs(Task):
                 ending = Ending(most, end, said, config.temperature, self._draws(lot, most))
                 for (sample, i), ids in zip(lot, predictor.write(inputs, ending), strict=True):
                     text = _rest(how.tokenizer, prompts[i] if left else [], ids)
-                    written[sample][i] = text[: min((at for s in config.stop if (at := text.find(s)) >= 0), default=None)]
+                    written[sample][i] = text[
+                        : min((at for s in config.stop if (at := text.find(s)) >= 0), default=None)
+                    ]
                     told.more()
         return written
 

@@ -5,6 +5,6 @@ may read is Python's standard library (Landlock); how much it may take is limite
 privileges, as root, and inside a container. Where the kernel lacks any of it nothing is run.
 """
 
-from everlearn.sandbox.running import LIMITS, Limits, Verdict, check_available, run_programs
+from everlearn.sandbox.running import ALLOWANCE, Allowance, Verdict, check_available, run_programs
 
-__all__ = ["LIMITS", "Limits", "Verdict", "check_available", "run_programs"]
+__all__ = ["ALLOWANCE", "Allowance", "Verdict", "check_available", "run_programs"]

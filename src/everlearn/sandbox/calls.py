@@ -40,11 +40,11 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
 """Name → number on x86_64 and on aarch64; None where there is no such call."""
 _ALL = 0xFFFFFFFF
 _READS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_LARGEFILE
-_CHECKED: dict[str, tuple[int | None, int | None, int, int, tuple[int, ...]]] = {
-    "open": (2, None, 1, ~_READS & _ALL, (0,)),
-    "openat": (257, 56, 2, ~_READS & _ALL, (0,)),
+_CHECKED: dict[str, tuple[tuple[int | None, int | None], int, int, tuple[int, ...]]] = {
+    "open": ((2, None), 1, ~_READS & _ALL, (0,)),
+    "openat": ((257, 56), 2, ~_READS & _ALL, (0,)),
     # F_GETFD, F_SETFD, F_GETFL. F_SETOWN with F_SETSIG would send signals to any process.
-    "fcntl": (72, 25, 1, _ALL, (1, 2, 3)),
+    "fcntl": ((72, 25), 1, _ALL, (1, 2, 3)),
 }
 """The same, with an argument that decides: which one, what of it is looked at, and what that may be."""
 
@@ -64,8 +64,8 @@ def machine_filter() -> bytes:
     machine = platform.machine()
     if machine not in _ARCHITECTURES or sys.maxsize < 2**32:
         raise SandboxError(
-            f"Programs that a model writes are run on {' and '.join(_ARCHITECTURES)} only: the calls of '{machine}' are "
-            "not known. Set `run_code: false` to leave them out."
+            f"Programs that a model writes are run on {' and '.join(_ARCHITECTURES)} only: the calls of '{machine}' "
+            "are not known. Set `run_code: false` to leave them out."
         )
     return b"".join(_filter(*_ARCHITECTURES[machine]))
 
@@ -79,7 +79,7 @@ def _filter(column: int, architecture: int) -> Iterator[bytes]:
         if (number := numbers[column]) is not None:
             yield _step(_EQUAL, number, 0, 1)
             yield _step(_RETURN, _ALLOW)
-    for *numbers, argument, looked_at, may_be in _CHECKED.values():
+    for numbers, argument, looked_at, may_be in _CHECKED.values():
         if (number := numbers[column]) is not None:
             yield _step(_EQUAL, number, 0, len(may_be) + 4)
             yield _step(_LOAD, _ARGUMENTS + 8 * argument)

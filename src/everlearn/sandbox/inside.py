@@ -14,6 +14,7 @@ import resource
 import struct
 import sys
 import types
+from collections.abc import Iterator
 
 UNAVAILABLE = 70
 """Exit code where the kernel refuses to lock the process in; the program was not run."""
@@ -30,13 +31,13 @@ _AHEAD = ("binascii", "decimal", "hashlib", "zlib")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _checked(result, what):
+def _checked(result: int, what: str) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), what)
     return result
 
 
-def _libraries():
+def _libraries() -> Iterator[tuple[str, int]]:
     """What may be read: Python's own modules; of their folders, and of its own empty one, the lists of names."""
     yield ".", _READ_FOLDER
     for folder in filter(os.path.isdir, sys.path):
@@ -46,7 +47,7 @@ def _libraries():
                 yield entry.path, _READ_FILE | (_READ_FOLDER if entry.is_dir() else 0)
 
 
-def _close_files():
+def _close_files() -> None:
     """Let the kernel refuse to open anything but what may be read, for good (Landlock)."""
     version = _checked(_libc.syscall(_CREATE_RULESET, None, 0, 1), "Landlock is off or unknown to the kernel")
     rights = struct.pack("=Q", (1 << _RIGHTS.get(version, 16)) - 1)
@@ -61,14 +62,14 @@ def _close_files():
     os.close(rules)
 
 
-def _close_calls(steps):
+def _close_calls(steps: bytes) -> None:
     """Let the kernel refuse every system call but those of the filter, for good (seccomp)."""
     array = ctypes.create_string_buffer(steps, len(steps))
     program = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(array))
     _checked(_libc.prctl(_SECCOMP, _FILTER, program, 0, 0), "seccomp filters are off or unknown to the kernel")
 
 
-def _limit(given):
+def _limit(given: dict[str, int]) -> None:
     for what, most in (
         (resource.RLIMIT_AS, given["memory"]),
         (resource.RLIMIT_CPU, given["seconds"]),
@@ -81,14 +82,14 @@ def _limit(given):
         resource.setrlimit(what, (most, most))
 
 
-def _run(program):
+def _run(program: str) -> None:
     module = types.ModuleType("program")
     sys.modules["program"] = module  # where data classes look for their own
     sys.argv = ["program"]
     exec(compile(program, "<program>", "exec"), module.__dict__)
 
 
-def main():
+def main() -> None:
     """Lock, run, tell."""
     given = json.load(sys.stdin)
     token, verdict, program = given["token"], given["verdict"], given["program"]

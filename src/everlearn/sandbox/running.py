@@ -46,7 +46,7 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class Allowance:
     """What a program may take. Files it may not write, processes and threads it may not start at all.
 
     Attributes:
@@ -58,11 +58,11 @@ class Limits:
     megabytes: int = 512
 
 
-LIMITS = Limits()
+ALLOWANCE = Allowance()
 
 
 def run_programs(
-    programs: Sequence[str], limits: Limits = LIMITS, progress: Callable[[int], None] | None = None
+    programs: Sequence[str], limits: Allowance = ALLOWANCE, progress: Callable[[int], None] | None = None
 ) -> list[Verdict]:
     """Run Python programs, each in a process of its own from which nothing can be reached, a few at once.
 
@@ -96,14 +96,14 @@ def check_available() -> None:
             f"Programs that a model writes are run on Linux only, where a process can be locked in (this is "
             f"{sys.platform}). Set `run_code: false` to leave them out."
         )
-    if _run("pass", LIMITS) is not Verdict.PASSED or _run(f"open({__file__!r})", LIMITS) is Verdict.PASSED:
+    if _run("pass", ALLOWANCE) is not Verdict.PASSED or _run(f"open({__file__!r})", ALLOWANCE) is Verdict.PASSED:
         raise SandboxError(
             "The sandbox for programs that a model writes does not hold on this system. Set `run_code: false` to leave "
             "them out."
         )
 
 
-def _run(program: str, limits: Limits) -> Verdict:
+def _run(program: str, limits: Allowance) -> Verdict:
     secret = secrets.token_hex(16).encode()
     with contextlib.ExitStack() as stack:
         given = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))
