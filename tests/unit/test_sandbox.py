@@ -76,7 +76,8 @@ def test_ordinary_programs_find_the_standard_library_and_no_other() -> None:
     passes(
         """
         import array, ast, asyncio, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions
-        import functools, hashlib, heapq, inspect, io, itertools, json, math, operator, random, re, statistics, string, textwrap
+        import functools, hashlib, heapq, inspect, io, itertools, json, math, operator, random, re, statistics, string
+        import textwrap
         import time, typing, unittest, uuid
         assert hashlib.md5(b"a").hexdigest().startswith("0cc1")
         @dataclasses.dataclass

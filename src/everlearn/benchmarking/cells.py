@@ -50,8 +50,10 @@ class PointScores(Stored):
 
     tokens: float
     """Learnt from until then."""
-    scores: dict[str, dict[str, float]]
-    """Metric → held-out set or end task → score."""
+    learnt: dict[str, dict[str, float]]
+    """Metric → held-out set or end task of a domain that is learnt → score."""
+    kept: dict[str, dict[str, float]]
+    """The same of general text and of tasks that belong to no domain."""
 
 
 class Measured(Stored):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from everlearn.benchmarking.cells import (
     BitsPerByte,
     Measured,
     Moment,
+    PointScores,
     TaskScores,
     bits_of,
     measured_sets,
@@ -61,10 +63,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
                 for row in range(last + 1)
             ],
         ),
-        points=[
-            PointScores(tokens=moment.tokens, scores={name: dict(found) for name, found in moment.scores.items()})
-            for moment in moments_of(read_run(learner.folder.path))
-        ],
+        points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
         **_spent(learner),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +18,17 @@ YARDSTICKS = ("choice_accuracy_per_byte",)
 
 @dataclass(frozen=True)
 class Waypoint:
-    """What was measured when so many tokens had been learnt from."""
+    """What was measured when so many tokens had been learnt from.
+
+    Attributes:
+        tokens: since the start of the stream.
+        learnt: of the held-out sets and end tasks of the domains that are learnt.
+        kept: of the others: general text, and tasks of no domain.
+    """
 
     tokens: float
-    scores: Scores
+    learnt: Scores
+    kept: Scores
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,15 @@ class Axes:
         (learnt, of), (kept, others) = self.learnt, self.kept
         return f"{_title(learnt)} learnt ({', '.join(of)})", f"{_title(kept)} forgotten ({', '.join(others)})"
 
-    def points(self, moments: Sequence[Waypoint]) -> list[tuple[float, float]]:
-        """(forgotten, learnt) at each moment, both against the first; without those where something is missing."""
+    def points(self, waypoints: Sequence[Waypoint]) -> list[tuple[float, float]]:
+        """(forgotten, learnt) at each of them, both against the first; without those where something is missing."""
         found = []
-        for moment in moments:
-            learnt = _mean("learnt", "learnt", *self.learnt, moments[0].scores, moment.scores)
-            forgotten = _mean("general_drift", "final", *self.kept, moments[0].scores, moment.scores)
-            if not math.isnan(learnt + forgotten):
-                found.append((forgotten, learnt))
-        return found
+        for at in waypoints:
+            learnt = change("learnt", self.learnt, waypoints[0].learnt, at.learnt)
+            forgotten = change("general_drift", self.kept, waypoints[0].kept, at.kept)
+            if learnt and forgotten:
+                found.append(tuple(sum(each.values()) / len(each) for each in (forgotten, learnt)))
+        return found  # type: ignore[return-value]
 
 
 def _title(metric: str) -> str:
@@ -59,34 +65,29 @@ def _title(metric: str) -> str:
     return known.title if known.unit == "fraction" else known.unit
 
 
-def _mean(quantity: str, at: str, metric: str, columns: Sequence[str], base: Scores, now: Scores) -> float:
-    """A quantity's mean over columns; NaN where a score of one is missing."""
-    better, values = METRICS[metric].higher_is_better, []
+def change(quantity: str, of: tuple[str, Iterable[str]], base: Scores, now: Scores) -> dict[str, float]:
+    """A quantity of each column of a metric, between the base model and a moment; empty where one is missing."""
+    metric, columns = of
+    at = "learnt" if quantity == "learnt" else "final"
+    found = {}
     for column in columns:
-        moments = {"base": base.get(metric, {}).get(column), at: now.get(metric, {}).get(column)}
-        known = {moment: value for moment, value in moments.items() if value is not None}
-        values.append(QUANTITIES[quantity].at(known, better) if len(known) == 2 else math.nan)
-    return sum(values) / len(values)
+        both = {"base": base.get(metric, {}).get(column), at: now.get(metric, {}).get(column)}
+        known = {moment: value for moment, value in both.items() if value is not None}
+        if len(known) < len(both):
+            return {}
+        found[column] = QUANTITIES[quantity].at(known, METRICS[metric].higher_is_better)
+    return found
 
 
-def axes(scores: Scores, learnt: Iterable[str]) -> list[Axes]:
-    """A picture for each metric of what is learnt, against the end tasks that belong to no domain.
-
-    Args:
-        scores: of one moment: what there is.
-        learnt: held-out sets and end tasks of the domains that are learnt.
-    """
-    own = set(learnt)
+def axes(waypoint: Waypoint) -> list[Axes]:
+    """A picture for each metric of what is learnt, against the tasks of no domain; none where there is no such task."""
     kept = {
-        metric: tuple(sorted(found.keys() - own))
-        for metric, found in scores.items()
-        if METRICS[metric].unit == "fraction" and found.keys() - own
+        metric: tuple(found) for metric, found in waypoint.kept.items() if METRICS[metric].unit == "fraction" and found
     }
     if not kept:
         return []
     metric = next((name for name in YARDSTICKS if name in kept), next(iter(kept)))
-    columns = {name: tuple(sorted(found.keys() & own)) for name, found in scores.items()}
-    return [Axes((name, of), (metric, kept[metric])) for name, of in columns.items() if of]
+    return [Axes((name, tuple(found)), (metric, kept[metric])) for name, found in waypoint.learnt.items() if found]
 
 
 def moments(run: Run) -> list[Waypoint]:
@@ -99,29 +100,44 @@ def moments(run: Run) -> list[Waypoint]:
         return []
     matrices = {name: matrix for name, matrix in run.matrices.items() if name in METRICS and name not in _REPEATED}
     total = sum(float(stage.get("tokens") or 0) for stage in run.cost.get("stages") or [])
-    found = [Waypoint(0.0, _row(matrices, 0))]
+    own = {task for m in run.matrices.values() for task, domain in m.task_domains.items() if domain in run.domains}
+
+    def waypoint(tokens: float, scores: Scores) -> Waypoint:
+        sides = [
+            {metric: {name: v for name, v in found.items() if (name in own or name in run.domains) is side}
+             for metric, found in scores.items()}
+            for side in (True, False)
+        ]  # fmt: skip
+        return Waypoint(tokens, *sides)
+
+    found = [waypoint(0.0, _row(matrices, 0))]
     found += [
-        Waypoint(look.tokens, {INSIDE: look.scores, **look.tasks} if look.scores else look.tasks) for look in inside
+        waypoint(look.tokens, {**({INSIDE: look.scores} if look.scores else {}), **look.tasks}) for look in inside
     ]
-    if not run.unfinished:
-        found.append(Waypoint(total, _row(matrices, -1)))
-    return found
+    return found if run.unfinished else [*found, waypoint(total, _row(matrices, -1))]
 
 
 def mean_of(runs: Sequence[Sequence[Waypoint]]) -> list[Waypoint]:
-    """Waypoint by moment the mean over runs of one recipe, of what all of them have; nothing where one has none."""
-    found = []
-    for each in zip(*runs, strict=False):
-        scores = {
-            metric: {
-                column: sum(moment.scores[metric][column] for moment in each) / len(each)
-                for column in columns
-                if all(column in moment.scores.get(metric, {}) for moment in each)
-            }
-            for metric, columns in each[0].scores.items()
+    """One by one the mean over runs of one recipe, of what all of them have; nothing where one has none."""
+    return [
+        Waypoint(
+            sum(at.tokens for at in each) / len(each),
+            _mean([at.learnt for at in each]),
+            _mean([at.kept for at in each]),
+        )
+        for each in zip(*runs, strict=False)
+    ]
+
+
+def _mean(each: Sequence[Scores]) -> Scores:
+    return {
+        metric: {
+            column: sum(scores[metric][column] for scores in each) / len(each)
+            for column in columns
+            if all(column in scores.get(metric, {}) for scores in each)
         }
-        found.append(Waypoint(sum(moment.tokens for moment in each) / len(each), scores))
-    return found
+        for metric, columns in each[0].items()
+    }
 
 
 _REPEATED = ("loss", "perplexity")
@@ -133,9 +149,3 @@ def _row(matrices: Mapping[str, Matrix], row: int) -> Scores:
         name: {column: score for column in matrix.columns if (score := matrix.cell(row, column).value) is not None}
         for name, matrix in matrices.items()
     }
-
-
-def learnt_columns(run: Run) -> set[str]:
-    """Held-out sets and end tasks that belong to a domain of the stream."""
-    tasks = {task for m in run.matrices.values() for task, domain in m.task_domains.items() if domain in run.domains}
-    return {*run.domains, *tasks}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everlearn.report import formatting as fmt
-from everlearn.report.along import Axes, Waypoint, axes, learnt_columns, mean_of, moments
+from everlearn.report.along import Axes, Waypoint, axes, mean_of, moments
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
@@ -50,5 +50,5 @@ def along_training(comparison: Comparison) -> Iterator[Plate]:
     each = tuple(tuple(mean_of([moments(run) for run in comparison.pools[pool].runs])) for pool in pools)
     labels = tuple(comparison.labels[pool] for pool in pools)
     if known := next((found for found in each if found), None):
-        for own in axes(known[-1].scores, learnt_columns(comparison.runs[0])):
+        for own in axes(known[-1]):
             yield from along(Along(own, labels, each))
