@@ -55,6 +55,14 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     for name in REGISTRY | OTHERS:
         found[f"ddp {name}"] = ("llama", [quick(name)], TWO)
         found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
+    forms = {
+        "migu kept rows": [quick("migu") | {"gradient_of": "kept-rows"}],
+        "migu gradient": [quick("migu") | {"selector": "gradient"}],
+        "migu inc_lora": [quick("inc_lora"), quick("migu")],
+    }
+    for name, methods in forms.items():
+        found[f"ddp {name}"] = ("llama", methods, TWO)
+        found[f"fsdp {name}"] = ("llama", methods, TWO | SHARDED)
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
     found["signalled ddp masked"] = ("roberta", both, TWO)
