@@ -117,6 +117,14 @@ WORDS = {
 """Pydantic's kinds of error → ours."""
 
 
+_NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|float|bool)")
+
+
+def key_of(error: Mapping[str, Any]) -> list[int | str]:
+    """Where an error is, without pydantic's names for validators and for the types that a value may have."""
+    return [part for part in error["loc"] if isinstance(part, int) or not _NO_KEY.fullmatch(part)]
+
+
 def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
     """What is wrong with a value, and the value: ``must be above 0 (got -1)``.
 

@@ -11,6 +11,7 @@ from typing import Any
 from everlearn.benchmarking import making
 from everlearn.benchmarking.entries import ARRANGEMENTS, Entry, resolve
 from everlearn.benchmarking.sweep import RecipeSuite, read_list
+from everlearn.benchmarking.workbench import without_training
 from everlearn.config.overrides import put
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import parse
@@ -112,7 +113,7 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
         raise RecipeError(f"`--set` is '{text}', but must look like train.learning_rate=1e-4,3e-4.")
     group, *inside = key.split(".")
     if group == "method" and len(inside) >= 2:
-        return key, _values(key, values)  # tried when the entries are made
+        return key, read_list("--set", values)  # tried when the entries are made
     if group in _ELSEWHERE:
         raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
     if group in ("domains", "end_tasks"):
@@ -124,7 +125,7 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
                 f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
                 f"{group}.{next(iter(names), 'NAME')}.{example}=100,200.{near}"
             )
-    found = _values(key, values)
+    found = read_list("--set", values)
     for value in found:
         raw = suite.own.model_dump(mode="json")
         put(raw, key, value)
@@ -132,13 +133,9 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
     return key, found
 
 
-def _values(key: str, values: str) -> list[Any]:
-    return [read_value(each, key) if isinstance(each, str) else each for each in read_list("--set", values)]
-
-
 def _changed(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
-    own = {k: v for k, v in changes.items() if entry.seeded or k.split(".")[0] not in ("train", "optimizer")}
+    own = changes if entry.seeded else without_training(changes)
     if not own:
         return entry
     said = {key.removeprefix("train."): value for key, value in own.items()}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, RunPath, console, learner_of, show
+from everlearn.cli.common import AsJson, RunPath, learner_of, say, show
 
 
 def command(
@@ -47,8 +47,9 @@ def command(
         check_place("--output", output)
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    if maps is None and similarity:
-        raise RunError(f"{without_maps(learner.folder)} Leave out --similarity.")
+    for option, given in (("--similarity", similarity), ("--output", output)):
+        if maps is None and given:
+            raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
     try:
         learner.look_back()
     except RunError as error:
@@ -72,9 +73,3 @@ def command(
             output or run / "analysis.html", learner.recipe.run.name, sites, filled, likeness, outputs, compared
         )
         say(f"Page: {page}", as_json)
-
-
-def say(sentence: str, as_json: bool) -> None:
-    """A line below the tables; nothing where the output is JSON."""
-    if not as_json:
-        console().print(sentence, markup=False, soft_wrap=True)

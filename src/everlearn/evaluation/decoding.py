@@ -1,4 +1,4 @@
-"""Greedy decoding: at each step the likeliest token, until the end or the most tokens that may be written.
+"""Decoding: at each step the likeliest token, or one that is drawn, until the end or the most that may be written.
 
 A loop of our own and not ``model.generate``: a checkpoint brings a ``generation_config`` along that changes answers
 silently (sampling, penalties, forced tokens, a longest length), several models have to agree on each token
@@ -12,7 +12,8 @@ answer only where two tokens are that close to being equally likely.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,29 +25,85 @@ from everlearn.model.objectives import config_of
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
+Choose = Callable[[Tensor], Tensor]
+"""From log-probabilities, [B, V], to tokens, [B]."""
 
 
-def greedy(steps: Continuation, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
-    """The likeliest token at each step, for each row up to the first id in `stop`, which is left out."""
-    written: list[Tensor] = []
-    ends: Tensor | None = None
+@dataclass(frozen=True)
+class Ending:
+    """Where an answer ends, and how its tokens are chosen.
+
+    Attributes:
+        max_new_tokens: at most so many for each row.
+        stop: ids that end an answer, which are left out.
+        said: whether what a row has written so far is an end that no single id tells, such as a word.
+        temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
+        draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
+            that what is drawn does not depend on what shares a batch.
+    """
+
+    max_new_tokens: int
+    stop: Sequence[int] = ()
+    said: Callable[[Sequence[int]], bool] | None = None
+    temperature: float = 0.0
+    draws: Tensor | None = None
+
+    def of(self, rows: Tensor) -> Ending:
+        """The same for some of the rows."""
+        return self if self.draws is None else replace(self, draws=self.draws[rows.to(self.draws.device)])
+
+    def choose(self, likely: Tensor, step: int) -> Tensor:
+        """The next token of each row, [B], from log-probabilities [B, V]."""
+        if self.draws is None or self.temperature == 0:
+            return likely.argmax(-1)
+        upto = torch.softmax(likely / self.temperature, -1).cumsum(-1)
+        drawn = self.draws[:, step : step + 1].to(upto.device) * upto[:, -1:]  # a sum of many is not quite 1
+        return torch.searchsorted(upto, drawn, right=True).squeeze(1).clamp(max=likely.shape[1] - 1)
+
+
+def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
+    """Draws among the k likeliest tokens, by torch's generator, for one batch of rows from their beginning.
+
+    Args:
+        top_k: k (arXiv 1805.04833).
+        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before the k are
+            taken (arXiv 1909.05858, there on logits).
+    """
+    before: list[Tensor] = []
+
+    def choose(likely: Tensor) -> Tensor:
+        if before and repetition_penalty != 1:
+            seen = torch.stack(before, 1)
+            likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
+        most, tokens = likely.topk(min(top_k, likely.shape[-1]))
+        chosen = tokens.gather(1, torch.multinomial(most.softmax(-1), 1))[:, 0]
+        before.append(chosen)
+        return chosen
+
+    return choose
+
+
+def decode(steps: Continuation, ending: Ending, choose: Choose | None = None) -> list[list[int]]:
+    """A token at each step for each row, until every row has ended; `choose` takes the place of the ending's choice."""
+    written: list[list[int]] = []
+    open_rows: set[int] = set()
+    ids = set(ending.stop)
     likely = next(steps)
-    ending = torch.tensor(list(stop), dtype=torch.long, device=likely.device)
-    for _ in range(max_new_tokens):
-        chosen = likely.argmax(-1)
-        written.append(chosen)
-        ended = torch.isin(chosen, ending)
-        ends = ended if ends is None else ends | ended
-        if bool(ends.all()) or len(written) == max_new_tokens:
+    for step in range(ending.max_new_tokens):
+        chosen = ending.choose(likely, step) if choose is None else choose(likely)
+        if not step:
+            written, open_rows = [[] for _ in range(len(chosen))], set(range(len(chosen)))
+        for row, token in enumerate(chosen.tolist()):
+            if row in open_rows:
+                if token not in ids:
+                    written[row].append(token)
+                if token in ids or (ending.said is not None and ending.said(written[row])):
+                    open_rows.remove(row)
+        if not open_rows or step + 1 == ending.max_new_tokens:
             break
         likely = steps.send(chosen)
     steps.close()
-    endings = set(stop)
-    answers = []
-    for row in torch.stack(written, 1).tolist():
-        end = next((at for at, token in enumerate(row) if token in endings), len(row))
-        answers.append(row[:end])
-    return answers
+    return written
 
 
 def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:

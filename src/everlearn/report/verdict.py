@@ -33,7 +33,7 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def recommended(comparison: Comparison) -> int | None:
-    """The run to take: the one furthest above the base model at the end, if it is clearly above it."""
+    """The run to take: the one furthest above the base model at the end, if it is clearly so and on no condition."""
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or not gained.ranking or not _same_ground(comparison):
         return None

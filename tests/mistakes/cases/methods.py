@@ -80,4 +80,19 @@ CASES = [
         says=("replay", "share", "1.5"),
     ),
     Case("trains an adapter of rank 0", recipe("method", {"name": "inc_lora", "r": 0}), says=("inc_lora", "'r'", "0")),
+    Case(
+        "chooses more experts than there are",
+        recipe("method", {"name": "moe_lora", "experts": 2, "top_k": 3}),
+        says=("moe_lora", "'top_k'", "3 of 2"),
+    ),
+    Case(
+        "asks for a share and a sample of old text",
+        recipe("method", {"name": "replay_sample", "share": 0.3}),
+        says=("replay_sample", "'share'", "sample: 0.02"),
+    ),
+    Case(
+        "gives one of a list of strengths a sign",
+        recipe("method", {"name": "o_lora", "lambda_1": [0, -1]}),
+        says=("o_lora", "lambda_1"),
+    ),
 ]

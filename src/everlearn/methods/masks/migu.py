@@ -24,6 +24,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
 from everlearn.methods.masks.selectors import SELECTORS, Selector
@@ -122,7 +123,7 @@ class MIGU(Method):
         if setting.has_peft:
             raise MethodError(f"{what} is for models without adapters, whose gradients are small. Set it to all-rows.")
         for other in setting.methods:
-            if type(other).transforms is not Method.transforms:
+            if overrides(other, "transforms"):
                 raise MethodError(
                     f"{what} does not work with '{other.label}', which changes the weights that it reads."
                 )

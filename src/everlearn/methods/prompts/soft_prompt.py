@@ -22,30 +22,23 @@ if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting, Stage
 
 
-class SoftPrompt(Attachment):
-    """Vectors in front of every row's embeddings, taken out of the last hidden state again.
+class BeforeText(Attachment):
+    """Positions in front of every row's embeddings, taken out of the last hidden state again.
 
     In an encoder-decoder they stand before the encoder's input, and the decoder attends to what the encoder makes of
     them. Elsewhere they take the model's first positions, and the text those that follow.
-
-    Attributes:
-        vectors: what is trained, [n, E].
     """
 
     lengthens_rows = True
 
-    def __init__(self, vectors: Tensor) -> None:
-        super().__init__()
-        self.vectors = nn.Parameter(vectors.clone())
-
-    def prompt(self) -> Tensor:
-        """What stands before a text, [n, E]."""
-        return self.vectors
+    def stand(self, text: Tensor) -> Tensor:
+        """What stands before each row, [B, n, E], of embedded rows [B, S, E]."""
+        raise NotImplementedError
 
     @property
     def taken_positions(self) -> int:
         """n: how many positions of the model are taken from the text."""
-        return len(self.vectors)
+        raise NotImplementedError
 
     def place(self, model: nn.Module) -> None:
         """Hook the base model, or its two stacks."""
@@ -67,12 +60,12 @@ class SoftPrompt(Attachment):
         if ids is not None:
             given["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]
         text, n = given["inputs_embeds"], self.taken_positions
-        given["inputs_embeds"] = torch.cat([self.prompt().to(text.dtype).expand(len(text), -1, -1), text], 1)
+        given["inputs_embeds"] = torch.cat([self.stand(text), text], 1)
         mask, positions = given.get("attention_mask"), given.get("position_ids")
         if mask is not None:
             given["attention_mask"] = F.pad(mask, (n, 0), value=1)
         elif positions is not None:
-            given["attention_mask"] = self._isolating(base, positions)
+            given["attention_mask"] = self._isolating(base, positions, text.dtype)
         if given.get("token_type_ids") is not None:
             given["token_type_ids"] = F.pad(given["token_type_ids"], (n, 0))
         if positions is not None:
@@ -100,7 +93,7 @@ class SoftPrompt(Attachment):
             kwargs = kwargs | {"encoder_attention_mask": F.pad(mask, (self.taken_positions, 0), value=1)}
         return args, kwargs
 
-    def _isolating(self, base: nn.Module, positions: Tensor) -> Tensor:
+    def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """What each token of a causal row sees, [B, 1, n + S, n + S]: P, and what came before in its own document.
 
         Documents are where positions count on (as transformers reads packed rows); behind P that would leave all but
@@ -112,8 +105,30 @@ class SoftPrompt(Attachment):
         sees = F.pad(same, (n, 0, n, 0), value=True).tril()[:, None]
         if config_of(base)._attn_implementation == "sdpa":
             return sees
-        dtype = self.vectors.dtype
         return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+
+
+class SoftPrompt(BeforeText):
+    """The same vectors in front of every row.
+
+    Attributes:
+        vectors: what is trained, [n, E].
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(vectors.clone())
+
+    def prompt(self) -> Tensor:
+        """What stands before a text, [n, E]."""
+        return self.vectors
+
+    def stand(self, text: Tensor) -> Tensor:
+        return self.prompt().to(text.dtype).expand(len(text), -1, -1)
+
+    @property
+    def taken_positions(self) -> int:
+        return len(self.vectors)
 
 
 def word_embeddings(model: nn.Module) -> Tensor:
