@@ -1,4 +1,4 @@
-"""``everlearn bench code``: a small causal model learns code; what it solves and what it forgets, along the training."""
+"""``everlearn bench code``: a small causal model learns code; what it solves and what it forgets meanwhile."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_asking_inside_a_stage_changes_no_training_and_says_what_the_cells_say(e
 
 
 def test_plan_counts_what_is_asked_inside(everlearn: Project, data: Path) -> None:
-    raw = recipe(everlearn, data)
+    raw = recipe(everlearn, data, block_size=32)
     (everlearn.folder / "code.yaml").write_text(json.dumps(raw))
     before = json.loads(everlearn("plan", "code.yaml", "evaluation.tasks_every=null", "--no-measure", "--json").out)
     after = json.loads(everlearn("plan", "code.yaml", "--no-measure", "--json").out)
