@@ -25,6 +25,8 @@ from everlearn.model.objectives import config_of
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
+Choose = Callable[[Tensor], Tensor]
+"""From log-probabilities, [B, V], to tokens, [B]."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,36 @@ class Ending:
         return torch.searchsorted(upto, drawn, right=True).squeeze(1).clamp(max=likely.shape[1] - 1)
 
 
-def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
-    """A token at each step for each row, until every row has ended."""
+def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
+    """Draws among the k likeliest tokens, by torch's generator, for one batch of rows from their beginning.
+
+    Args:
+        top_k: k (arXiv 1805.04833).
+        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before the k are
+            taken (arXiv 1909.05858, there on logits).
+    """
+    before: list[Tensor] = []
+
+    def choose(likely: Tensor) -> Tensor:
+        if before and repetition_penalty != 1:
+            seen = torch.stack(before, 1)
+            likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
+        most, tokens = likely.topk(min(top_k, likely.shape[-1]))
+        chosen = tokens.gather(1, torch.multinomial(most.softmax(-1), 1))[:, 0]
+        before.append(chosen)
+        return chosen
+
+    return choose
+
+
+def decode(steps: Continuation, ending: Ending, choose: Choose | None = None) -> list[list[int]]:
+    """A token at each step for each row, until every row has ended; `choose` takes the place of the ending's choice."""
     written: list[list[int]] = []
     open_rows: set[int] = set()
     ids = set(ending.stop)
     likely = next(steps)
     for step in range(ending.max_new_tokens):
-        chosen = ending.choose(likely, step)
+        chosen = ending.choose(likely, step) if choose is None else choose(likely)
         if not step:
             written, open_rows = [[] for _ in range(len(chosen))], set(range(len(chosen)))
         for row, token in enumerate(chosen.tolist()):
