@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
     from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
+    from everlearn.methods.adapters.lora import LoRA
+    from everlearn.methods.adapters.moe_lora import MoELoRA
+    from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
     from everlearn.methods.composition.mocl import MoCL
     from everlearn.methods.composition.sapt_lora import SAPTLoRA
@@ -52,6 +55,9 @@ _WHERE = {
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
+    "everlearn.methods.adapters.lora": ("LoRA",),
+    "everlearn.methods.adapters.moe_lora": ("MoELoRA",),
+    "everlearn.methods.adapters.o_lora": ("OLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.adapters.adapter": ("Adapter",),
@@ -97,12 +103,15 @@ __all__ = [
     "EverlearnError",
     "HATAdapter",
     "IncLoRA",
+    "LoRA",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
     "MoCL",
+    "MoELoRA",
     "Needs",
+    "OLoRA",
     "ProgressivePrompts",
     "Recipe",
     "Replay",

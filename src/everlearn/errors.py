@@ -1,4 +1,4 @@
-"""Every error that a user can cause, and the one place that words a suggestion.
+"""Every error that a user can cause, and the one place that words a suggestion or quotes an error.
 
 EverlearnError                  the base: shown as one sentence, exit code 2
 ├── RecipeError                 a recipe, an override or an argument is wrong
@@ -6,6 +6,7 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
 ├── MethodError                 a method is unknown, misconfigured or does not fit its surroundings
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
+├── SandboxError                programs that a model writes cannot be run safely here
 └── TrainingDiverged            the loss is not finite any more
 """
 
@@ -43,8 +44,17 @@ class RunError(EverlearnError):
     """A run folder is missing, taken, damaged or belongs to another recipe."""
 
 
+class SandboxError(EverlearnError):
+    """Programs that a model writes cannot be run here without danger."""
+
+
 class TrainingDiverged(EverlearnError):
     """The training loss is not finite any more; the last good state is on disk."""
+
+
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, on one line; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

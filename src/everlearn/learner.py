@@ -7,6 +7,7 @@ Each is made atomically from the ones before it, by functions of the recipe and 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -26,6 +27,7 @@ from everlearn.data.corpus import Domain
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.errors import RunError, did_you_mean
+from everlearn.evaluation import make_task
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
@@ -47,7 +49,7 @@ from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.stage_log import StageLog
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, step_of
-from everlearn.run.wanted import sets_inside
+from everlearn.run.wanted import sets_inside, tasks_inside
 from everlearn.seeding import seed_for, set_all
 
 
@@ -216,13 +218,13 @@ class ContinualLearner(OpenRun):
         new = given.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
-            if known.name == new.get("name"):
-                raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
-        raw = self.recipe.model_dump(mode="json")
-        raw["domains"].append(new)
-        raw["end_tasks"] += given.tasks(end_tasks)
+            _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain")
+        raw, tasks = self.recipe.model_dump(mode="json"), given.tasks(end_tasks)
+        for task, asked in itertools.product(tasks, self.recipe.end_tasks):
+            _refuse_taken(task, asked.name, f"{self.folder.path} has an end task")
         before = self.recipe, dict(self._prepared), list(self.found)
-        self.recipe, self._setting = recipes.parse(raw), None
+        self.recipe = self.recipe.changed(domains=[*raw["domains"], new], end_tasks=[*raw["end_tasks"], *tasks])
+        self._setting = None
         try:
             self.check(only=new["name"])
         except BaseException:
@@ -356,17 +358,18 @@ class ContinualLearner(OpenRun):
         self.processes.wait_for_everyone()
 
     def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
-        """What scores held-out text inside the stage (`evaluation.every`)."""
-        every = self.recipe.evaluation.every
-        if every is None:
+        """What scores held-out text and asks end tasks inside the stage (`evaluation.every`, `tasks_every`)."""
+        every = self.recipe.evaluation.every, self.recipe.evaluation.tasks_every
+        if every == (None, None):
             return []
         scorer = self.scorer()
         # Drawn by one process before training began; every process takes part, as sharded weights need.
-        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        tasks = [make_task(config) for config in tasks_inside(self.recipe)]
         line = {"stage": stage.index, "domain": stage.domain}
         write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
-        return [StageCurves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+        return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
@@ -376,7 +379,7 @@ class ContinualLearner(OpenRun):
                 method=[PLAIN],
                 optimizer="reset",
                 end_tasks=[],
-                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None, "tasks_every": None},
             )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
@@ -420,6 +423,12 @@ class ContinualLearner(OpenRun):
     def scorer(self) -> Scorer:
         """What measures this run."""
         return Scorer(self)
+
+
+def _refuse_taken(new: Mapping[str, Any], known: str, what: str) -> None:
+    """Names become those of files, which on some systems differ in more than case."""
+    if str(new.get("name")).lower() == known.lower():
+        raise RunError(f"{what} '{known}' already. Use another name.")
 
 
 def _shares(source: BlockSource) -> list[dict[str, Any]]:

@@ -45,6 +45,17 @@ class BitsPerByte(Stored):
     """[rows][columns]; null where nothing was measured."""
 
 
+class PointScores(Stored):
+    """One moment of a training."""
+
+    tokens: float
+    """Learnt from until then."""
+    learnt: dict[str, dict[str, float]]
+    """Metric → held-out set or end task of a domain that is learnt → score."""
+    kept: dict[str, dict[str, float]]
+    """The same of general text and of tasks that belong to no domain."""
+
+
 class Measured(Stored):
     """What running a cell brought."""
 
@@ -56,6 +67,8 @@ class Measured(Stored):
     """Domain or general text → moment → bits per byte of held-out text."""
     matrix: BitsPerByte | None = None
     """After each domain, where domains were learnt one after another."""
+    points: list[PointScores] = []
+    """From the base model to the end, where end tasks are asked inside a stage (`evaluation.tasks_every`)."""
     tokens: int = 0
     """Trained on."""
     seconds: float = 0.0

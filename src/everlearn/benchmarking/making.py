@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import BitsPerByte, Measured, Moment, TaskScores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import (
+    BitsPerByte,
+    Measured,
+    Moment,
+    PointScores,
+    TaskScores,
+    bits_of,
+    measured_sets,
+    scores_of,
+)
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents
@@ -22,6 +32,8 @@ from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.evaluation import METRICS, Cell, Results, classification_cell, set_path, task_path
 from everlearn.learner import ContinualLearner
+from everlearn.report.along import moments as moments_of
+from everlearn.report.runs import read_run
 
 POOL = "pool"
 
@@ -51,6 +63,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
                 for row in range(last + 1)
             ],
         ),
+        points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
         **_spent(learner),

@@ -12,19 +12,23 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from everlearn.benchmarking.along import FORGOTTEN, KEPT, AlongTraining
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
+from everlearn.benchmarking.swept import Along, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
+from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.figures.swept import Swept
 from everlearn.report.html import render
 from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
 from everlearn.suites import Published, Suite
@@ -37,7 +41,13 @@ _BITS = (
     ("bits_forgotten", "Forgotten ↓"),
     ("bits_drift", "General drift ↓"),
 )
+_BESIDE = {
+    "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
+}  # fmt: skip
+_BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
+"""What of ours stands beside published numbers: number → how it is called."""
 _INTERVALS = "In brackets: 95 % bootstrap intervals over runs (orders × seeds); none where there is one run."
+_ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
     "and say nothing of other seeds of the fine-tuning."
@@ -76,17 +86,19 @@ class Sheet:
         if suite.ranked:
             self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
+        self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in METRICS if self.tasks]
+        found += self.along.tables()
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
         found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
-        if self.suite.published is not None and self.tasks:
+        if self.suite.published is not None and (self.tasks or self.along.axes):
             found.append(self._published_table(self.suite.published))
         return found
 
@@ -120,6 +132,7 @@ class Sheet:
     def _difference_table(self) -> Table:
         shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in METRICS]
         shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in METRICS]
+        shown += [(name, f"{title} (points)", 100, 2) for name, title in _ALONG]
         shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
         shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
 
@@ -167,7 +180,7 @@ class Sheet:
         )
 
     def _published_table(self, published: Published) -> Table:
-        mine = ("f1", "accuracy", "f1_forgetting", "accuracy_forgetting")
+        mine = _BESIDE if self.tasks else _BESIDE_ALONG
         lines = {line.entry: line for line in self.lines}
         rows = []
         for entry in in_order({*published.rows, *lines}, self.suite):
@@ -176,8 +189,12 @@ class Sheet:
             cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
             rows.append((lines[entry].title if entry in lines else entry_of(entry).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
-        here = ("here: F1", "here: accuracy", "here: F1 forgetting", "here: accuracy forgetting")
-        return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
+        return Table(
+            f"Beside {published.title}",
+            (*header, *(f"here: {title}" for title in mine.values())),
+            tuple(rows),
+            published.caption,
+        )
 
     # -- outputs ----------------------------------------------------------------------------------------------
 
@@ -237,6 +254,7 @@ class Sheet:
         ]
         plates += self._dots("F1 forgetting rate (points)", 100, "f1_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        plates += self.along.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         return render(
@@ -250,6 +268,14 @@ class Sheet:
             ],
             tables=self.tables(),
             top=self._standing(),
+            swept=[
+                (
+                    along.option,
+                    [(family.label, GLYPHS[i], i) for i, family in enumerate(along.families[:SERIES])],
+                    self._swept(along),
+                )
+                for along in swept(self.lines)
+            ],
             figures=plates,
             notes=self.notes,
             papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
@@ -269,6 +295,36 @@ class Sheet:
             for line in ranked
         )
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
+
+    def _swept(self, along: Along) -> list[Plate]:
+        """Learnt, forgotten and the end against the values of an option."""
+        shown: list[tuple[str, str, float]] = [(name, f"{WORDS[name]} at the end (points)", 100.0) for name in METRICS]
+        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in METRICS]
+        shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
+        plates = []
+        for name, unit, scale in shown:
+            families = [
+                [None if each is None else _scaled(each, scale) for each in family] for family in along.estimates(name)
+            ]
+            if not any(each is not None for family in families for each in family):
+                continue
+            own = [line for family in along.families for line in family.lines.values()]
+            level = None if self.reference in own else self.reference.numbers.get(name)
+            plates += draw(
+                "swept",
+                Swept(
+                    along.option,
+                    unit,
+                    along.values,
+                    families,
+                    [family.label for family in along.families],
+                    f"{unit[:1].upper()}{unit[1:]} by {along.option}.",
+                    None if level is None else _scaled(level, scale).value,
+                    self.reference.title,
+                    zero=name not in (*METRICS, "bits"),
+                ),
+            )
+        return plates
 
     def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
         """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from everlearn.benchmarking.along import asked_numbers
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.pairing import Rows, aligned
 from everlearn.errors import RunError, did_you_mean
@@ -82,6 +83,7 @@ def numbers(cell: CellResult) -> dict[str, float]:
     ``f1/<task>`` …           the same of one task
     ``f1_forgetting`` …       (1/(T−1)) Σ_{k<T} (A_kk − A_Tk): what the tasks of earlier domains lost (DAS, arXiv
                               2302.03241); below 0 later domains helped. Only where domains are learnt in an order
+    ``kept``, ``pass_at_1`` … end tasks that are asked inside the stages (:func:`.along.asked`): their means
     ``bits``                  held-out bits per byte at the end, mean over domains
     ``bits_learnt``           base model − right after the own domain, mean over domains; above 0 is good
     ``bits_forgotten``        end − right after the own domain, mean over earlier domains; above 0 is bad
@@ -106,6 +108,7 @@ def numbers(cell: CellResult) -> dict[str, float]:
             {m: value for m, value in each.items() if value is not None} for each in moments.values()
         ]
         _add_mean(found, f"{metric}_forgetting", _each("forgotten", lost, higher_is_better=True))
+    found |= asked_numbers(cell)
     own = [bits for name, bits in cell.bits_per_byte.items() if name in cell.domains]
     before = [bits for name, bits in cell.bits_per_byte.items() if name in earlier]
     general = [bits for name, bits in cell.bits_per_byte.items() if name not in cell.domains]

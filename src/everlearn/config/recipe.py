@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SerializeAsAny,
     ValidationError,
     ValidationInfo,
@@ -31,12 +32,12 @@ from everlearn.data.corpus import Domain, Source
 from everlearn.data.endtask import TaskConfig
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.evaluation.task import CONFIGS, task_config
+from everlearn.evaluation.task import CONFIGS, KINDS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
-from everlearn.options import LONGEST_NAME, WORDS, Options, home, wrong_value
+from everlearn.options import LONGEST_NAME, WORDS, Options, home, key_of, wrong_value
 
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -79,6 +80,9 @@ class Evaluation(Options):
     every: int | None = Field(default=None, ge=1)
     """Also score held-out text inside a stage, each time after so many steps, into `metrics.jsonl`; the same columns,
     with the domain that is being learnt. Training is not changed by it."""
+    tasks_every: int | None = Field(default=None, ge=1)
+    """Also ask the end tasks inside a stage, each time after so many steps, into `metrics.jsonl`: those that nothing is
+    fine-tuned for. Training is not changed by it."""
     samples: int = Field(default=1, ge=0)
     """Held-out texts of each domain, and of the general text, that the page shows with what the model says of them
     before and after each domain: filled blanks, a continuation, an answer. They stand in the page and in the run folder
@@ -164,6 +168,9 @@ class Recipe(Options):
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
+    _kept: bool = PrivateAttr(default=False)
+    """Whether it is that of a run which is there (:func:`load`)."""
+
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -223,6 +230,11 @@ class Recipe(Options):
                     f"end task '{task.name}' belongs to domain '{task.domain}', which is not in `domains`."
                     f"{did_you_mean(task.domain, names)}"
                 )
+        if self.evaluation.tasks_every is not None and all(KINDS[task.kind].fine_tunes for task in self.end_tasks):
+            raise ValueError(
+                "`evaluation.tasks_every` asks end tasks inside a stage, but `end_tasks` has none that is asked as it "
+                "is (those of kind classification are fine-tuned); leave it out"
+            )
         return self
 
     def train_of(self, domain: str) -> dict[str, Any]:
@@ -243,7 +255,7 @@ class Recipe(Options):
 
     def changed(self, **groups: Any) -> Recipe:
         """A copy with whole top-level groups replaced, checked again."""
-        return parse({**self.model_dump(mode="json"), **groups})
+        return parse({**self.model_dump(mode="json"), **groups}, self._kept)
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
@@ -301,7 +313,9 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
 
 
 def _recipe(raw: Mapping[str, Any], kept: bool) -> Recipe:
-    return Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found = Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found._kept = kept
+    return found
 
 
 def save(recipe: Recipe, path: Path) -> None:
@@ -372,7 +386,7 @@ def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads 5e-5 as a word; TrainingArguments wants a number."""
+    """Somebody else's reader of YAML 1.1 takes 5e-5 for a word; TrainingArguments wants a number."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
@@ -388,16 +402,16 @@ def _absolute(text: str, key: str) -> str:
 
 
 def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
-    first = error.errors()[0]
-    parts: list[Any] = [*inside]
-    parts += [part for part in first["loc"] if isinstance(part, int) or not str(part).startswith("function-")]
+    first, *more = error.errors()
+    parts: list[Any] = [*inside, *key_of(first)]
     key = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
         fields = _fields_at(parts[:-1])
         return f"Unknown key `{key}`.{did_you_mean(str(parts[-1]), fields)}"
     if first["type"] == "missing":
         return f"The recipe needs `{key}`."
-    message = wrong_value(first)
+    others = [each for each in more if len(each["loc"]) > len(key_of(each)) and key_of(each) == key_of(first)]
+    message = wrong_value(first, *others)
     whole = f"`{key}` {message}" if first["type"] in WORDS else f"`{key}`: {message}" if key else message
     whole = f"{whole[0].upper()}{whole[1:]}"
     return whole if whole.endswith("?") else f"{whole}."

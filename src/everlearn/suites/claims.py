@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Number = Literal["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten"]
+Number = Literal[
+    "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten",
+    "kept", "kept_forgotten", "pass_at_1",
+]  # fmt: skip
 """What is compared; see :func:`everlearn.benchmarking.summary.numbers`."""
 Relation = Literal["above", "below", "within"]
 

@@ -39,6 +39,8 @@ class EndTaskSettings(Given):
     """Examples per step."""
     seeds: int | None = Field(default=None, ge=1)
     """Fine-tunings per end task."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a program (`code`)."""
 
 
 class Settings(Given):
@@ -64,6 +66,8 @@ class Settings(Given):
     """Held-out rows per domain and of general text."""
     corpora: dict[str, str | dict[str, Any]] | None = None
     """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
+    run_code: bool | None = None
+    """Whether programs that the model writes are run, in a sandbox (`code`, which wants it said; `--run-code`)."""
     end_tasks: EndTaskSettings = EndTaskSettings()
     """How end tasks are fine-tuned."""
     train: dict[str, Any] = Field(default={})

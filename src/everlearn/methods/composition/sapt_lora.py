@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import continuation, drawn, written
+from everlearn.evaluation.decoding import Ending, continuation, decode, drawn
 from everlearn.methods.base import (
     Batch,
     Cost,
@@ -237,7 +237,7 @@ class SAPTLoRA(Method):
                 ids = torch.full((size, 1), start, device=device)
                 steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
                 choose = drawn(self.config.top_k)
-                rows += written(steps, choose, max_new_tokens=self.config.pseudo_tokens, stop=[])
+                rows += decode(steps, Ending(self.config.pseudo_tokens), choose)
         ids = torch.tensor(rows, dtype=torch.int32)
         return {IDS: ids, DOCUMENT: torch.zeros_like(ids)}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import continuation, drawn, written
+from everlearn.evaluation.decoding import Ending, continuation, decode, drawn
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -245,8 +245,8 @@ class LFPT5(Method):
                     ids = torch.tensor([asked] * stage.batch_size, device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
                     choose = drawn(self.config.top_k, self.config.repetition_penalty)
-                    room = most - len(asked) if decoder else most
-                    rows = written(steps, choose, max_new_tokens=room, stop=[] if decoder else [end])
+                    ending = Ending(most - len(asked)) if decoder else Ending(most, [end])
+                    rows = decode(steps, ending, choose)
                     blocks += [block for row in rows if (block := writer.block(row)) is not None]
                     if len(blocks) >= wanted:
                         break

@@ -50,6 +50,8 @@ class Docs(Suite):
         for key in ("aspect", "settings"):
             if key in ends:
                 raise RecipeError(f"`end_tasks.{key}` is '{ends[key]}' in the settings, but `docs` has no such choice.")
+        if settings.run_code is not None or "max_new_tokens" in ends:
+            raise RecipeError("`run_code` and `end_tasks.max_new_tokens` are of programs, and `docs` has none.")
         batch, accumulate = given.get("batch", BATCH), given.get("accumulate", 1)
         block = given.get("block_size", BLOCK)
         number = steps_of(settings.steps, settings.budget_tokens, batch * accumulate * block, STEPS)

@@ -44,6 +44,8 @@ class SixDomains(Suite):
     ) -> dict[str, Any]:
         """A run over the six domains."""
         given = settings.given()
+        if given.pop("run_code", None) is not None or settings.end_tasks.max_new_tokens is not None:
+            raise RecipeError("`run_code` and `end_tasks.max_new_tokens` are of programs, and `six-domains` has none.")
         tasks = EndTasks(**given.pop("end_tasks").given())
         given.pop("methods")
         if "model" not in given:
