@@ -169,7 +169,7 @@ def mean_magnitudes(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], o
 def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
     """How far each row of the projections that move in every stage moved, ‖ΔW_row‖₂.
 
-    None where there are no two stages to compare: weights were removed, layers grew, or nothing in them moves (prompts).
+    None without two stages to compare: weights were removed, layers grew, or nothing in them moves (prompts).
     """
     moved: dict[str, tuple[Rows, Rows]] = {}
     components: dict[str, str] = {}
