@@ -77,8 +77,7 @@ class Choice(Task):
         check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
-        options = self.config.model_dump_json(exclude={"name", "domain", "test"})
-        return hash_of(self.kind, options, [(q.prompt, q.answers, q.right) for q in self.questions])
+        return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers, q.right) for q in self.questions])
 
     def texts(self) -> Sequence[str]:
         return [question.prompt for question in self.questions]
