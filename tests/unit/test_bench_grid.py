@@ -482,7 +482,7 @@ def test_names_of_the_paper_and_ours() -> None:
     assert shown == in_order(sorted(shown), SIX)
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
         resolve(["ewcc"], SIX)
-    assert entry_of("ewc").make is making_module.stream
+    assert entry_of("ewc", SIX).make is making_module.stream
 
 
 def test_settings_files(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Asked(TaskConfig):
 
     @property
     def marks(self) -> str:
-        """What scores depend on beside the examples, for a fingerprint; keys of later versions only where they are set."""
+        """What scores depend on beside the examples, for a fingerprint; newer keys only where they are set."""
         later = set() if self.keep_last else {"keep_last"}
         return self.model_dump_json(exclude={"name", "domain", "test", *later})
 

@@ -119,6 +119,16 @@ class Choice(Task):
             fingerprint=self.fingerprint(),
         )
 
+    def always(self, answer: str) -> Cell:
+        """What it would be worth to choose one answer always; of a question that has it not the first."""
+        nats = np.full((max(len(q.answers) for q in self.questions), len(self.questions)), np.inf)
+        for number, question in enumerate(self.questions):
+            nats[question.answers.index(answer) if answer in question.answers else 0, number] = 0.0
+        sizes = np.ones(nats.shape, np.int64)
+        outcomes, right = {"option_nats": nats, "option_tokens": sizes}, [q.right for q in self.questions]
+        given = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
+        return Cell(self.kind, self.name, answer, outcomes, given, fingerprint=self.fingerprint())
+
     def _options(self, asking: Asking) -> list[list[Option]]:
         """Rows of each question."""
         apart = isinstance(asking.conditions.objective, TextToText)

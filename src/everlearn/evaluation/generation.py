@@ -60,7 +60,14 @@ class Generation(Task):
         return Work(units=len(prompts), rows=len(prompts), tokens=longest)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        texts = self.answers(predictor, conditions)
+        return self.cell(self.answers(predictor, conditions), conditions.row)
+
+    def always(self, answer: str) -> Cell:
+        """What it would be worth to give one answer to everything."""
+        return self.cell([answer] * len(self.questions), answer)
+
+    def cell(self, texts: Sequence[str], row: str) -> Cell:
+        """What answers are worth, one to each prompt."""
         config, pairs = self.config, [(text, q.answers) for text, q in zip(texts, self.questions, strict=True)]
         outcomes = {
             "exact_match": [exact_match(text, right, config.match) for text, right in pairs],
@@ -77,7 +84,7 @@ class Generation(Task):
         return Cell(
             self.kind,
             self.name,
-            conditions.row,
+            row,
             found,
             given,
             facts,

@@ -39,6 +39,20 @@ class EndTaskSettings(Given):
     """Examples per step."""
     seeds: int | None = Field(default=None, ge=1)
     """Fine-tunings per end task."""
+    when: Literal["final", "diagonal", "every"] | None = None
+    """After which domains end tasks are measured: see `evaluation.end_tasks`."""
+    answers: Literal["written", "chosen"] | None = None
+    """Where the model itself answers: it writes, or its likeliest label is the answer."""
+
+
+class PromptSettings(Given):
+    """How examples become prompts, where domains are tasks."""
+
+    names: bool | None = None
+    """Begin with the names of task and data set."""
+    cut: Literal["text", "end"] | None = None
+    """What of a prompt that is too long goes: the end of its text, or the end of all, "Answer:" included, as in the
+    released code."""
 
 
 class Settings(Given):
@@ -65,11 +79,18 @@ class Settings(Given):
     corpora: dict[str, str | dict[str, Any]] | None = None
     """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
     end_tasks: EndTaskSettings = EndTaskSettings()
-    """How end tasks are fine-tuned."""
+    """How end tasks are fine-tuned, or asked."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Learn from no more than so many examples of a domain, where domains are tasks."""
+    prompts: PromptSettings = PromptSettings()
+    """How examples become prompts, where domains are tasks."""
     train: dict[str, Any] = Field(default={})
     """Further `TrainingArguments`, such as `{bf16: true}`."""
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Options of methods, by name, where the defaults are not wanted."""
+    entries: dict[str, dict[str, Any]] = Field(default={})
+    """Keys of the recipe, dotted, that single rows of the table have of their own:
+    `{lora: {train.learning_rate: 1.0e-3}}`."""
 
     def spec(self, method: str) -> dict[str, Any]:
         """A method with its options, as a recipe has it."""

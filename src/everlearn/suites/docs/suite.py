@@ -25,6 +25,8 @@ class Docs(Suite):
     orders = {0: DOMAINS}  # noqa: RUF012 - see Suite
     tasks = {f"{name}-part": name for name in DOMAINS}  # noqa: RUF012 - see Suite
 
+    lacks = ("end_tasks.aspect", "end_tasks.settings", "end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
+
     def locate(self, inside: str) -> Path:
         """A corpus' or an end task's file, or the base model's folder."""
         return address.locate(inside)
@@ -45,11 +47,9 @@ class Docs(Suite):
         for each in names:
             if each not in DOMAINS:
                 raise RecipeError(f"The suite `docs` has no domain '{each}'.{did_you_mean(each, DOMAINS)}")
+        self.check(settings)
         given = settings.given()
         ends = given["end_tasks"].given()
-        for key in ("aspect", "settings"):
-            if key in ends:
-                raise RecipeError(f"`end_tasks.{key}` is '{ends[key]}' in the settings, but `docs` has no such choice.")
         batch, accumulate = given.get("batch", BATCH), given.get("accumulate", 1)
         block = given.get("block_size", BLOCK)
         number = steps_of(settings.steps, settings.budget_tokens, batch * accumulate * block, STEPS)
@@ -81,7 +81,12 @@ class Docs(Suite):
                 "warmup_steps": round(0.15 * number),
                 **settings.train,
             },
-            "evaluation": {"blocks": given.get("blocks", 32), "batch_size": 16, "end_task_seeds": ends.get("seeds", 1)},
+            "evaluation": {
+                "blocks": given.get("blocks", 32),
+                "batch_size": 16,
+                "end_task_seeds": ends.get("seeds", 1),
+                "end_tasks": ends.get("when", "diagonal"),
+            },
             "run": {"name": name, "seed": seed, "folder": str(folder)},
         }
 

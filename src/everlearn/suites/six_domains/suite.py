@@ -26,6 +26,7 @@ class SixDomains(Suite):
     claims = DAS_PAPER
     groups = GROUPS
     paper_names = PAPER_NAMES
+    lacks = ("end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
         """A corpus' or an end task's file."""
@@ -43,9 +44,11 @@ class SixDomains(Suite):
         folder: Path,
     ) -> dict[str, Any]:
         """A run over the six domains."""
+        self.check(settings)
         given = settings.given()
         tasks = EndTasks(**given.pop("end_tasks").given())
-        given.pop("methods")
+        for key in ("methods", "entries", "prompts"):
+            given.pop(key)
         if "model" not in given:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
         return streams.recipe(order, data, method=method, end_tasks=tasks, seed=seed, name=name, folder=folder, **given)
