@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import ScoreMatrix, Measured, Moment, TaskScores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import Measured, Moment, ScoreMatrix, TaskScores, bits_of, measured_sets, scores_of
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents

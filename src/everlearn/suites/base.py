@@ -68,6 +68,7 @@ class Suite:
         lacks: keys of the settings, dotted, that mean nothing here.
         sources: where its data can be fetched (``--data fetch``).
         by_hand: where to get what cannot be fetched.
+        cache: its folder in the user's cache; its name when empty.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Suite:
     lacks: tuple[str, ...] = ()
     sources: tuple[Fetchable, ...] = ()
     by_hand: str = ""
+    cache: str = ""
 
     @property
     def first(self) -> tuple[str, ...]:

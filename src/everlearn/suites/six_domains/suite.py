@@ -12,6 +12,7 @@ from everlearn.suites.settings import Settings
 from everlearn.suites.six_domains import address, streams
 from everlearn.suites.six_domains.claims import DAS_PAPER
 from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES, PUBLISHED
+from everlearn.suites.six_domains.sources import BY_HAND, SOURCES
 from everlearn.suites.six_domains.tasks import TASKS, EndTasks
 
 
@@ -26,6 +27,8 @@ class SixDomains(Suite):
     claims = DAS_PAPER
     groups = GROUPS
     paper_names = PAPER_NAMES
+    sources = SOURCES
+    by_hand = BY_HAND
     lacks = ("end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
