@@ -106,3 +106,22 @@ def test_without_a_share_nothing_is_kept() -> None:
     assert not method.memory()
     assert stages.begin([method], stage) is stage.source
     assert method.cost(stage.model).memory_bytes == 0
+
+
+def test_each_keeps_a_share_of_every_earlier_domain_and_a_pass_has_all_of_it() -> None:
+    method = _learnt(Replay(each=0.25), 2)
+    assert Counter(method.memory().facts["domains"]) == {"d1": 3, "d2": 3}  # of 12 rows each
+    mixture = stages.begin([method], stages.stage(tiny.model(), 3))
+    assert isinstance(mixture, Mixture)
+    assert mixture.size == 12 + 6
+    kept = {tuple(block["input_ids"].tolist()) for block in method._reservoir.blocks}
+    rows = [tuple(next(mixture)["input_ids"].tolist()) for _ in range(mixture.size)]
+    assert len(kept) == 6
+    assert kept <= set(rows)
+    assert all(rows.count(row) == 1 for row in kept)
+    own = {tuple(row) for row in stages.source(count=12, seed=3).arrays["input_ids"].tolist()}
+    assert own <= set(rows)
+    first = stages.stage(tiny.model(), 1)
+    assert stages.begin([Replay(each=0.25)], first) is first.source
+    with pytest.raises(MethodError, match=r"option 'source': 'both' has no part in `each`"):
+        check_methods([Replay(each=0.1, source="both")], stages.setting(tiny.model(), [Replay()]))

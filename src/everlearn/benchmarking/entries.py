@@ -89,12 +89,13 @@ def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> l
 def our_name(name: str, suite: Suite) -> str | None:
     """Our name for an entry that may be called as in the paper; None where there is no such entry."""
     ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *suite.systems)}
-    return ours.get(suite.paper_names.get(base.plain_name(name), base.plain_name(name)))
+    return ours.get(base.plain_name(suite.paper_names.get(base.plain_name(name), name)))
 
 
 def in_order(entries: Iterable[str], suite: Suite) -> list[str]:
     """Entries as tables list them: in the order of the suite's groups; behind them the others by name."""
-    listed = {our_name(name, suite): place for place, name in enumerate(itertools.chain(*suite.groups.values()))}
+    names = dict.fromkeys(our_name(name, suite) for name in itertools.chain(*suite.groups.values()))
+    listed = {name: place for place, name in enumerate(names)}
     return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
 
 

@@ -102,7 +102,7 @@ class Suite:
             for part in key.split("."):
                 given = getattr(given, part)
             if given:
-                raise RecipeError(f"`{key}` is {given!r} in the settings, but `{self.name}` has no such choice.")
+                raise RecipeError(f"`{key}` is '{given}' in the settings, but `{self.name}` has no such choice.")
 
     def facts(self) -> dict[str, Any]:
         """What else must be equal for two cells to stand in one table: of suites whose recipes may change."""

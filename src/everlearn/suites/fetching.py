@@ -57,8 +57,8 @@ def fetch(suite: Suite, say: Say = lambda text: None) -> Path:
     if failures:
         more = f" ({len(failures)} of {len(suite.sources)} files are missing.)" if len(failures) > 1 else ""
         raise DataError(
-            f"{failures[0]}{more} The same command fetches what is missing; {len(suite.sources) - len(failures)} files "
-            f"lie in {folder}. {suite.by_hand}".strip()
+            f"{failures[0]}{more} The same command fetches what is missing; what was fetched lies in {folder}. "
+            f"{suite.by_hand}".strip()
         )
     return folder
 

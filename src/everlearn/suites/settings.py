@@ -41,8 +41,9 @@ class EndTaskSettings(Given):
     """Fine-tunings per end task."""
     when: Literal["final", "diagonal", "every"] | None = None
     """After which domains end tasks are measured: see `evaluation.end_tasks`."""
-    answers: Literal["written", "chosen"] | None = None
-    """Where the model itself answers: it writes, or its likeliest label is the answer."""
+    answers: Literal["written", "chosen", "head"] | None = None
+    """Where domains are tasks: the model writes the answer, or its likeliest label is the answer, or (encoders) a
+    classifier is fine-tuned on every checkpoint that is measured."""
 
 
 class PromptSettings(Given):

@@ -63,7 +63,8 @@ def is_proxy(name: str, folder: Path) -> bool:
 
 
 def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
-    """Prompts and answers of a task: JSON lines with ``prompt`` and ``answer``, in an order drawn once.
+    """Prompts and answers of a task, in an order drawn once: JSON lines with ``prompt``, ``answer``, and both as one
+    ``text`` for models that fill gaps.
 
     Args:
         name: a key of :data:`~everlearn.suites.continual_tasks.tasks.TASKS`.
@@ -82,7 +83,8 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
 
     def write(folder: Path) -> None:
         for each, rows in parted(name, files).items():
-            found = ({"prompt": prompt(task, row["text"], names), "answer": row["label"]} for row in rows)
+            asked = [(prompt(task, row["text"], names), row["label"]) for row in rows]
+            found = ({"prompt": read, "answer": said, "text": f"{read} {said}"} for read, said in asked)
             made.write_lines(folder / f"{each}.jsonl", found)
 
     code = [digest(Path(module)) for module in (__file__, prompts.__file__)]

@@ -32,6 +32,10 @@ KEPT = 8
 BATCH, ACCUMULATE, BLOCK = 8, 8, 512
 """64 examples a step, prompts of 512 tokens."""
 LEARNING_RATE = 1e-4
+EPOCHS = 3
+"""Of a classifier's fine-tuning, where the model is an encoder: our choice, nobody published one."""
+TUNING = ("max_train", "learning_rate", "batch_size", "epochs_factor", "seeds")
+"""Settings of end tasks that mean something only where a classifier is fine-tuned."""
 
 
 def recipe(
@@ -59,15 +63,22 @@ def recipe(
         length = {"max_steps": steps_of(settings.steps, settings.budget_tokens, batch * accumulate * block, 0)}
     twice = TWICE.get(tuple(order)) if "max_steps" not in length else None
     cut = {"keep_last": 0 if settings.prompts.cut == "end" else KEPT}
+    head = ends.get("answers") == "head"
 
     def domain(task: str) -> dict[str, Any]:
         files = {part: str(task_file(task, part, place, names)) for part in ("train", "dev")}
         found = {"name": task, "path": files["train"], "validation": files["dev"], "max_documents": settings.max_train}
-        found |= {"text_column": "prompt", "target_column": "answer", **cut}
+        if not head:
+            found |= {"text_column": "prompt", "target_column": "answer", **cut}
         return found | ({"train": {"num_train_epochs": 2}} if task == twice else {})
 
     def end_task(task: str) -> dict[str, Any]:
         found: dict[str, Any] = {"name": task, "domain": task}
+        if head:
+            own = {key: ends[key] for key in (*TUNING[:3], "max_test") if key in ends}
+            files = {part: str(task_file(task, part, place, names)) for part in ("train", "test")}
+            columns = {"text_column": "prompt", "label_column": "answer", "max_length": block}
+            return found | files | columns | {"epochs": EPOCHS * ends.get("epochs_factor", 1), **own}
         found |= {"test": str(task_file(task, "test", place, names)), "prompt": "{prompt}"}
         found |= {"max_length": block, "max_test": ends.get("max_test"), **cut}
         labels = list(TASKS[task].labels)
@@ -78,7 +89,7 @@ def recipe(
 
     return {
         "model": given["model"],
-        "objective": "text-to-text",
+        "objective": "masked" if head else "text-to-text",
         "domains": [domain(task) for task in order],
         "end_tasks": [end_task(task) for task in order],
         "method": with_samples(method, settings.samples),
@@ -93,7 +104,11 @@ def recipe(
             **length,
             **settings.train,
         },
-        "evaluation": {"blocks": given.get("blocks", 256), "end_tasks": ends.get("when", "every")},
+        "evaluation": {
+            "blocks": given.get("blocks", 256),
+            "end_tasks": ends.get("when", "diagonal" if head else "every"),
+            "end_task_seeds": ends.get("seeds", 1),
+        },
         "run": {"name": name, "seed": seed, "folder": str(folder), "notes": sentences(order, place)},
     }
 

@@ -23,8 +23,7 @@ class ContinualTasks(Suite):
     paper_names = PAPER_NAMES
     systems = SYSTEMS
     metrics = ("accuracy",)
-    lacks = ("corpora", "end_tasks.settings", "end_tasks.aspect", "end_tasks.max_train", "end_tasks.epochs_factor",
-             "end_tasks.learning_rate", "end_tasks.batch_size", "end_tasks.seeds")  # fmt: skip
+    lacks = ("corpora", "end_tasks.settings", "end_tasks.aspect")
     by_hand = BY_HAND
     cache = "continual-tasks"
 
@@ -47,6 +46,13 @@ class ContinualTasks(Suite):
         self.check(settings)
         if settings.model is None:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        ends = settings.end_tasks
+        tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
+        if tuned and ends.answers != "head":
+            raise RecipeError(
+                f"`end_tasks.{tuned[0]}` is set in the settings, but nothing is fine-tuned for an end task unless "
+                "`end_tasks.answers` is 'head'."
+            )
         names = streams.order_of(order, self.orders, self.name)
         return streams.recipe(names, settings=settings, data=data, method=method, seed=seed, name=name, folder=folder)
 
