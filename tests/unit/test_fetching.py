@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -134,3 +135,9 @@ def test_the_table_of_every_suite(name: str) -> None:
         assert ".." not in each.path
         assert len(each.sha256) in (0, 64)
     assert not sources or SUITES[name].by_hand
+
+
+def test_the_page_of_the_sources_is_what_the_tables_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    made = runpy.run_path(str(docs / "data_sources.py"))["page"]()
+    assert (docs / "data-sources.md").read_text(encoding="utf-8") == made
