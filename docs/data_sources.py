@@ -1,6 +1,6 @@
 """Write docs/data-sources.md: where the suites' data can be fetched, from the tables in the code.
 
-    python docs/data_sources.py
+python docs/data_sources.py
 """
 
 from __future__ import annotations
