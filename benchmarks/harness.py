@@ -9,6 +9,7 @@ the latter hardly feels other processes.
 from __future__ import annotations
 
 import argparse
+import gc
 import platform
 import statistics
 import tempfile
@@ -216,11 +217,59 @@ def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, w
     timings = {name: Timing() for name in contenders}
     for turn in range(segments + 1):
         for name, make in contenders.items():
-            trainer = make(Clock(timings[name], warmup), warmup + steps if turn else warmup)
-            trainer.train()
-            if isinstance(trainer, StageTrainer):
-                trainer.protection.end()  # its hooks must not slow the next contender
+            # Ended each time: its hooks must not slow the next contender.
+            _end(make(Clock(timings[name], warmup), warmup + steps if turn else warmup))
     return timings
+
+
+def peak_memory(make: Contender, device: str, steps: int = 2) -> int:
+    """The most bytes of tensors that lived at once while a contender was made and trained, over what was there before.
+
+    On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it.
+    """
+    gc.collect()  # what is freed in between would be taken off
+    clock = Clock(Timing(), steps)
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        _end(make(clock, steps))
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        _end(make(clock, steps))
+    events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    return int(max(np.cumsum([size for _, size in moves], dtype=np.int64), default=0))
+
+
+def _end(trainer: Trainer) -> None:
+    trainer.train()
+    if isinstance(trainer, StageTrainer):
+        trainer.protection.end()
+
+
+def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each summary with its times (and memory, where it was measured) as multiples of the first's."""
+    first = next(iter(found.values()))
+    for summary in found.values():
+        for number in ("seconds_per_step", "processor_seconds_per_step", "peak_bytes"):
+            if number in summary:
+                summary[f"times_{number}"] = summary[number] / first[number]
+    return found
+
+
+def overhead_table(found: dict[str, dict[str, Any]]) -> str:
+    """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its."""
+    lines = [
+        "| | seconds a step | times the first | in processor time | peak memory, MB | times the first |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, summary in found.items():
+        peak = summary.get("peak_bytes")
+        memory = ("–", "–") if peak is None else (f"{peak / 1e6:.1f}", f"{summary['times_peak_bytes']:.3f}")
+        times = (summary[f"times_{clock}seconds_per_step"] for clock in ("", "processor_"))
+        numbers = [f"{summary['seconds_per_step']:.3f}", *(f"{value:.3f}" for value in times), *memory]
+        lines.append(f"| {name} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -7,8 +7,10 @@ MIGU (T = 0.7, masked from the first step), all in turns (see ``harness.py``):
 
     gradient     the published rule: the mask of the step's outputs on the gradients
     update       the same mask on what the optimizer changes, our default
-    kept rows    `gradient_of: kept-rows`: what the mask removes is never computed; on one process without accumulation
-                 the same rows, and the same gradients
+    kept rows    `gradient_of: kept-rows`: what the mask removes is never computed; without accumulation the same rows,
+                 and the same gradients
+
+Peak memory (model apart, optimizer included) is counted in a turn of its own. For your own recipe: ``overhead.py``.
 """
 
 from __future__ import annotations
@@ -59,10 +61,9 @@ def compare(width: int, precision: str, arguments: argparse.Namespace) -> dict[s
         contenders, segments=arguments.segments, steps=arguments.steps, warmup=arguments.warmup
     )
     result = {name: timing.summary(arguments.batch * harness.LENGTH) for name, timing in timings.items()}
-    for summary in result.values():
-        for clock in ("seconds_per_step", "processor_seconds_per_step"):
-            summary[f"times_{clock}"] = summary[clock] / result[PLAIN][clock]
-    return result
+    for name, make in contenders.items():
+        result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device)
+    return harness.beside_first(result)
 
 
 def main() -> None:
@@ -72,15 +73,22 @@ def main() -> None:
     parser.add_argument("--note", help="what else the machine was doing, for the JSON")
     arguments = parser.parse_args()
     report = harness.header(arguments) | {"note": arguments.note, "comparisons": {}}
-    print(f"{'seconds per step':40}{'':10}{'times plain':>12}{'in processor time':>20}")
+    tables = []
     for precision in arguments.precision:
         for width in arguments.widths:
-            result = report["comparisons"][f"{precision}, {width} wide"] = compare(width, precision, arguments)
-            for name, summary in result.items():
-                wall, processor = (summary[f"times_{key}seconds_per_step"] for key in ("", "processor_"))
-                label = f"{precision} {width} {name}"
-                print(f"{label:40}{summary['seconds_per_step']:10.3f}{wall:12.3f}{processor:20.3f}", flush=True)
+            name = f"{precision}, {width} wide"
+            report["comparisons"][name] = compare(width, precision, arguments)
+            tables.append(f"## {name}\n\n{harness.overhead_table(report['comparisons'][name])}\n")
+            print(tables[-1], flush=True)
     harness.save(arguments.output, report)
+    if arguments.output is not None:
+        said = (
+            f"`benchmarks/migu_step.py`, {report['device']}, {report['threads']} thread(s), {arguments.batch} rows of "
+            f"{harness.LENGTH} tokens, {arguments.segments} segments of {arguments.steps} steps of each form in turns; "
+            f"medians. {arguments.note or ''}"
+        )
+        text = "\n".join(["# A MIGU step beside a plain one", "", said.strip(), "", *tables])
+        arguments.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

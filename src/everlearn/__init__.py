@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
     from everlearn.methods.adapters.adapter import Adapter
     from everlearn.methods.adapters.inc_lora import IncLoRA
+    from everlearn.methods.adapters.lora import LoRA
+    from everlearn.methods.adapters.moe_lora import MoELoRA
+    from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.mocl import MoCL
+    from everlearn.methods.composition.sapt_lora import SAPTLoRA
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
+    from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
@@ -48,6 +54,9 @@ _WHERE = {
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
+    "everlearn.methods.adapters.lora": ("LoRA",),
+    "everlearn.methods.adapters.moe_lora": ("MoELoRA",),
+    "everlearn.methods.adapters.o_lora": ("OLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.adapters.adapter": ("Adapter",),
@@ -60,6 +69,9 @@ _WHERE = {
     "everlearn.methods.gates.classic": ("CLASSIC",),
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
+    "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.mocl": ("MoCL",),
+    "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -88,15 +100,21 @@ __all__ = [
     "EverlearnError",
     "HATAdapter",
     "IncLoRA",
+    "LoRA",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
+    "MoCL",
+    "MoELoRA",
     "Needs",
+    "OLoRA",
+    "ProgressivePrompts",
     "Recipe",
     "Replay",
     "Results",
     "RunResults",
+    "SAPTLoRA",
     "Sequential",
     "Stage",
     "__version__",

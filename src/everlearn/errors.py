@@ -1,4 +1,4 @@
-"""Every error that a user can cause, and the one place that words a suggestion.
+"""Every error that a user can cause, and the one place that words a suggestion or quotes an error.
 
 EverlearnError                  the base: shown as one sentence, exit code 2
 ├── RecipeError                 a recipe, an override or an argument is wrong
@@ -45,6 +45,11 @@ class RunError(EverlearnError):
 
 class TrainingDiverged(EverlearnError):
     """The training loss is not finite any more; the last good state is on disk."""
+
+
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, on one line; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ Each is made atomically from the ones before it, by functions of the recipe and 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -216,13 +217,13 @@ class ContinualLearner(OpenRun):
         new = given.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
-            if known.name == new.get("name"):
-                raise RunError(f"{self.folder.path} has learnt a domain '{known.name}' already. Use another name.")
-        raw = self.recipe.model_dump(mode="json")
-        raw["domains"].append(new)
-        raw["end_tasks"] += given.tasks(end_tasks)
+            _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain")
+        raw, tasks = self.recipe.model_dump(mode="json"), given.tasks(end_tasks)
+        for task, asked in itertools.product(tasks, self.recipe.end_tasks):
+            _refuse_taken(task, asked.name, f"{self.folder.path} has an end task")
         before = self.recipe, dict(self._prepared), list(self.found)
-        self.recipe, self._setting = recipes.parse(raw), None
+        self.recipe = self.recipe.changed(domains=[*raw["domains"], new], end_tasks=[*raw["end_tasks"], *tasks])
+        self._setting = None
         try:
             self.check(only=new["name"])
         except BaseException:
@@ -420,6 +421,12 @@ class ContinualLearner(OpenRun):
     def scorer(self) -> Scorer:
         """What measures this run."""
         return Scorer(self)
+
+
+def _refuse_taken(new: Mapping[str, Any], known: str, what: str) -> None:
+    """Names become those of files, which on some systems differ in more than case."""
+    if str(new.get("name")).lower() == known.lower():
+        raise RunError(f"{what} '{known}' already. Use another name.")
 
 
 def _shares(source: BlockSource) -> list[dict[str, Any]]:

@@ -117,14 +117,23 @@ WORDS = {
 """Pydantic's kinds of error → ours."""
 
 
-def wrong_value(error: Mapping[str, Any]) -> str:
+_NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|float|bool)")
+
+
+def key_of(error: Mapping[str, Any]) -> list[int | str]:
+    """Where an error is, without pydantic's names for validators and for the types that a value may have."""
+    return [part for part in error["loc"] if isinstance(part, int) or not _NO_KEY.fullmatch(part)]
+
+
+def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
     """What is wrong with a value, and the value: ``must be above 0 (got -1)``.
 
     Args:
         error: one of ``ValidationError.errors()``.
+        others: those of the other types that the value may have.
     """
-    words = WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
-    message, value = words.format(**error.get("ctx", {})) if error["type"] in WORDS else words, error.get("input")
+    message = ", or ".join([_words(error), *(_words(other).removeprefix("must be ") for other in others)])
+    value = error.get("input")
     if isinstance(value, Mapping | list | tuple | BaseModel) and value:
         return message
     if error["type"] == "string_type" and isinstance(value, bool):
@@ -133,3 +142,9 @@ def wrong_value(error: Mapping[str, Any]) -> str:
         return f"{message} (got {value!r}; write it in quotes)"
     shown = repr(value)
     return f"{message} (got {shown if len(shown) <= 80 else f'{shown[:40]}…'})"
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    if error["type"] in WORDS:
+        return WORDS[error["type"]].format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Value error, ")

@@ -49,3 +49,4 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     assert len(list(evaluation.glob("stage-*/samples/*.safetensors"))) == 6
     assert "What the model says" in (everlearn.run_folder / "report.html").read_text(encoding="utf-8")
     everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("remembers no importance", "--similarity"))
+    everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("remembers no importance", "--output"))

@@ -17,6 +17,13 @@ def test_errors_are_json_when_json_is_asked_for(everlearn: Project) -> None:
     assert "ecw" in json.loads(outcome.out)["error"]
 
 
+def test_a_run_is_not_compared_with_itself(everlearn: Project, finished_run: Path) -> None:
+    shutil.copytree(finished_run, everlearn.run_folder)
+    (everlearn.folder / "link").symlink_to(everlearn.run_folder)
+    for again in ("runs/first", "runs/../runs/first/", "link"):
+        everlearn.fails("report", "runs/first", again, says=("'runs/first' is given twice", "Name each run once"))
+
+
 def test_damaged_stage(everlearn: Project, finished_run: Path) -> None:
     shutil.copytree(finished_run, everlearn.run_folder)
     # A damaged stage is named, and nothing is deleted.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,11 +103,9 @@ def logged(run: Path, key: str) -> list[tuple[int, int, float]]:
     return [(line["stage"], line["step"], line[key]) for line in lines if key in line]
 
 
-def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(
-    everlearn: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    everlearn.recipe["method"] = {"name": "replay", "share": 0.5}
-    everlearn.recipe["evaluation"]["every"] = 1
+@contextlib.contextmanager
+def stopped_at_step_3() -> Iterator[None]:
+    """Somebody presses Ctrl-C in the third step of every stage that is trained inside."""
     original = StageTrainer.on_step_end
 
     def stopped(self: StageTrainer) -> None:
@@ -113,8 +113,15 @@ def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(
         if self.state.global_step == 3:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(StageTrainer, "on_step_end", stopped)
+        yield
+
+
+def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(everlearn: Project) -> None:
+    everlearn.recipe["method"] = {"name": "replay", "share": 0.5}
+    everlearn.recipe["evaluation"]["every"] = 1
+    with stopped_at_step_3():
         assert everlearn("run", "recipe.yaml").code == 130
     assert everlearn("resume", "runs/first").code == 0
     learner = ContinualLearner.open(everlearn.run_folder)
@@ -130,21 +137,12 @@ def test_the_epoch_is_the_number_of_passes_and_goes_on_after_a_resume(
     assert [count for stage, _, count in tokens if stage == 1] == sorted({c for stage, _, c in tokens if stage == 1})
 
 
-def test_when_a_run_is_over_nothing_is_ahead(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_run_is_over_nothing_is_ahead(everlearn: Project) -> None:
     everlearn.recipe["end_tasks"] = [{"name": "t", "train": "train.jsonl", "test": "test.jsonl", "epochs": 1}]
     everlearn.recipe["evaluation"]["alone"] = True
     learner = ContinualLearner(parse(everlearn.recipe))
-    original = StageTrainer.on_step_end
-
-    def stopped(self: StageTrainer) -> None:
-        original(self)
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(StageTrainer, "on_step_end", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            learner.run()
+    with stopped_at_step_3(), pytest.raises(KeyboardInterrupt):
+        learner.run()
     resumed = ContinualLearner.open(learner.folder.path)
     resumed.resume()
     assert {kind: amount for kind, amount in resumed.forecast.ahead.items() if amount} == {}

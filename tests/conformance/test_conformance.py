@@ -40,6 +40,10 @@ EXACT: dict[str, dict[str, Any]] = {
     "classic": {"contrast": 0},
     "das": {"general": "none", "contrast": 0},
     "inc_lora": {"lora_dropout": 0.0},
+    "lora": {"lora_dropout": 0.0},
+    "mocl": {"lora_dropout": 0.0},
+    "moe_lora": {"lora_dropout": 0.0, "balance": 0},
+    "o_lora": {"lora_dropout": 0.0},
 }
 """Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
 

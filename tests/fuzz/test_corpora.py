@@ -24,19 +24,14 @@ from everlearn.errors import EverlearnError
 from fuzz.harness import fuzz
 
 LETTERS = "abc xyz,;\"'\t\\{}[]:|#é漢😀\u2028\x0b\x85-0.1eE+nulltrue"
-LINE_FORMATS, TABLES, ALL = (
-    (".txt", ".md"),
-    (".csv", ".tsv"),
-    (".txt", ".md", ".jsonl", ".json", ".csv", ".tsv", ".parquet"),
-)
+LINE_FORMATS = (".txt", ".md")
+ALL = (*LINE_FORMATS, ".jsonl", ".json", ".csv", ".tsv", ".parquet")
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
-    ".zst": lambda raw: (
-        pyarrow.compress(raw, "zstd", asbytes=True) if raw else pyarrow.compress(b"\n", "zstd", asbytes=True)
-    ),
+    ".zst": lambda raw: pyarrow.compress(raw or b"\n", "zstd", asbytes=True),
 }
 
 

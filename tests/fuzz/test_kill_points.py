@@ -15,13 +15,9 @@ from everlearn.learner import ContinualLearner
 from everlearn.run.folder import RunFolder
 from fuzz.disk import watched
 from fuzz.harness import command, fuzz
-from integration.small_runs import assert_same, elsewhere, recipe
+from integration.small_runs import Killed, assert_same, elsewhere, recipe
 
 pytestmark = pytest.mark.usefixtures("no_report")
-
-
-class Killed(BaseException):
-    """What SIGKILL is to a process: from then on it does nothing any more."""
 
 
 @pytest.fixture(scope="module")

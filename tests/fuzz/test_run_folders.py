@@ -15,13 +15,9 @@ from everlearn.config.recipe import Recipe
 from everlearn.learner import ContinualLearner
 from everlearn.run.trainer import StageTrainer
 from fuzz.harness import command, fuzz
-from integration.small_runs import corpus, elsewhere, labelled, recipe
+from integration.small_runs import Killed, corpus, elsewhere, labelled, recipe
 
 pytestmark = pytest.mark.usefixtures("no_report")
-
-
-class Killed(BaseException):
-    """Ends a run for good."""
 
 
 class Runs(NamedTuple):

@@ -100,6 +100,19 @@ def test_the_list_is_what_a_run_begins_with(tmp_path: Path, monkeypatch: pytest.
     assert not learner.folder.path.exists()
 
 
+@pytest.mark.parametrize(("options", "noted"), [({}, True), ({"lr_scheduler_type": "constant"}, False)])
+def test_a_stage_that_ends_in_its_warm_up_is_noted(everlearn: Project, options: dict[str, Any], noted: bool) -> None:
+    everlearn.recipe["train"].update(max_steps=2, **options)
+    everlearn.recipe["domains"][1]["train"] = {"warmup_steps": 2}
+    made = {
+        check["name"]: check["detail"]
+        for check in json.loads(everlearn("validate", "recipe.yaml", "--json").out)["checks"]
+    }
+    said = "The warm-up of 'b' has 2 steps and its stage 2: its learning rate only rises."
+    assert (said in made["what is learnt and measured"]) == noted
+    assert "warm-up of 'a'" not in str(made)
+
+
 @pytest.mark.parametrize("place", ["a.jsonl", "a.jsonl/run", "/proc/run", "x" * 300])
 def test_a_folder_that_cannot_be_made(everlearn: Project, place: str) -> None:
     everlearn.recipe["run"] = {"folder": place}

@@ -27,7 +27,7 @@ from methods_of_other_kinds import OTHERS, registered
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
-QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8}
+QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
 TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}
@@ -55,6 +55,14 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     for name in REGISTRY | OTHERS:
         found[f"ddp {name}"] = ("llama", [quick(name)], TWO)
         found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
+    forms = {
+        "migu kept rows": [quick("migu") | {"gradient_of": "kept-rows"}],
+        "migu gradient": [quick("migu") | {"selector": "gradient"}],
+        "migu inc_lora": [quick("inc_lora"), quick("migu")],
+    }
+    for name, methods in forms.items():
+        found[f"ddp {name}"] = ("llama", methods, TWO)
+        found[f"fsdp {name}"] = ("llama", methods, TWO | SHARDED)
     both = [quick("das"), quick("replay")]
     found["resumed ddp masked"] = ("roberta", both, TWO)
     found["signalled ddp masked"] = ("roberta", both, TWO)
@@ -67,6 +75,9 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
     found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
+    found["resumed fsdp moe_lora"] = ("llama", [quick("moe_lora")], TWO | SHARDED)
+    for name in ("lora", "moe_lora", "o_lora"):
+        found[f"fsdp {name} migu"] = ("llama", [quick(name), quick("migu")], TWO | SHARDED)
     return found
 
 

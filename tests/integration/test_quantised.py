@@ -51,6 +51,7 @@ def recipe(folder: Path, options: dict[str, Any] | None, method: Any = "inc_lora
         ({"load_in_8bit": True}, "roberta", {"name": "inc_lora", "r": 4, "merge": False}),
         (FOUR, "llama", [{"name": "inc_lora", "r": 4}, "derpp", "kd"]),  # both read the model at rest
         (FOUR, "gpt2", {"name": "inc_lora", "r": 4, "use_dora": True}),
+        (FOUR, "llama", {"name": "lora", "r": 4}),
     ],
 )
 def test_trained_on_few_bits_saved_in_full(
@@ -77,6 +78,15 @@ def test_trained_on_few_bits_saved_in_full(
     assert all(weight.dtype == torch.float32 for weight in last.parameters())
     # Not one weight outside the adapted layers has been through the few bits.
     assert all("attn" in name or "attention" in name for name in changed)
+
+
+@needs_bitsandbytes
+def test_experts_beside_few_bits_leave_the_base_as_it_is(tmp_path: Path) -> None:
+    learner = ContinualLearner(recipe(tmp_path, FOUR, {"name": "moe_lora", "r": 4}, train={"max_steps": 3}))
+    learner.run()
+    base, last = learner.model_after(0), learner.model_after(2)
+    assert all(torch.equal(weight, base.get_parameter(name)) for name, weight in last.named_parameters())
+    assert any(hasattr(module, "lora_router") for module in learner.tested().modules())
 
 
 @needs_bitsandbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import greedy
+from everlearn.evaluation.decoding import drawn, greedy, written
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
-from everlearn.methods.prompts.dap_prompt import SoftPrompt
+from everlearn.methods.prompts.soft_prompt import SoftPrompt
 
 WRITERS = [name for name in tiny.ARCHITECTURES if tiny.objective_of(name) != "masked"]
 WIDTH, NEW = 32, 20
@@ -126,3 +127,25 @@ def test_who_does_not_write_says_so() -> None:
         ask(tiny.model("roberta"), inputs(prompts(), "roberta"))
     with pytest.raises(ModelError, match="Predictor does not generate"):
         Predictor().generate({}, max_new_tokens=1, stop=())
+
+
+def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> None:
+    likely = torch.log_softmax(torch.tensor([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]], dtype=torch.float64), -1)
+
+    def rows(top_k: int, penalty: float = 1.0, seed: int = 0) -> list[list[int]]:
+        torch.manual_seed(seed)
+        return written(always(likely), drawn(top_k, penalty), max_new_tokens=200, stop=[])
+
+    assert rows(1) == [[0] * 200, [3] * 200] == greedy(always(likely), max_new_tokens=200, stop=[])
+    assert rows(2) == rows(2) != rows(2, seed=1)
+    first, second = rows(2)
+    assert (set(first), set(second)) == ({0, 1}, {2, 3})
+    share = first.count(0) / 200
+    assert abs(share - 1 / (1 + math.exp(-1))) < 0.1, "as likely as they are among the two"
+    assert rows(1, penalty=50.0)[0][:4] == [0, 1, 2, 3], "what was written is unlikely to come again"
+    assert written(always(likely), drawn(1), max_new_tokens=5, stop=[0]) == [[], [3] * 5]
+
+
+def always(likely: Tensor) -> Any:
+    while True:
+        yield likely

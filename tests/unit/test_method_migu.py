@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 import stages
 import tiny
 from everlearn.errors import MethodError
+from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
@@ -218,7 +219,7 @@ def test_kept_rows_in_float64_are_exactly_those_of_the_whole_gradient(transposed
     layer.zero_grad()
     x.grad = None
     rows = torch.tensor([10, 0, 3])
-    hooks = KeptRows(torch.nn.ModuleDict({"layer": layer}), ["layer"], lambda path, output: rows)
+    hooks = KeptRows(torch.nn.ModuleDict({"layer": layer}), ["layer"], lambda: {"layer": rows})
     (layer.train()(x) * out).sum().backward()
     hooks.close()
     got = layer.weight.grad.T if transposed else layer.weight.grad
@@ -254,6 +255,20 @@ def test_kept_rows_go_through_gradient_checkpointing() -> None:
     for name, factor in protection._masks[0][1].factors.items():
         assert torch.equal(factor, factors[name])
         torch.testing.assert_close(model.get_parameter(name).grad, plain[name])
+
+
+@pytest.mark.parametrize("gradient_of", ["all-rows", "kept-rows"])
+def test_checkpointing_that_hides_the_outputs_is_refused(gradient_of: str) -> None:
+    model = tiny.model("llama")
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.enable_input_require_grads()
+    stage = stages.stage(model, 2, "causal")
+    method = MIGU(apply_to="gradient", gradient_of=gradient_of)
+    stages.begin([method], stage)
+    protection = Protection([method], stage)
+    protection.loss(model.train(), next(stage.batches(4)))[0].backward()
+    with pytest.raises(MethodError, match="use_reentrant"):
+        protection.after_backward()
 
 
 def test_components_and_the_head() -> None:
@@ -357,3 +372,98 @@ def test_what_kept_rows_cannot_do_is_refused() -> None:
         method = MIGU(gradient_of="kept-rows", **options)
         with pytest.raises(MethodError, match=says):
             method.check(stages.setting(model, [method], "masked"))
+
+
+def test_the_heads_inner_layer_is_ranked_at_every_label() -> None:
+    """An encoder's head computes its first layer at the labels only, which are more than the batch's rows."""
+    model = tiny.model("roberta")
+    stage = stages.stage(model, 2)
+    method = MIGU(components=("head",), threshold=0.6)
+    stages.begin([method], stage)
+    seen: list[torch.Tensor] = []
+    model.lm_head.dense.register_forward_hook(lambda _, __, out: seen.append(out.detach().double()))
+    protection = Protection([method], stage)
+    for rows in (slice(0, 2), slice(2, 4)):
+        batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}
+        protection.loss(model.train(), batch)[0].backward()
+    sums = torch.cat(seen).abs().sum(0)
+    kept = method.mask(stage).factors["lm_head.dense.weight"].flatten().bool()
+    assert sums[kept].min() > sums[~kept].max()
+
+
+def test_kept_rows_that_checkpointing_hides_are_an_error() -> None:
+    model = tiny.model("llama")
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    model.enable_input_require_grads()
+    stage = stages.stage(model, 2, "causal")
+    for form in ("all-rows", "kept-rows"):
+        method = MIGU(gradient_of=form)
+        stages.begin([method], stage)
+        protection = Protection([method], stage)
+        protection.loss(model.train(), next(stage.batches(4)))[0].backward()
+        with pytest.raises(MethodError, match="use_reentrant: false"):
+            protection.after_backward()
+        method.detach(stage)
+
+
+def test_other_passes_have_the_whole_gradient_under_checkpointing_too() -> None:
+    """What is computed again in the backward pass is that pass's own, not that of the batch before it."""
+    gradients = []
+    for recompute in (False, True):
+        model = tiny.model("llama")
+        if recompute:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        stage = stages.stage(model, 2, "causal")
+        method = MIGU(gradient_of="kept-rows", apply_to="gradient")
+        stages.begin([method], stage)
+        protection = Protection([method], stage)
+        batch = next(stage.batches(4))
+        protection.loss(model.train(), batch)[0].backward()
+        model.zero_grad()
+        stage.objective.forward(model, batch).loss.backward()  # as the engine reads references
+        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad.clone())
+        method.detach(stage)
+    assert (gradients[0].abs().sum(1) > 0).all()
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize("selector", ["magnitude", "random", "weight", "gradient"])
+def test_components_of_which_nothing_is_trained_are_refused(selector: str) -> None:
+    methods = [IncLoRA(target_modules="query-value"), MIGU(components=("feed_forward_in",), selector=selector)]
+    stage = stages.stage(tiny.model(), 1)
+    stages.begin(methods, stage)
+    with pytest.raises(MethodError, match=r"'components'.*feed_forward_in is trained.*query, value"):
+        Protection(methods, stage).start()
+
+
+def test_a_layer_that_a_process_did_not_run_has_the_sum_zero() -> None:
+    """As with layer drop: all processes reduce the same names and lengths."""
+    model = tiny.model()
+    paths = ["roberta.encoder.layer.0.intermediate.dense", "roberta.encoder.layer.1.intermediate.dense"]
+    magnitude = OutputMagnitude(model, paths)
+    model.train().get_submodule(paths[0])(torch.ones(1, 3, 32))
+    sums = magnitude.pop()
+    assert list(sums) == paths
+    assert sums[paths[0]].any()
+    assert not sums[paths[1]].any()
+    assert sums[paths[1]].shape == sums[paths[0]].shape
+
+
+def test_the_head_of_a_pass_that_somebody_else_makes_counts_all_positions() -> None:
+    model = tiny.model("llama")
+    stage = stages.stage(model, 2, "causal")
+    method = MIGU(components=("head",))
+    stages.begin([method], stage)
+    protection = Protection([method], stage)
+    batch = next(stage.batches(4))
+
+    def theirs() -> torch.Tensor:
+        inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"], "use_cache": False}
+        return model(**inputs).logits
+
+    logits, _ = protection.beside(model.train(), batch, theirs)
+    logits.sum().backward()
+    sums = logits.detach().double().abs().sum((0, 1))
+    (factor,) = method.mask(stage).factors.values()
+    kept = factor.flatten().bool()
+    assert sums[kept].min() >= sums[~kept].max() * (1 - 1e-5)

@@ -22,7 +22,8 @@ from everlearn.errors import MethodError
 from everlearn.evaluation.endtasks import fine_tune
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.engine.protection import Protection
-from everlearn.methods.prompts.dap_prompt import DAPPrompt, SoftPrompt
+from everlearn.methods.prompts.dap_prompt import DAPPrompt
+from everlearn.methods.prompts.soft_prompt import SoftPrompt
 from everlearn.model.objectives import make_objective
 from everlearn.run.trainer import StageTrainer
 

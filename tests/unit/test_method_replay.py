@@ -10,6 +10,7 @@ import stages
 import tiny
 from everlearn.data import Mixture
 from everlearn.errors import MethodError
+from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
 from everlearn.methods.rehearsal.replay import Replay
 
@@ -100,28 +101,74 @@ def test_general_corpus_that_is_not_there_is_refused() -> None:
     check_methods([Replay(source="both", share=0)], stages.setting(model, [Replay()]))
 
 
+def _rows(source: object, count: int) -> list[tuple[int, ...]]:
+    return [tuple(next(source)["input_ids"].tolist()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("objective", "architecture"), [("text-to-text", "t5"), ("text-to-text", "llama")])
+def test_a_sample_of_every_earlier_domain_joins_the_rows(objective: str, architecture: str) -> None:
+    """int(q · n) rows of each, none twice; a pass has the domain's rows and these, each once, in a mixed order."""
+    method, model = Replay(sample=0.3), tiny.model(architecture)
+    domains = {index: stages.stage(model, index, objective, count=count) for index, count in ((1, 12), (2, 5), (3, 20))}
+    for index in (1, 2):
+        stages.end([method], domains[index])
+    known = {index: Counter(_rows(stage.source.fresh(0), stage.source.size)) for index, stage in domains.items()}
+    kept = Counter(tuple(block["input_ids"].tolist()) for block in method._reservoir.blocks)
+    assert Counter(method.memory().facts["domains"]) == {"d1": int(0.3 * 12), "d2": int(0.3 * 5)}
+    assert kept <= known[1] + known[2], "drawn without replacement"
+
+    joined = stages.begin([method], domains[3])
+    assert joined.size == 20 + 3 + 1
+    passes = [_rows(joined, joined.size) for _ in range(2)]
+    for order in passes:
+        assert Counter(order) == known[3] + kept
+    assert passes[0] != passes[1]
+    assert joined.realised == joined.asked == pytest.approx({"d3": 20 / 24, "earlier domains": 4 / 24})
+    labelled = next(joined)["labels"]
+    assert (labelled != -100).any(), "answers come with their prompts"
+
+
+def test_a_sample_is_uniform_and_another_with_each_seed() -> None:
+    kept: Counter[tuple[int, ...]] = Counter()
+    model = tiny.model()
+    for seed in range(100):
+        method = Replay(sample=0.25)
+        stages.end([method], stages.stage(model, 1, count=8, seed=seed))
+        rows = [tuple(block["input_ids"].tolist()) for block in method._reservoir.blocks]
+        assert len(set(rows)) == 2
+        kept.update(rows)
+    # 200 draws of 8 rows; five standard deviations of a row's count are 22.
+    assert len(kept) == 8
+    assert all(abs(count - 25) < 22 for count in kept.values())
+
+
+def test_a_sample_goes_on_from_memory_and_from_the_middle_of_a_pass() -> None:
+    method = _learnt(Replay(sample=0.5), 2)
+    copy = Replay(sample=0.5)
+    copy.load_memory(method.memory())
+    one, other = (stages.begin([m], stages.stage(tiny.model(), 3)) for m in (method, copy))
+    _rows(one, 17)
+    other.load_state_dict(one.state_dict())
+    assert _rows(one, 30) == _rows(other, 30)
+    assert _rows(one.fresh(1), 20) == _rows(other.fresh(1), 20) != _rows(one.fresh(2), 20)
+
+
+def test_samples_that_do_not_fit_or_contradict_are_refused() -> None:
+    method = _learnt(Replay(sample=0.5, capacity=8), 1)
+    with pytest.raises(MethodError, match=r"'capacity': 8 rows are fewer than the 6 .* and 6 of domain 'd2'"):
+        stages.begin([method], stages.stage(tiny.model(), 2))
+    for option in ({"share": 0.2}, {"source": "general"}):
+        with pytest.raises(MethodError, match=r"does not go with `sample: 0.5`.*Set one of the two"):
+            Replay(sample=0.5, **option)
+    few = _learnt(build("replay_sample"), 1)
+    stage = stages.stage(tiny.model(), 2)
+    assert stages.begin([few], stage) is stage.source, "2 % of twelve rows are none"
+    assert not few.memory().tensors
+
+
 def test_without_a_share_nothing_is_kept() -> None:
     method = _learnt(Replay(share=0), 2)
     stage = stages.stage(tiny.model(), 3)
     assert not method.memory()
     assert stages.begin([method], stage) is stage.source
     assert method.cost(stage.model).memory_bytes == 0
-
-
-def test_each_keeps_a_share_of_every_earlier_domain_and_a_pass_has_all_of_it() -> None:
-    method = _learnt(Replay(each=0.25), 2)
-    assert Counter(method.memory().facts["domains"]) == {"d1": 3, "d2": 3}  # of 12 rows each
-    mixture = stages.begin([method], stages.stage(tiny.model(), 3))
-    assert isinstance(mixture, Mixture)
-    assert mixture.size == 12 + 6
-    kept = {tuple(block["input_ids"].tolist()) for block in method._reservoir.blocks}
-    rows = [tuple(next(mixture)["input_ids"].tolist()) for _ in range(mixture.size)]
-    assert len(kept) == 6
-    assert kept <= set(rows)
-    assert all(rows.count(row) == 1 for row in kept)
-    own = {tuple(row) for row in stages.source(count=12, seed=3).arrays["input_ids"].tolist()}
-    assert own <= set(rows)
-    first = stages.stage(tiny.model(), 1)
-    assert stages.begin([Replay(each=0.25)], first) is first.source
-    with pytest.raises(MethodError, match=r"option 'source': 'both' has no part in `each`"):
-        check_methods([Replay(each=0.1, source="both")], stages.setting(tiny.model(), [Replay()]))

@@ -1,7 +1,8 @@
-"""Methods on two processes give what one process gives: DDP for the contrast and MIGU, FSDP2 for EWC's penalty."""
+"""Methods on two processes give what one process gives: the contrast, MIGU in all its forms, EWC's penalty."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import stages
 import tiny
+from everlearn.errors import MethodError
+from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
@@ -31,8 +34,20 @@ def _das(**options: Any) -> list[Method]:
     return [method]
 
 
-def _migu() -> list[Method]:
-    return [MIGU(apply_to="gradient")]
+def _migu(lora: bool = False, **options: Any) -> list[Method]:
+    return [*([IncLoRA(lora_dropout=0.0, r=4)] if lora else []), MIGU(apply_to="gradient", **options)]
+
+
+MIGUS: dict[str, dict[str, Any]] = {
+    "migu": {},
+    "migu_kept_rows": {"gradient_of": "kept-rows"},
+    "migu_random": {"selector": "random"},
+    "migu_weight": {"selector": "weight"},
+    "migu_gradient": {"selector": "gradient"},
+    "migu_lora": {"lora": True},
+    "migu_lora_gradient": {"lora": True, "selector": "gradient"},
+    "migu_head": {"components": ("head", "query"), "mask_bias": True},
+}
 
 
 def _ewc() -> list[Method]:
@@ -51,10 +66,18 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
     stage = stages.stage(tiny.model(), 2)
     stages.begin(methods, stage)
     model = stage.model.train()
+    if any(isinstance(method, IncLoRA) for method in methods):
+        # B starts at zero, and so does the gradient of A: rows of B alone would be compared.
+        generator = torch.Generator().manual_seed(3)
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.data = torch.randn(parameter.shape, generator=generator) / 8
     if wrap == "ddp":
         model = DistributedDataParallel(model)
     if wrap == "fsdp":
-        for layer in model.roberta.encoder.layer:
+        for layer in [
+            module for name, module in model.named_modules() if name.rpartition(".")[0].endswith("encoder.layer")
+        ]:
             fully_shard(layer)
         fully_shard(model)
     protection = Protection(methods, stage)
@@ -77,12 +100,40 @@ def _process(rank: int, folder: str) -> None:
         "das": _gradients(_das(), "ddp", mine),
         # The released gather: every process has the whole loss but only its own gradient, so λ W does what λ should.
         "das_local": _gradients(_das(gather_grad="local", contrast=PROCESSES), "ddp", mine),
-        "migu": _gradients(_migu(), "ddp", mine),
         "ewc": _gradients(_ewc(), "fsdp", mine),
     }
+    for name, options in MIGUS.items():
+        for wrap in ("ddp", "fsdp"):
+            results[f"{wrap} {name}"] = _gradients(_migu(**options), wrap, mine)
+    results["unreached"] = _unreached()
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+
+
+def _unreached() -> dict[str, str]:
+    """What is said when the optimizer was made before FSDP2 replaced the parameters, and of flat copies of them."""
+    said = {}
+    for form in ("stale", "flat"):
+        stage = stages.stage(tiny.model(), 2)
+        methods = _migu()
+        stages.begin(methods, stage)
+        protection = Protection(methods, stage)
+        flat = torch.cat([parameter.detach().flatten() for parameter in stage.model.parameters()])
+        steps = torch.optim.AdamW([flat] if form == "flat" else stage.model.parameters())
+        protection.optimizer(steps)
+        model: torch.nn.Module = stage.model.train()
+        if form == "stale":
+            fully_shard(model)
+        else:
+            model = DistributedDataParallel(model)
+        batch = {name: value[:2] for name, value in next(stage.batches(4)).items()}
+        protection.loss(model, batch)[0].backward()
+        try:
+            protection.after_backward()
+        except MethodError as error:
+            said[form] = str(error)
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +144,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize(("name", "make"), [("das", _das), ("das_local", _das), ("migu", _migu), ("ewc", _ewc)])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("das", _das),
+        ("das_local", _das),
+        ("ewc", _ewc),
+        *((f"{wrap} {name}", partial(_migu, **options)) for name, options in MIGUS.items() for wrap in ("ddp", "fsdp")),
+    ],
+)
 def test_two_processes_give_the_gradients_of_one(name: str, make, results: list[dict]) -> None:
     whole = _gradients(make())
     for result in (part[name] for part in results):
@@ -103,6 +162,16 @@ def test_two_processes_give_the_gradients_of_one(name: str, make, results: list[
                 torch.testing.assert_close(
                     result[key], value, rtol=1e-4, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}"
                 )
+    if "migu" in name:
+        found = {key: value for key, value in whole.items() if value is not None and not key.startswith("parts")}
+        assert any((value == 0).flatten(1).all(1).any() for value in found.values() if value.dim() == 2), "masked rows"
     parts = [part[name].get("parts das/contrast") for part in results]
     if name == "das":  # each process reports the mean over its own rows
         torch.testing.assert_close(sum(parts) / PROCESSES, whole["parts das/contrast"])
+
+
+@pytest.mark.distributed
+def test_a_mask_that_does_not_reach_the_optimizer_is_an_error_on_every_process(results: list[dict]) -> None:
+    for result in results:
+        assert result["unreached"].keys() == {"stale", "flat"}
+        assert all("do not reach the optimizer" in sentence for sentence in result["unreached"].values())

@@ -83,7 +83,7 @@ def test_an_adapter_that_names_no_base_says_so(tmp_path: Path) -> None:
 
     _, _, adapter = learnt("roberta", 1, merge=False)
     adapter.save(tmp_path, None)
-    with pytest.raises(ModelError, match="does not name its base model"):
+    with pytest.raises(ModelError, match=r"^'.*' \(`model\.path`\) is an adapter that does not name its base model"):
         load_weights(str(tmp_path), "encoder")
 
 

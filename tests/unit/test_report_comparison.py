@@ -88,7 +88,7 @@ def test_none_is_worth_taking_where_the_base_model_is_better():
 def test_a_drift_larger_than_the_gain_is_in_the_first_sentence():
     (first, *_) = verdict(of(results("das", "DAS", 0.5, learning=0.6)))
     assert first.startswith(
-        "DAS is worth taking only if general text does not matter: at the end of 6 domains they are "
+        "DAS is worth taking only if general text does not matter: at the end of the stream its 6 domains are "
     )
     assert re.search(r"in the base model, but general text \(general\) is 1\.\d+ bits/byte \(.*\) worse\.$", first)
 
@@ -314,7 +314,7 @@ def test_without_intervals_nothing_is_claimed():
 
 def test_one_run_is_told_alone():
     sentences = " ".join(verdict(of(results("das", "DAS", 0.1))))
-    assert sentences.startswith("DAS is worth taking: at the end of 6 domains they are 0.479 bits/byte (")
+    assert sentences.startswith("DAS is worth taking: at the end of the stream its 6 domains are 0.479 bits/byte (")
     assert "By the end an earlier domain had lost" in sentences
 
 

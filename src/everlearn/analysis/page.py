@@ -11,6 +11,8 @@ import torch
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from everlearn.analysis import magnitude_page
+from everlearn.analysis.magnitude import Alike, Magnitudes
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.similarity import Similarity
 from everlearn.data.corpus import Domain
@@ -29,9 +31,34 @@ _DECILES = 10
 
 
 def write_analysis(
-    output: Path, run: str, maps: Mapping[str, Map], filled: Saturation, alike: Similarity | None
+    output: Path,
+    run: str,
+    maps: Mapping[str, Map] | None = None,
+    filled: Saturation | None = None,
+    alike: Similarity | None = None,
+    outputs: Sequence[Magnitudes] = (),
+    compared: Sequence[Alike] = (),
 ) -> Path:
-    """Write the page; replaced as a whole."""
+    """Write the page; replaced as a whole. What is left out is not on it."""
+    importance = {} if maps is None or filled is None else _importance(maps, filled, alike)
+    about = [*(["what importance protects"] if importance else []), *(["which rows are large"] if outputs else [])]
+    write_text(
+        output,
+        render(
+            "analysis.html.jinja",
+            title=f"{run}: {' and '.join(about)}",
+            kicker="Analysis of importance" if importance else "Analysis of outputs",
+            version=__version__,
+            importance=importance,
+            outputs=magnitude_page.sections(outputs, compared),
+            output_tables=magnitude_page.tables(compared),
+        ),
+    )
+    return output
+
+
+def _importance(maps: Mapping[str, Map], filled: Saturation, alike: Similarity | None) -> dict[str, Any]:
+    """What the page shows of importance maps."""
     names = [*filled.kinds, "independent maps"]
     curves = [*filled.free, filled.chance]
     saturation = Curves(
@@ -42,23 +69,15 @@ def write_analysis(
         limits=(0, 1),
     )
     heats = [heat_map(stage, kind, maps[stage], filled) for kind in filled.kinds for stage in filled.stages]
-    write_text(
-        output,
-        render(
-            "analysis.html.jinja",
-            title=f"{run}: what importance protects",
-            version=__version__,
-            legend=[(name, GLYPHS[i], i) for i, name in enumerate(names[:SERIES])],
-            saturation=draw("curves", saturation),
-            tables=tables(filled, alike),
-            maps=[plate for each in heats[:: len(filled.stages)] for plate in draw("heat", each)],
-            others=[
-                plate for place, each in enumerate(heats) if place % len(filled.stages) for plate in draw("heat", each)
-            ],
-            aside=_MAPS if filled.grows else _MAPS_ANEW,
-        ),
-    )
-    return output
+    plates = [draw("heat", each) for each in heats]
+    return {
+        "legend": [(name, GLYPHS[i], i) for i, name in enumerate(names[:SERIES])],
+        "saturation": draw("curves", saturation),
+        "tables": tables(filled, alike),
+        "maps": [plate for each in plates[:: len(filled.stages)] for plate in each],
+        "others": [plate for place, each in enumerate(plates) if place % len(filled.stages) for plate in each],
+        "aside": _MAPS if filled.grows else _MAPS_ANEW,
+    }
 
 
 _FREE = (
@@ -156,18 +175,24 @@ def terminal(
     domains: Sequence[Domain],
     filled: Saturation | None = None,
     alike: Similarity | None = None,
+    compared: Sequence[Alike] = (),
 ) -> RenderableType:
     """The tables for a terminal."""
     shown = [*([moved_table(moved, domains)] if moved else []), *([] if filled is None else tables(filled, alike))]
+    shown += magnitude_page.tables(compared)
     return Group(*(part for table in shown for part in (terminal_table(table), Text(""))))
 
 
 def to_json(
-    moved: Mapping[int, Movement], filled: Saturation | None = None, alike: Similarity | None = None
+    moved: Mapping[int, Movement],
+    filled: Saturation | None = None,
+    alike: Similarity | None = None,
+    compared: Sequence[Alike] = (),
 ) -> dict[str, Any]:
     """Everything that was found, for another program."""
     return {
         "moved": {stage: asdict(found) for stage, found in moved.items()},
         "saturation": filled.to_json() if filled is not None else None,
         "similarity": alike.to_json() if alike is not None else None,
+        "magnitudes": [each.to_json() for each in compared],
     }

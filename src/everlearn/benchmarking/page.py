@@ -17,14 +17,17 @@ from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
+from everlearn.benchmarking.swept import Along, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
+from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.figures.swept import Swept
 from everlearn.report.html import render
 from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
 from everlearn.suites import Published, Suite
@@ -286,6 +289,14 @@ class Sheet:
             ],
             tables=self.tables(),
             top=self._standing(),
+            swept=[
+                (
+                    along.option,
+                    [(family.label, GLYPHS[i], i) for i, family in enumerate(along.families[:SERIES])],
+                    self._swept(along),
+                )
+                for along in swept(self.lines)
+            ],
             figures=plates,
             notes=self.notes,
             papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
@@ -305,6 +316,38 @@ class Sheet:
             for line in ranked
         )
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
+
+    def _swept(self, along: Along) -> list[Plate]:
+        """Learnt, forgotten and the end against the values of an option."""
+        shown: list[tuple[str, str, float]] = [
+            (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
+        ]
+        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in self.metrics]
+        shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
+        plates = []
+        for name, unit, scale in shown:
+            families = [
+                [None if each is None else _scaled(each, scale) for each in family] for family in along.estimates(name)
+            ]
+            if not any(each is not None for family in families for each in family):
+                continue
+            own = [line for family in along.families for line in family.lines.values()]
+            level = None if self.reference in own else self.reference.numbers.get(name)
+            plates += draw(
+                "swept",
+                Swept(
+                    along.option,
+                    unit,
+                    along.values,
+                    families,
+                    [family.label for family in along.families],
+                    f"{unit[:1].upper()}{unit[1:]} by {along.option}.",
+                    None if level is None else _scaled(level, scale).value,
+                    self.reference.title,
+                    zero=name not in (*WORDS, "bits"),
+                ),
+            )
+        return plates
 
     def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
         """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""

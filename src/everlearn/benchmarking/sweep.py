@@ -53,7 +53,7 @@ class RecipeSuite(Suite):
     @property
     def settings(self) -> Settings:
         """The options that the recipe gives its own methods count wherever these are named."""
-        return Settings(methods={spec["name"]: {**spec, "name": spec["name"]} for spec in self.own.method})
+        return Settings(methods={spec["name"]: spec for spec in self.own.method})
 
     def recipe(
         self,

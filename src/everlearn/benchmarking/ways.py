@@ -11,6 +11,7 @@ from typing import Any
 from everlearn.benchmarking import making
 from everlearn.benchmarking.entries import ARRANGEMENTS, Entry, resolve
 from everlearn.benchmarking.sweep import RecipeSuite, read_list
+from everlearn.benchmarking.workbench import without_training
 from everlearn.config.overrides import put
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import parse
@@ -20,7 +21,7 @@ from everlearn.methods import build
 
 _LONGEST = 80
 _ELSEWHERE = {
-    "method": "name the methods in `--methods`, with options as in ewc:strength=10",
+    "method": "name the methods in `--methods`, and an option of one as in method.ewc.strength=1,10",
     "run": "`--seeds`, `--results` and `--runs` decide what stands there",
 }
 
@@ -31,7 +32,8 @@ def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeSuite) -> l
     Args:
         methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
             recipe, or a list in square brackets of those that work together. None for the recipe's own.
-        sets: `key=value,value` each; every combination is tried with every method.
+        sets: `key=value,value` each; every combination is tried with every method. An option of a method,
+            `method.NAME.option=value,value`, is tried in the entries that have the method.
         suite: of the recipe.
 
     Raises:
@@ -43,20 +45,30 @@ def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeSuite) -> l
     keys = [key for key, _ in changes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise RecipeError(f"`--set` has `{twice}` more than once: give its values with commas.")
+    ways = [[_part(each, suite) for each in (way if isinstance(way, list) else [way])] for way in wanted]
+    having = [entry.name for parts in ways for entry, _ in parts]
+    for key in keys:
+        if key.startswith("method.") and (name := key.split(".")[1]) not in having:
+            raise RecipeError(f"`--set` has `{key}`, but no entry has '{name}'.{did_you_mean(name, having)}")
     found: dict[str, Entry] = {}
-    for way in wanted:
-        entry = _entry(way, suite)
+    for parts in ways:
         for values in itertools.product(*(values for _, values in changes)):
-            one = _changed(entry, dict(zip(keys, values, strict=True)))
+            tried = dict(zip(keys, values, strict=True))
+            own = [(entry, {**options, **_of_method(entry.name, tried)}) for entry, options in parts]
+            one = _changed(_entry(own, suite), {k: v for k, v in tried.items() if not k.startswith("method.")})
             if found.setdefault(one.name, one) != one:  # two texts that are the same in a file's name
                 one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
                 found.setdefault(one.name, one)
     return list(found.values())
 
 
-def _entry(way: Any, suite: RecipeSuite) -> Entry:
+def _of_method(name: str, tried: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--set method.NAME.option` gives a method."""
+    return {key.split(".", 2)[2]: value for key, value in tried.items() if key.startswith(f"method.{name}.")}
+
+
+def _entry(parts: Sequence[tuple[Entry, dict[str, Any]]], suite: RecipeSuite) -> Entry:
     """One method, or several that work together."""
-    parts = [_part(each, suite) for each in (way if isinstance(way, list) else [way])]
     if not parts:
         raise RecipeError("`--methods` has an empty list: name the methods that work together.")
     if len(parts) == 1 and parts[0][0].name in ARRANGEMENTS:
@@ -65,7 +77,7 @@ def _entry(way: Any, suite: RecipeSuite) -> Entry:
     for entry, options in parts:
         if entry.name in ARRANGEMENTS:
             raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is no method.")
-        said = [f"{key} {value}" for key, value in options.items()]
+        said = [f"{key} {_said(value)}" for key, value in options.items()]
         names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
         titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
     specs = tuple({"name": entry.name, **options} for entry, options in parts)
@@ -100,6 +112,8 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
     if not equals or not re.fullmatch(r"[\w.-]+", key):
         raise RecipeError(f"`--set` is '{text}', but must look like train.learning_rate=1e-4,3e-4.")
     group, *inside = key.split(".")
+    if group == "method" and len(inside) >= 2:
+        return key, read_list("--set", values)  # tried when the entries are made
     if group in _ELSEWHERE:
         raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
     if group in ("domains", "end_tasks"):
@@ -111,7 +125,7 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
                 f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
                 f"{group}.{next(iter(names), 'NAME')}.{example}=100,200.{near}"
             )
-    found = [read_value(each, key) if isinstance(each, str) else each for each in read_list("--set", values)]
+    found = read_list("--set", values)
     for value in found:
         raw = suite.own.model_dump(mode="json")
         put(raw, key, value)
@@ -121,13 +135,17 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
 
 def _changed(entry: Entry, changes: Mapping[str, Any]) -> Entry:
     """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
-    own = {k: v for k, v in changes.items() if entry.seeded or k.split(".")[0] not in ("train", "optimizer")}
+    own = changes if entry.seeded else without_training(changes)
     if not own:
         return entry
     said = {key.removeprefix("train."): value for key, value in own.items()}
     name = "-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in said.items())])
     title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in said.items())}"
     return replace(entry, name=_short(name), title=title, changes=own)
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _slug(value: Any) -> str:

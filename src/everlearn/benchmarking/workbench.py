@@ -40,8 +40,13 @@ class Job:
 
     @property
     def base_changes(self) -> dict[str, Any]:
-        """Those of the changes that the scores of the base model depend on: everything but how it is trained."""
-        return {key: value for key, value in self.changes.items() if key.split(".")[0] not in ("train", "optimizer")}
+        """Those of the changes that the scores of the base model depend on."""
+        return without_training(self.changes)
+
+
+def without_training(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What is changed of a recipe besides how its model is trained."""
+    return {key: value for key, value in changes.items() if key.split(".")[0] not in ("train", "optimizer")}
 
 
 class Once(Reporter):

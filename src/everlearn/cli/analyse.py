@@ -1,4 +1,4 @@
-"""``everlearn analyse``: importance maps of a run, how full its mask is, how alike domains are."""
+"""``everlearn analyse``: importance maps of a run, how full its mask is, how alike domains are, rows that are large."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, RunPath, console, learner_of, show
+from everlearn.cli.common import AsJson, RunPath, learner_of, say, show
 
 
 def command(
@@ -21,13 +21,23 @@ def command(
             "compare the maps.",
         ),
     ] = 0,
+    magnitude: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BLOCKS",
+            help="Also measure how large each row's outputs are on so many blocks of every domain (the corpora must be "
+            "there), and compare domains; and the rows that each stage moved.",
+        ),
+    ] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; RUN/analysis.html when left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which layers of a run moved, what its importance maps protect, and how much they leave free."""
-    from everlearn.analysis import general_similarity, maps_of, saturation, without_maps
+    """Show which layers of a run moved, what its importance maps protect and leave free, and which rows are large."""
+    from everlearn.analysis import alike, general_similarity, maps_of, saturation, threshold_of, without_maps
+    from everlearn.analysis.magnitude import looked_at
     from everlearn.analysis.page import terminal, to_json, write_analysis
     from everlearn.errors import RunError
     from everlearn.model.movement import movements
@@ -37,26 +47,29 @@ def command(
         check_place("--output", output)
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    if maps is None and similarity:
-        raise RunError(f"{without_maps(learner.folder)} Leave out --similarity.")
+    for option, given in (("--similarity", similarity), ("--output", output)):
+        if maps is None and given:
+            raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
     try:
         learner.look_back()
     except RunError as error:
         # A run that cannot be written to can still be looked at.
         say(f"What is missing was not measured: {error}", as_json)
     moved = movements(learner.folder.path)
+    filled = saturation(maps.sites, maps.how, maps.grows) if maps is not None else None
+    likeness = general_similarity(learner, similarity) if similarity else None
+    outputs = looked_at(learner, magnitude) if magnitude else []
+    compared = [alike(each, threshold_of(learner)) for each in outputs]
+    show(
+        to_json(moved, filled, likeness, compared),
+        as_json,
+        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared),
+    )
     if maps is None:
-        show(to_json(moved), as_json, lambda: terminal(moved, learner.recipe.domains))
         say(without_maps(learner.folder), as_json)
-        return
-    filled = saturation(maps.sites, maps.how, maps.grows)
-    alike = general_similarity(learner, similarity) if similarity else None
-    page = write_analysis(output or run / "analysis.html", learner.recipe.run.name, maps.sites, filled, alike)
-    show(to_json(moved, filled, alike), as_json, lambda: terminal(moved, learner.recipe.domains, filled, alike))
-    say(f"Page: {page}", as_json)
-
-
-def say(sentence: str, as_json: bool) -> None:
-    """A line below the tables; nothing where the output is JSON."""
-    if not as_json:
-        console().print(sentence, markup=False, soft_wrap=True)
+    if maps is not None or outputs:
+        sites = maps.sites if maps is not None else None
+        page = write_analysis(
+            output or run / "analysis.html", learner.recipe.run.name, sites, filled, likeness, outputs, compared
+        )
+        say(f"Page: {page}", as_json)

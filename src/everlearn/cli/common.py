@@ -46,6 +46,12 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
         console().print(rendered())
 
 
+def say(sentence: str, as_json: bool = False) -> None:
+    """Print a line as it is, however long; nothing where the output is JSON."""
+    if not as_json:
+        console().print(sentence, markup=False, soft_wrap=True)
+
+
 def telling(quiet: bool) -> Reporter:
     """Who is told what is going on: the error stream, so that a result on the output can be read by a program."""
     from everlearn.run.progress import Reporter, Terminal
@@ -76,10 +82,9 @@ def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
     """Show what runs learnt and forgot, and where the page is."""
     from everlearn.report import compare, terminal
 
-    output = console()
     if not quiet:
-        output.print(terminal(compare(runs)))
-    output.print(f"Report: {page}", markup=False, soft_wrap=True)
+        console().print(terminal(compare(runs)))
+    say(f"Report: {page}")
 
 
 def learner_of(run: Path, silent: bool = False) -> ContinualLearner:

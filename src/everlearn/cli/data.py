@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer  # noqa: F401
-
 from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, console, show
+from everlearn.cli.common import AsJson, say, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,7 +45,7 @@ def command(
         results = evaluate(rows, recipe, folder, end_tasks=end_tasks, reporter=Terminal())
     show(results.model_dump(mode="json"), as_json, lambda: _rendered(results))
     if output is not None and not as_json:
-        console().print(f"Results: {output}", markup=False, soft_wrap=True)
+        say(f"Results: {output}")
 
 
 def _rendered(results: Results) -> RenderableType:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, console
+from everlearn.cli.common import AsJson, say, show
 
 
 def command(
@@ -37,8 +37,6 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Write a stage's model, tokenizer and card, without memory, text and local paths; push it to the hub."""
-    import json
-
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet
     from everlearn.run.places import check_place
@@ -57,12 +55,10 @@ def command(
     )
     address = None if push is None else upload(folder, push, public=public)
     if as_json:
-        print(json.dumps({**asdict(made), "folder": str(folder), "address": address}, indent=1, ensure_ascii=False))
+        show({**asdict(made), "folder": str(folder), "address": address}, True, str)
         return
-    out = console()
-    what = f"Exported {made.form} after '{made.domain}' (stage {made.stage})"
-    out.print(f"{what}: {folder}", markup=False, soft_wrap=True)
+    say(f"Exported {made.form} after '{made.domain}' (stage {made.stage}): {folder}")
     for note in made.notes:
-        out.print(f"Note: {note}", markup=False, soft_wrap=True)
+        say(f"Note: {note}")
     if address is not None:
-        out.print(f"Pushed: {address}", markup=False, soft_wrap=True)
+        say(f"Pushed: {address}")

@@ -55,6 +55,9 @@ def command(
         )
     if output is not None:
         check_place("--output", output)
+    places = [run.resolve() for run in runs]
+    if twice := next((run for run, place in zip(runs, places, strict=True) if places.count(place) > 1), None):
+        raise RecipeError(f"'{twice}' is given twice, and a run is no comparison for itself. Name each run once.")
     comparison = compare(runs)
     if form is Format.TERMINAL and output is None:
         console().print(tables.terminal(comparison))

@@ -18,7 +18,7 @@ from transformers.debug_utils import DebugOption
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.utils.logging import log_levels
 
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.errors import RecipeError, did_you_mean, first_line
 
 FORCED: dict[str, Any] = {
     "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
@@ -114,6 +114,10 @@ _WORDS = {
     "ddp_backend": {"nccl", "mpi", "ccl", "gloo", "hccl", "cncl", "mccl"},
 }
 """Words that an argument takes, alone or in a list, where its type does not say so."""
+_TYPES = {"fsdp": bool | str | None}
+"""Of what is typed as a string and documented as a boolean."""
+_NOT_HERE = {("save_strategy", "best"): _EVALUATION}
+"""Words that an argument takes, but not from a recipe, and why."""
 _FILES = ("accelerator_config", "fsdp_config")
 """A mapping, its JSON, or a file with it."""
 ABOVE_0 = {
@@ -124,6 +128,10 @@ ABOVE_0 = {
 NOT_BELOW_0 = {"weight_decay", "max_grad_norm", "warmup_steps", "adam_beta1", "adam_beta2", "neftune_noise_alpha"}
 BELOW_1 = {"adam_beta1", "adam_beta2"}
 LARGEST = 2**31 - 1
+ALSO = {"max_steps": -1}
+"""How TrainingArguments themselves say that another argument decides (`num_train_epochs`)."""
+INSTEAD = {"max_steps": "Leave it out to train for `train.num_train_epochs`."}
+"""What to do where a number is too low."""
 _NOTHING = (None, False, "no")
 
 
@@ -158,12 +166,10 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
             f"`{group}.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
         )
     _check_plain(f"{group}.{name}", value)
-    kind: Any = fields[name][0]
+    kind: Any = _TYPES.get(name, fields[name][0])
     _check_words(f"{group}.{name}", value, _words(name, kind))
     if name in _FILES and isinstance(value, str) and not value.startswith("{") and not Path(value).is_file():
         raise RecipeError(f"`{group}.{name}` is '{value}', and there is no such file. Write the mapping itself.")
-    if name == "fsdp":
-        kind = bool | str | None  # typed as a string, documented as a boolean
     if set(typing.get_args(kind) or (kind,)) <= {bool, int, float, str, type(None)}:
         try:
             TypeAdapter(kind, config=ConfigDict(strict=True, allow_inf_nan=False)).validate_python(value)
@@ -171,8 +177,8 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
             raise RecipeError(f"`{group}.{name}`: {error.errors()[0]['msg']} (got {value!r}).") from None
     if isinstance(value, int | float) and not isinstance(value, bool):
         _check_range(name, value, f"`{group}.{name}`")
-    if name == "save_strategy" and str(value) == "best":
-        raise RecipeError(f"`{group}.save_strategy: best` cannot be used: {_EVALUATION}.")
+    if why := _NOT_HERE.get((name, str(value))):
+        raise RecipeError(f"`{group}.{name}: {value}` cannot be used: {why}.")
 
 
 def _words(name: str, kind: Any) -> set[str]:
@@ -211,8 +217,8 @@ def _check_plain(key: str, value: Any) -> None:
 
 
 def _check_range(name: str, value: float, key: str) -> None:
-    if name == "max_steps" and value == -1:
-        return  # how TrainingArguments themselves say that `num_train_epochs` decides
+    if value == ALSO.get(name):
+        return
     words = None
     if name in ABOVE_0 and not value > 0:
         words = "must be above 0"
@@ -223,7 +229,7 @@ def _check_range(name: str, value: float, key: str) -> None:
     elif isinstance(value, int) and abs(value) > LARGEST:
         words = f"must be {LARGEST:,} or less"
     if words is not None:
-        more = " Leave it out to train for `train.num_train_epochs`." if name == "max_steps" and value <= 0 else ""
+        more = f" {INSTEAD[name]}" if name in INSTEAD and value <= 0 else ""
         raise RecipeError(f"{key} {words} (got {str(value)[:40]}).{more}")
 
 
@@ -251,8 +257,8 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
     try:
         args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
     except Exception as error:  # whatever it is, these options brought it about
-        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first.rstrip('.')}.") from None
+        first = first_line(error).rstrip(".")
+        raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}.") from None
     if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
         raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
     if args.n_gpu > 1:

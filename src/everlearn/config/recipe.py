@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SerializeAsAny,
     ValidationError,
     ValidationInfo,
@@ -36,7 +37,7 @@ from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
-from everlearn.options import LONGEST_NAME, WORDS, Options, home, wrong_value
+from everlearn.options import LONGEST_NAME, WORDS, Options, home, key_of, wrong_value
 
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -164,6 +165,9 @@ class Recipe(Options):
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
+    _kept: bool = PrivateAttr(default=False)
+    """Whether it is that of a run which is there (:func:`load`)."""
+
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -243,7 +247,7 @@ class Recipe(Options):
 
     def changed(self, **groups: Any) -> Recipe:
         """A copy with whole top-level groups replaced, checked again."""
-        return parse({**self.model_dump(mode="json"), **groups})
+        return parse({**self.model_dump(mode="json"), **groups}, self._kept)
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
@@ -301,7 +305,9 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
 
 
 def _recipe(raw: Mapping[str, Any], kept: bool) -> Recipe:
-    return Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found = Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
+    found._kept = kept
+    return found
 
 
 def save(recipe: Recipe, path: Path) -> None:
@@ -372,7 +378,7 @@ def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads 5e-5 as a word; TrainingArguments wants a number."""
+    """Somebody else's reader of YAML 1.1 takes 5e-5 for a word; TrainingArguments wants a number."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
@@ -388,16 +394,16 @@ def _absolute(text: str, key: str) -> str:
 
 
 def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
-    first = error.errors()[0]
-    parts: list[Any] = [*inside]
-    parts += [part for part in first["loc"] if isinstance(part, int) or not str(part).startswith("function-")]
+    first, *more = error.errors()
+    parts: list[Any] = [*inside, *key_of(first)]
     key = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
         fields = _fields_at(parts[:-1])
         return f"Unknown key `{key}`.{did_you_mean(str(parts[-1]), fields)}"
     if first["type"] == "missing":
         return f"The recipe needs `{key}`."
-    message = wrong_value(first)
+    others = [each for each in more if len(each["loc"]) > len(key_of(each)) and key_of(each) == key_of(first)]
+    message = wrong_value(first, *others)
     whole = f"`{key}` {message}" if first["type"] in WORDS else f"`{key}`: {message}" if key else message
     whole = f"{whole[0].upper()}{whole[1:]}"
     return whole if whole.endswith("?") else f"{whole}."

@@ -8,7 +8,7 @@ from typing import Any
 
 from everlearn.data.corpus import Corpus
 from everlearn.data.readers import files_beside
-from everlearn.errors import DataError, did_you_mean
+from everlearn.errors import DataError, did_you_mean, first_line
 
 
 def _explained(corpus: Corpus, error: Exception) -> DataError:
@@ -20,8 +20,8 @@ def _explained(corpus: Corpus, error: Exception) -> DataError:
             f"{name} cannot be reached, and no local file has that name. Check the network (and `HF_HUB_OFFLINE`), "
             f"or set `path` to a file.{near}"
         )
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return DataError(f"{name} (subset {corpus.subset}, split {corpus.split}) cannot be loaded: {reason}{near}")
+    part = f"(subset {corpus.subset}, split {corpus.split})"
+    return DataError(f"{name} {part} cannot be loaded: {first_line(error)}{near}")
 
 
 def _load(corpus: Corpus) -> Any:

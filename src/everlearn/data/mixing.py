@@ -1,4 +1,4 @@
-"""Several sources as one, each with its share of the tokens, exact to one block at every moment."""
+"""Several sources as one: each with its share of the tokens, exact to one block at every moment, or all their rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from everlearn.data.blocks import Block, BlockSource, hash_of, tokens_in
 from everlearn.errors import DataError, RunError
+from everlearn.seeding import seed_for
 
 
 class Mixture(BlockSource):
@@ -135,3 +138,43 @@ class Mixture(BlockSource):
         """The same shares over independent sources."""
         parts = [(name, source.fresh(seed), self.asked[name]) for name, source in self.sources.items()]
         return Mixture(parts, self.name, size=self._given)
+
+
+class Concatenation(Mixture):
+    """All rows of several sources, one after another and then shuffled: a pass has each of them once.
+
+    Which source the next row is from is drawn without replacement, seeded by (seed, name, pass). Each source has an
+    order of its own, so every order of all the rows is equally likely.
+
+    Attributes:
+        asked: name to share of the rows.
+    """
+
+    def __init__(self, sources: Sequence[tuple[str, BlockSource, int]], seed: int, name: str = "concatenation") -> None:
+        """Take (name, source, rows) triples.
+
+        Raises:
+            DataError: as a mixture, with rows in place of shares.
+        """
+        super().__init__(sources, name, size=sum(rows for _, _, rows in sources))
+        self.rows = {given: rows for given, _, rows in sources}
+        self.seed = seed
+        self._order: tuple[int, np.ndarray] | None = None
+
+    @property
+    def realised(self) -> dict[str, float]:
+        """Name to share of the rows given so far (0 for all before the first one)."""
+        total = max(sum(self._blocks.values()), 1)
+        return {name: blocks / total for name, blocks in self._blocks.items()}
+
+    def _choose(self) -> str:
+        number, place = divmod(sum(self._blocks.values()), sum(self.rows.values()))
+        if self._order is None or self._order[0] != number:
+            owners = np.repeat(np.arange(len(self.rows)), list(self.rows.values()))
+            self._order = (number, np.random.default_rng(seed_for(self.seed, self.name, number)).permutation(owners))
+        return list(self.rows)[self._order[1][place]]
+
+    def fresh(self, seed: int) -> Concatenation:
+        """The same rows in an order of their own."""
+        parts = [(name, source.fresh(seed), self.rows[name]) for name, source in self.sources.items()]
+        return Concatenation(parts, seed_for("fresh", seed), self.name)

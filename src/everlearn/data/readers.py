@@ -15,7 +15,7 @@ from typing import Any
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
 from everlearn.data.rows import Reader, Row
-from everlearn.errors import DataError, EverlearnError, did_you_mean
+from everlearn.errors import DataError, EverlearnError, did_you_mean, first_line
 
 PARQUET_ROWS = 256
 """Rows of a Parquet file that are in memory at once."""
@@ -122,8 +122,7 @@ def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limi
         raise
     # Arrow raises its own errors, and Python's, for whatever is damaged.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise DataError(f"{path} cannot be read as Parquet: {reason}.") from error
+        raise DataError(f"{path} cannot be read as Parquet: {first_line(error).rstrip('.')}.") from error
 
 
 def _rows_of(path: Path, batch: Any, start: int, first: int) -> Iterator[Row]:

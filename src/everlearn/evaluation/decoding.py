@@ -1,4 +1,4 @@
-"""Greedy decoding: at each step the likeliest token, until the end or the most tokens that may be written.
+"""Decoding: at each step the likeliest token, or one that is drawn, until the end or the most that may be written.
 
 A loop of our own and not ``model.generate``: a checkpoint brings a ``generation_config`` along that changes answers
 silently (sampling, penalties, forced tokens, a longest length), several models have to agree on each token
@@ -12,7 +12,7 @@ answer only where two tokens are that close to being equally likely.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,26 +24,55 @@ from everlearn.model.objectives import config_of
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
+Choose = Callable[[Tensor], Tensor]
+"""From log-probabilities, [B, V], to tokens, [B]."""
 
 
 def greedy(steps: Continuation, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
     """The likeliest token at each step, for each row up to the first id in `stop`, which is left out."""
-    written: list[Tensor] = []
+    return written(steps, lambda likely: likely.argmax(-1), max_new_tokens=max_new_tokens, stop=stop)
+
+
+def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
+    """Draws among the k likeliest tokens, by torch's generator, for one batch of rows from their beginning.
+
+    Args:
+        top_k: k (arXiv 1805.04833).
+        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before the k are
+            taken (arXiv 1909.05858, there on logits).
+    """
+    before: list[Tensor] = []
+
+    def choose(likely: Tensor) -> Tensor:
+        if before and repetition_penalty != 1:
+            seen = torch.stack(before, 1)
+            likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
+        most, tokens = likely.topk(min(top_k, likely.shape[-1]))
+        chosen = tokens.gather(1, torch.multinomial(most.softmax(-1), 1))[:, 0]
+        before.append(chosen)
+        return chosen
+
+    return choose
+
+
+def written(steps: Continuation, choose: Choose, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
+    """The tokens that are chosen, for each row up to the first id in `stop`, which is left out."""
+    answer: list[Tensor] = []
     ends: Tensor | None = None
     likely = next(steps)
     ending = torch.tensor(list(stop), dtype=torch.long, device=likely.device)
     for _ in range(max_new_tokens):
-        chosen = likely.argmax(-1)
-        written.append(chosen)
+        chosen = choose(likely)
+        answer.append(chosen)
         ended = torch.isin(chosen, ending)
         ends = ended if ends is None else ends | ended
-        if bool(ends.all()) or len(written) == max_new_tokens:
+        if bool(ends.all()) or len(answer) == max_new_tokens:
             break
         likely = steps.send(chosen)
     steps.close()
     endings = set(stop)
     answers = []
-    for row in torch.stack(written, 1).tolist():
+    for row in torch.stack(answer, 1).tolist():
         end = next((at for at, token in enumerate(row) if token in endings), len(row))
         answers.append(row[:end])
     return answers

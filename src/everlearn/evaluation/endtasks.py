@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from everlearn.errors import DataError, ModelError, TrainingDiverged
+from everlearn.errors import DataError, ModelError, TrainingDiverged, first_line
 from everlearn.evaluation.cell import Cell, classification_cell
 from everlearn.evaluation.predictor import Checkpoint, Predictor, Prepare, models_of
 from everlearn.evaluation.statistics import generator
@@ -298,8 +298,9 @@ def _classifier(
             config.pad_token_id = pad
             return AutoModelForSequenceClassification.from_pretrained(model, config=config, dtype=torch.float32)
         except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ModelError(f"The checkpoint '{model}' cannot be loaded for end task '{task}': {first}") from error
+            raise ModelError(
+                f"The checkpoint '{model}' cannot be loaded for end task '{task}': {first_line(error)}"
+            ) from error
 
 
 def _positions(model: nn.Module) -> int:

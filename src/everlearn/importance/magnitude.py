@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import IGNORE, observe_logits, output_head, unwrap
+
+NOTHING_SEEN = (
+    "No forward pass in training mode was seen since the last step. Gradient checkpointing with `use_reentrant: true` "
+    "hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
+)
 
 
 class OutputMagnitude:
@@ -20,30 +26,34 @@ class OutputMagnitude:
     them gets the same ranks whatever the number of tokens, micro-batches or processes.
 
     A layer that PEFT wrapped with LoRA is measured twice: its whole output (base and adapters together) under its own
-    path, and the output of each adapter's A under that module's path (`….lora_A.<adapter>`). The last layer of the
-    vocabulary head is measured where there is a label, since nothing else is projected.
+    path, and the output of each adapter's A under that module's path (`….lora_A.<adapter>`). The vocabulary head is
+    measured where there is a label, since nothing else is projected; at every position where somebody else's loss
+    projects all.
 
     Attributes:
         rows: count only the first rows of the model's next pass (a batch without the views behind it), and nothing of
             the passes after it (other methods' views and references) until it is set again; None counts all.
+        labels: the same for what the head computes at labels: how many are the batch's own.
         positions: which positions of those rows count, [rows, S] bool by module path; all where nothing is said.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str]) -> None:
         self.rows: int | None = None
+        self.labels: int | None = None
         self.positions: Mapping[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
+        self._widths: dict[str, int] = {}
         self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
-        last = output_head(unwrap(model))
+        last, self._head = output_head(unwrap(model)), anatomy(model).head
         for path in modules:
             module = model.get_submodule(path)
-            if module is last:
-                self._handles.append(observe_logits(module, self._logits(path)))
-                continue
             adapters = getattr(module, "lora_A", {})
             measured = {path: module, **{f"{path}.lora_A.{name}": adapters[name] for name in adapters}}
             for name, part in measured.items():
+                self._widths[name] = getattr(part, "out_features", None) or part.get_parameter("weight").shape[-1]
                 self._handles.append(part.register_forward_hook(self._counter(name, path)))
+            if module is last:
+                self._handles.append(observe_logits(module, self._logits(path)))
 
     def _pass_ends(self, module: nn.Module, *_: Any) -> None:
         if self.rows is not None and module.training and torch.is_grad_enabled():
@@ -51,8 +61,9 @@ class OutputMagnitude:
 
     def _counter(self, name: str, path: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def count(module: nn.Module, _: Any, output: Tensor) -> None:
-            if module.training and not inside_backward():
-                self._add(name, self.of(path, output))
+            # What has no features is the losses that stand in the place of the logits.
+            if module.training and output.dim() > 1 and not inside_backward():
+                self._add(name, self._of(path, output))
 
         return count
 
@@ -63,16 +74,27 @@ class OutputMagnitude:
 
         return count
 
-    def of(self, path: str, output: Tensor) -> Tensor | None:
-        """What a module's output of the present pass counts, [d_out] float32; None for a pass that does not count."""
+    def _of(self, path: str, output: Tensor) -> Tensor | None:
         if self.rows == 0 or not torch.is_grad_enabled():
             return None
-        own, wanted = output.detach()[: self.rows], self.positions.get(path)
-        return magnitude(own if wanted is None else own * wanted[..., None])
+        at_labels = output.dim() == 2 and f"{path}.".startswith(f"{self._head}.")
+        own, wanted = output.detach()[: self.labels if at_labels else self.rows], self.positions.get(path)
+        return magnitude(own if wanted is None else own * wanted.reshape(*own.shape[:-1], 1))
 
     def _add(self, name: str, part: Tensor | None) -> None:
         if part is not None:
             self._sums[name] = self._sums[name] + part if name in self._sums else part
+
+    def take(self) -> dict[str, Tensor]:
+        """As :meth:`pop`, but empty when nothing was counted."""
+        counted, self._sums = self._sums, {}
+        if not counted:
+            return {}
+        some = next(iter(counted.values()))
+        # What this process did not run (layer drop) another one may have.
+        return of_all_processes(
+            {name: counted.get(name, some.new_zeros(width)) for name, width in self._widths.items()}
+        )
 
     def pop(self) -> dict[str, Tensor]:
         """The sums since the last call, of all processes together, [d_out] float32 by module path; starts anew.
@@ -82,13 +104,10 @@ class OutputMagnitude:
         Raises:
             MethodError: nothing was counted.
         """
-        sums, self._sums = self._sums, {}
-        if not sums:
-            raise MethodError(
-                "No forward pass in training mode was seen since the last step. Gradient checkpointing with "
-                "`use_reentrant: true` hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
-            )
-        return of_all_processes(sums)
+        found = self.take()
+        if not found:
+            raise MethodError(NOTHING_SEEN)
+        return found
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -105,13 +124,12 @@ def magnitude(outputs: Tensor) -> Tensor:
 
 
 def of_all_processes(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sums over every process, in one reduction; every process must call it with the same names."""
+    """Sums over every process, in one reduction; every process must call it with the same names in the same order."""
     if not sums or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return dict(sums)
-    names = sorted(sums)  # the same order in every process, whatever ran first
-    flat = torch.cat([sums[name] for name in names])
+    flat = torch.cat(list(sums.values()))
     torch.distributed.all_reduce(flat)
-    return dict(zip(names, flat.split([len(sums[name]) for name in names]), strict=True))
+    return dict(zip(sums, flat.split([len(values) for values in sums.values()]), strict=True))
 
 
 def inside_backward() -> bool:

@@ -27,7 +27,7 @@ from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
 from everlearn.model.objectives import Objective, Outputs, View
 from everlearn.model.peft_adapter import PeftAdapter
-from everlearn.options import Options, wrong_value
+from everlearn.options import Options, key_of, wrong_value
 
 ApplyTo = Literal["update", "gradient"]
 FORWARD = 1 / 3
@@ -69,6 +69,8 @@ class Needs:
     """Must know where the heads and neurons are, so works on registered architectures only."""
     earlier_models: bool = False
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
+    base_model: bool = False
+    """Reads the base model (``checkpoints[0]``) in every domain, so nobody can learn on without it."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
     """What its memory holds beside old text: numbers about units or weights, or trained parameters of each domain."""
 
@@ -428,13 +430,16 @@ def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
 
 def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
     """One sentence for the first thing wrong with a method's options."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    option = error.errors()[0]["loc"][:1]
+    # Of the types that a value may have, the one whose parts were looked at is the one that was meant.
+    first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
+    key = ".".join(str(part) for part in key_of(first))
     if first["type"] == "extra_forbidden":
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
     if not key:  # a rule about several options
         return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
-    return f"Method '{name}', option '{key}': {wrong_value(first)}."
+    others = [each for each in others if key_of(each) == key_of(first)]
+    return f"Method '{name}', option '{key}': {wrong_value(first, *others)}."
 
 
 M = TypeVar("M", bound=Method)

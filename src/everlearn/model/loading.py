@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from everlearn.errors import ModelError, did_you_mean
+from everlearn.errors import ModelError, did_you_mean, first_line
 from everlearn.model.architectures import architecture_of
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
@@ -38,8 +38,10 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
     """Turn what transformers and the hub raise into a sentence."""
     try:
         yield
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raise nothing more special, and a damaged file may lead to anything
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = first_line(error)
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
         near = did_you_mean(Path(path).name, [p.name for p in Path(path).parent.glob("*")]) if "/" in path else ""
@@ -57,7 +59,7 @@ def _attending(kernel: str) -> Iterator[None]:
     except (ImportError, ValueError) as error:
         if "attention" not in str(error).lower():
             raise
-        first = str(error).strip().splitlines()[0].rstrip(".")
+        first = first_line(error).rstrip(".")
         raise ModelError(f"`model.attn_implementation: {kernel}` cannot be used here: {first}.") from error
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from everlearn.errors import ModelError, did_you_mean
+from everlearn.errors import ModelError, did_you_mean, first_line
 
 INSTALL = "pip install 'everlearn[quantized]'"
 
@@ -64,18 +64,29 @@ def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.
         ModelError: bitsandbytes is not installed, or cannot quantise this model here.
     """
     check_installed()
+    return _quantised(model, check_options(options), device)
+
+
+def quantised_like(model: nn.Module, other: Any) -> PreTrainedModel:
+    """A copy of a float32 model, quantised as another one is, and where that one is."""
+    device = next(other.parameters()).device
+    return _quantised(model, copy.deepcopy(other.config.quantization_config), device)
+
+
+def _quantised(model: Any, config: BitsAndBytesConfig, device: torch.device) -> PreTrainedModel:
     try:
-        return type(model).from_pretrained(
+        made: PreTrainedModel = type(model).from_pretrained(
             None,
             config=copy.deepcopy(model.config),
             state_dict=dict(model.state_dict()),
-            quantization_config=check_options(options),
+            quantization_config=config,
             dtype=torch.float32,
             device_map={"": device},
         )
     except (ValueError, RuntimeError, ImportError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {first}") from error
+        why = first_line(error)
+        raise ModelError(f"The model cannot be quantised (`model.quantization_config`): {why}") from error
+    return made
 
 
 def is_quantised(model: nn.Module) -> bool:

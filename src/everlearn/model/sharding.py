@@ -42,6 +42,19 @@ def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     return whole
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor, with its gradient."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def value_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Sums that this process has of its shards, one a parameter: the value over the whole, the gradient of the shard.
+
+    Each process differentiates its own shard only, so nothing may flow back through the sum over processes.
+    """
+    return terms + (sum_over_shards(terms, parameters) - terms.detach())
+
+
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in one piece on every process; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

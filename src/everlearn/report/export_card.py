@@ -15,7 +15,6 @@ from everlearn.report.card import TASKS, fenced
 from everlearn.report.tables import escape_markdown
 from everlearn.version import __version__
 
-LIBRARY = {True: "peft", False: "transformers"}
 WRITTEN = "text2text-generation"
 """The model-index wants a task of text-to-text models, for which the hub has no pipeline."""
 
@@ -108,7 +107,7 @@ def export_card(results: Results, exported: Exported) -> str:
         datasets=list(dict.fromkeys(datasets)) or None,
         eval_results=scores or None,
         language=list(exported.language) or None,
-        library_name=LIBRARY[exported.adapter],
+        library_name="peft" if exported.adapter else "transformers",
         license=exported.license,
         model_name=exported.name,
         pipeline_tag=pipeline,

@@ -33,7 +33,7 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def recommended(comparison: Comparison) -> int | None:
-    """The run to take: the one furthest above the base model at the end, if it is clearly above it."""
+    """The run to take: the one furthest above the base model at the end, if it is clearly so and on no condition."""
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or not gained.ranking or not _same_ground(comparison):
         return None
@@ -247,7 +247,7 @@ def _alone(comparison: Comparison) -> list[str]:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
     value, lost = _value(gained, estimate), _dear(comparison, 0)
-    they = "they are" if run.stages_done != 1 else "it is"
+    they = f"at the end of the stream its {count} {'are' if run.stages_done != 1 else 'is'}"
     if run.unfinished:
         first = (
             f"{label} is not finished: {run.stages_done} of {len(run.domains)} domains are learnt. So far the "
@@ -255,11 +255,10 @@ def _alone(comparison: Comparison) -> list[str]:
         )
         return [first, *_cost_of(comparison, 0)]
     first = {
-        1: f"{label} is worth taking{' only if general text does not matter' if lost else ''}: at the end of {count} "
-        f"{they} {_plain(gained, estimate)} better than in the base model{f', but {lost}' if lost else ''}.",
-        0: f"{label} is not worth taking: at the end of {count} {they} not clearly better than in the base model "
-        f"({value}).",
-        -1: f"{label} is not worth taking: at the end of {count} {they} worse than in the base model ({value}).",
+        1: f"{label} is worth taking{' only if general text does not matter' if lost else ''}: {they} "
+        f"{_plain(gained, estimate)} better than in the base model{f', but {lost}' if lost else ''}.",
+        0: f"{label} is not worth taking: {they} not clearly better than in the base model ({value}).",
+        -1: f"{label} is not worth taking: {they} worse than in the base model ({value}).",
         None: f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
         f"is {value}, and there is no interval that says how certain that is.",
     }[estimate.sign]

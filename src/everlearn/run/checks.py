@@ -27,6 +27,8 @@ from everlearn.run.rehearsal import rehearse
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text of the tokenizer's round trip."""
+WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
+"""Schedules that `warmup_steps` does not change."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,18 @@ def _rows(run: OpenRun, name: str) -> str:
     domain = next((domain for domain in run.recipe.domains if domain.name == name), None)
     if domain is None:
         return f"{rows}, {held_out}"
+    run.found += _warm_up(run, name)
     own = "".join(f", {key} {value}" for key, value in domain.train.items())
     return f"{rows}, {held_out}, {run.steps(name):,} steps{own}"
+
+
+def _warm_up(run: OpenRun, name: str) -> list[str]:
+    """A sentence about a stage that ends before its learning rate has risen."""
+    args, steps = run.arguments(name), run.steps(name)
+    rising = args.get_warmup_steps(steps)
+    if rising < steps or args.lr_scheduler_type in WITHOUT_WARM_UP:
+        return []
+    return [f"The warm-up of '{name}' has {rising:,} steps and its stage {steps:,}: its learning rate only rises."]
 
 
 def _notes(run: OpenRun, names: Iterable[str]) -> str:

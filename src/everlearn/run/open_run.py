@@ -63,7 +63,7 @@ class OpenRun:
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
-        """Sentences about the examples of end tasks, once they were checked."""
+        """What the checks found that may not be meant: in the examples of end tasks, in a domain's training."""
         self._setting: TextFormat | None = None
 
     # -- text -------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class OpenRun:
         return [*notes, *self.data_notes(), *self.recipe.run.notes]
 
     def data_notes(self) -> list[str]:
-        """What was found in the data: when the run began, which is kept in its folder, and now."""
+        """What may not be meant, in the data above all: when the run began, which is kept in its folder, and now."""
         general = self.recipe.general
         corpora = [*self.recipe.domains, *([general] if general is not None else [])]
         found = [*notes_of(corpora, self._prepared, general.name if general is not None else None), *self.found]

@@ -17,7 +17,7 @@ from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import HUB_ID, Corpus
-from everlearn.errors import RunError
+from everlearn.errors import RunError, first_line
 from everlearn.evaluation import set_path
 from everlearn.run.folder import RunFolder, environment
 from everlearn.run.trainer import MEMORY
@@ -215,8 +215,8 @@ def find(source: str) -> Path:
     try:
         return Path(snapshot_download(source))
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunError(
-            f"'{source}' is no local folder, and the hub did not give a model of that name: {first} Check the name, "
-            f"the network{' (`HF_HUB_OFFLINE` is set)' if os.environ.get('HF_HUB_OFFLINE') else ''} and `HF_TOKEN`."
+            f"'{source}' is no local folder, and the hub did not give a model of that name: {first_line(error)} Check "
+            "the name, the network"
+            f"{' (`HF_HUB_OFFLINE` is set)' if os.environ.get('HF_HUB_OFFLINE') else ''} and `HF_TOKEN`."
         ) from None

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
 from everlearn.config.arguments import training_arguments
-from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean
+from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.gathering import shared_parameters
@@ -133,6 +133,5 @@ def refused(options: Mapping[str, Any]) -> Iterator[None]:
     except EverlearnError:
         raise
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         what = ", ".join(f"`train.{name}: {value}`" for name, value in options.items()) or "`train`"
-        raise RecipeError(f"{what} cannot be used here: {first.rstrip('.')}.") from error
+        raise RecipeError(f"{what} cannot be used here: {first_line(error).rstrip('.')}.") from error

@@ -24,7 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from everlearn import files
 from everlearn.data.loader import BlockLoader
-from everlearn.errors import EverlearnError, RunError, TrainingDiverged
+from everlearn.errors import EverlearnError, RunError, TrainingDiverged, first_line
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import IGNORE, unwrap
@@ -338,10 +338,9 @@ def _content_of(checkpoint: Path | str | None) -> Iterator[None]:
     except EverlearnError:
         raise
     except Exception as error:
-        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RunError(
-            f"{checkpoint} is no checkpoint of this run: {why.rstrip('.')}. Remove it, and `everlearn resume` goes on "
-            "from the one before."
+            f"{checkpoint} is no checkpoint of this run: {first_line(error).rstrip('.')}. Remove it, and `everlearn "
+            "resume` goes on from the one before."
         ) from error
 
 

@@ -18,6 +18,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.errors import RunError
 from everlearn.evaluation import Results
+from everlearn.evaluation.results import StageFacts, read
 from everlearn.methods.base import REVEALS
 from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import load_config, load_model, load_tokenizer
@@ -99,6 +100,12 @@ def export(
     base = base_model or (recipe.model.path if on_hub(recipe.model.path) else None)
     if with_memory and as_adapter and base is None:
         raise RunError("Learning on from an adapter needs its base model, which is no hub id here: set `--base-model`.")
+    for method in recipe.methods():
+        if with_memory and method.needs.base_model and base is None:
+            raise RunError(
+                f"Method '{method.label}' begins each domain with the base model's weights, and the base model is no "
+                "hub id here: set `--base-model`."
+            )
     notes: list[str] = []
     with files.new_folder(folder, sealed=False) as new:
         _copy_model(place, new, recipe, as_adapter, base)
@@ -253,7 +260,8 @@ def _card(
     as_scored = all(method.tested_as_saved for method in methods)
     if not as_scored:
         notes.append("The card has no scores: without everlearn this is not the model that was scored.")
-    stages = [files.read_json(run.stage(n, d.name) / "stage.json") for n, d in enumerate(recipe.domains[:index], 1)]
+    places = [run.stage(number, domain.name) for number, domain in enumerate(recipe.domains[:index], 1)]
+    stages = [read(StageFacts, place / "stage.json") for place in places]
     return export_card(
         _results(run, recipe),
         Exported(
@@ -266,8 +274,8 @@ def _card(
             language=[language] if isinstance(language, str) else language,
             memory=memory,
             as_scored=as_scored,
-            steps=sum(int(stage["steps"]) for stage in stages),
-            tokens=sum(int(stage["tokens"]) for stage in stages),
+            steps=sum(stage.steps for stage in stages),
+            tokens=sum(stage.tokens for stage in stages),
         ),
     )
 

@@ -9,7 +9,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from everlearn.errors import RunError
+from everlearn.errors import RunError, first_line
 
 
 def check_hub(hub_id: str) -> None:
@@ -63,5 +63,5 @@ def _reason(error: Exception) -> str:
         return "nobody is logged in, or the token is not valid (`hf auth login`, HF_TOKEN)."
     if status == 403:
         return "the token may not write there (its permissions, or the owner's name)."
-    first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+    first = first_line(error).rstrip(".")
     return f"{first}." if isinstance(error, HfHubHTTPError) else f"the hub cannot be reached ({first})."

@@ -39,9 +39,10 @@ CASES = [
     Case("writes null for the method", recipe("method", None), says=("`method.0`", "None")),
     Case("writes no for the method", recipe("method", False), says=("method", "False")),
     Case("writes a number for the method", recipe("method", 5), says=("method", "5")),
-    Case("forgets the method's name", recipe("method", {"samples": 8}), says=("method", "`name`")),
+    # What varies lists every method that there is.
+    Case("forgets the method's name", recipe("method", {"samples": 8}), says=("method", "`name`"), varies=True),
     Case("writes a method's name in capitals", recipe("method", "DAS"), says=("'DAS'", "'das'")),
-    Case("gives a method no name", recipe("method", ""), says=("method",)),
+    Case("gives a method no name", recipe("method", ""), says=("method",), varies=True),
     Case("lists a list of methods", recipe("method", [["das"]]), says=("method",)),
     Case("leaves an item of the methods empty", recipe("method", ["das", None]), says=("method", "None")),
     Case(
@@ -79,4 +80,19 @@ CASES = [
         says=("replay", "share", "1.5"),
     ),
     Case("trains an adapter of rank 0", recipe("method", {"name": "inc_lora", "r": 0}), says=("inc_lora", "'r'", "0")),
+    Case(
+        "chooses more experts than there are",
+        recipe("method", {"name": "moe_lora", "experts": 2, "top_k": 3}),
+        says=("moe_lora", "'top_k'", "3 of 2"),
+    ),
+    Case(
+        "asks for a share and a sample of old text",
+        recipe("method", {"name": "replay_sample", "share": 0.3}),
+        says=("replay_sample", "'share'", "sample: 0.02"),
+    ),
+    Case(
+        "gives one of a list of strengths a sign",
+        recipe("method", {"name": "o_lora", "lambda_1": [0, -1]}),
+        says=("o_lora", "lambda_1"),
+    ),
 ]

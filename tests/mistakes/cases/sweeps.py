@@ -32,6 +32,9 @@ CASES = [
     case("sweeps steps over a word", "--set", "train.max_steps=many", says=("train.max_steps", "many")),
     case("sweeps seeds by the key of the recipe", "--set", "run.seed=1,2", says=("`run.seed`", "--seeds")),
     case("sweeps methods by the key of the recipe", "--set", "method=das,ewc", says=("`method`", "--methods")),
+    case(
+        "sweeps an option of no entry's method", "--set", "method.migu.threshold=0,0.5", says=("no entry has 'migu'",)
+    ),
     case("sweeps the names of a domain", "--set", "domains.a.name=c", says=("`domains.a.name`", "single keys")),
     case(
         "sweeps a domain by its number",

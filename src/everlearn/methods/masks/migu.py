@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.importance.magnitude import OutputMagnitude, inside_backward, of_all_processes
+from everlearn.importance.magnitude import NOTHING_SEEN, OutputMagnitude
 from everlearn.methods.base import (
     ApplyTo,
     Batch,
@@ -24,8 +24,9 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
-from everlearn.methods.masks.rows import Rule, keep_largest, largest, rows_of, trained, units_of
+from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
 from everlearn.methods.masks.selectors import SELECTORS, Selector
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.objectives import IGNORE
@@ -60,8 +61,8 @@ class MIGU(Method):
         Variant(
             "migu_kept_rows",
             "MIGU (kept rows)",
-            "Not the published rule: each micro-batch on each process chooses its own rows as soon as a layer has run, "
-            "and the gradient of the other rows is never computed. Without accumulation on one process it is the rule.",
+            "Each micro-batch chooses its own rows when its forward pass ends, and the gradient of the other rows is "
+            "never computed. Without accumulation it is the published rule, with accumulation it is not.",
             {"apply_to": "gradient", "gradient_of": "kept-rows"},
         ),
     )
@@ -83,8 +84,8 @@ class MIGU(Method):
         apply_to: ApplyTo = "update"
         """What the mask acts on. The paper and its code mask gradients; under Adam that still moves masked rows."""
         gradient_of: Literal["all-rows", "kept-rows"] = "all-rows"
-        """`kept-rows` computes weight gradients for the kept rows only: faster, and each micro-batch on each process
-        then ranks by its own outputs."""
+        """`kept-rows` computes weight gradients for the kept rows only: faster, and each micro-batch (of all processes
+        together) then ranks by its own outputs."""
         skip_first_domain: bool = True
         """Train the first domain without a mask, as the released code does (the paper does not say)."""
         mask_bias: bool = False
@@ -98,8 +99,9 @@ class MIGU(Method):
         super().__init__(config, **options)
         self._magnitude: OutputMagnitude | None = None
         self._kept: KeptRows | None = None
-        self._chosen: dict[str, Tensor] = {}
+        self._plan: dict[str, Tensor] = {}
         self._moved: dict[str, Tensor] = {}
+        self._handles: list[Any] = []
         self._active = False
 
     def check(self, setting: Setting) -> None:
@@ -121,7 +123,7 @@ class MIGU(Method):
         if setting.has_peft:
             raise MethodError(f"{what} is for models without adapters, whose gradients are small. Set it to all-rows.")
         for other in setting.methods:
-            if type(other).transforms is not Method.transforms:
+            if overrides(other, "transforms"):
                 raise MethodError(
                     f"{what} does not work with '{other.label}', which changes the weights that it reads."
                 )
@@ -144,22 +146,33 @@ class MIGU(Method):
         self._active = self.config.threshold > 0 and not (stage.first and self.config.skip_first_domain)
 
     def begin_training(self, stage: Stage) -> None:
-        """Place the hooks: adapters of any method are in the model by now."""
-        if not self._active:
-            return
+        """Place the hooks: adapters of any method are in the model by now.
+
+        Raises:
+            MethodError: nothing of the wanted components is trained.
+        """
         self._layers = _layers(stage.model, stage.anatomy, self.config.components)
         paths = trained(stage.model, self._layers)
+        if not paths and self.config.threshold:
+            others = {p.component for path, p in stage.anatomy.linears.items() if trained(stage.model, [path])}
+            raise MethodError(
+                f"Method '{self.label}', option 'components': no {' or '.join(self.config.components)} is trained. "
+                f"What is trained: {', '.join(part for part in PROJECTIONS if part in others) or 'no projection'}."
+            )
+        if not self._active:
+            return
         self._units = list(units_of(stage.model, paths))
-        kept = self.config.gradient_of == "kept-rows"
         if self.config.selector == "magnitude":
-            self._magnitude = OutputMagnitude(stage.model, () if kept else paths)
-        if kept:
-            self._kept = KeptRows(stage.model, paths, self._choose)
+            self._magnitude = OutputMagnitude(stage.model, paths)
+        if self.config.gradient_of == "kept-rows":
+            self._kept = KeptRows(stage.model, paths, lambda: self._plan)
+            self._handles.append(stage.model.register_forward_hook(self._choose))
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Say which positions of the coming pass are the batch's text, so that other methods' views do not count."""
         if self._magnitude is not None:
-            self._magnitude.rows = len(batch["labels"])
+            self._plan = {}
+            self._magnitude.rows, self._magnitude.labels = len(batch["labels"]), batch["labels"].numel()
             self._magnitude.positions = {} if self.config.count_padding else self._text(batch)
         return {}
 
@@ -171,25 +184,24 @@ class MIGU(Method):
             masks["answer"] = batch["labels"] != IGNORE
         return {path: masks[tokens] for path, tokens in self._layers.items() if tokens in masks}
 
-    def _choose(self, path: str, output: Tensor) -> Tensor | None:
-        """Rows to keep of this pass; the same ones where gradient checkpointing computes it again."""
-        if inside_backward() or self._magnitude is None:
-            return self._chosen.get(path)
-        sums = self._magnitude.of(path, output)
-        if sums is None:
-            return None
-        kept = largest(sums[None], self.config.threshold, self.config.rule)[0]
-        self._chosen[path] = kept.nonzero().squeeze(1)
-        self._moved[path] = self._moved[path] + kept if path in self._moved else kept
-        return self._chosen[path]
+    def _choose(self, *_: Any) -> None:
+        """At the end of a pass that counts, the rows to keep of it; passes after it (references, views) keep all."""
+        sums = self._magnitude.take() if self._magnitude is not None else {}
+        if not sums:
+            return
+        plan, self._plan = self._plan, {}
+        for path, factors in keep_largest(sums, self.config.threshold, self.config.rule).items():
+            plan[path] = factors.nonzero().squeeze(1)
+            self._moved[path] = self._moved[path].maximum(factors) if path in self._moved else factors
 
     def mask(self, stage: Stage) -> Mask | None:
         """The rows that this step's outputs were smallest in."""
         if not self._active:
             return None
         if self._kept is not None:
-            moved, self._moved = of_all_processes(self._moved), {}
-            kept = {path: (count > 0).float() for path, count in moved.items()}
+            kept, self._moved = self._moved, {}
+            if not kept:
+                raise MethodError(NOTHING_SEEN)
         else:
             magnitude, select = self._magnitude, self.config.selector
             scores = magnitude.pop() if magnitude is not None else SELECTORS[select](stage, self._units)
@@ -209,8 +221,10 @@ class MIGU(Method):
         for hooks in (self._magnitude, self._kept):
             if hooks is not None:
                 hooks.close()
+        for handle in self._handles:
+            handle.remove()
         self._magnitude = self._kept = None
-        self._chosen, self._moved = {}, {}
+        self._handles, self._plan, self._moved = [], {}, {}
 
 
 def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from everlearn.errors import MethodError
 from everlearn.importance import fisher
@@ -26,7 +25,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.model.modes import evaluating, training
-from everlearn.model.sharding import shard_like, sum_over_shards
+from everlearn.model.sharding import local_part, shard_like, value_over_shards
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -166,9 +165,9 @@ class EWC(Method):
     def _penalty(self, placed: list[tuple[nn.Parameter, Tensor, Tensor]]) -> Tensor:
         terms = []
         for parameter, importance, anchor in placed:
-            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            terms.append(_Quadratic.apply(own, importance, anchor))
-        return self.config.strength / 2 * _over_shards(torch.stack(terms), placed).sum()
+            terms.append(_Quadratic.apply(local_part(parameter), importance, anchor))
+        whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed])
+        return self.config.strength / 2 * whole.sum()
 
     def _place(self, model: nn.Module) -> list[tuple[nn.Parameter, Tensor, Tensor]]:
         parameters = dict(model.named_parameters())
@@ -216,12 +215,3 @@ class _Quadratic(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         parameter, importance, anchor = ctx.saved_tensors
         return (parameter - anchor).mul_(importance).mul_(2 * gradients[0]), None, None
-
-
-def _over_shards(terms: Tensor, placed: list[tuple[nn.Parameter, Tensor, Tensor]]) -> Tensor:
-    """Terms of which this process holds a shard, with the value of the whole and the gradient of the shard.
-
-    Each process differentiates its own shard only, so nothing may flow back through the sum over processes.
-    """
-    whole = sum_over_shards(terms, [parameter for parameter, _, _ in placed])
-    return terms + (whole - terms.detach())

@@ -1,23 +1,21 @@
-"""Replay: mix blocks of earlier domains, or of a general corpus, into each domain's training."""
+"""Replay: mix rows of earlier domains, or of a general corpus, into each domain's training."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
-from everlearn.data.blocks import BlockSource, tokens_in
-from everlearn.data.mixing import Mixture
+from everlearn.data.blocks import BlockSource
+from everlearn.data.mixing import Concatenation, Mixture
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
-from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, register
+from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, Variant, register
 from everlearn.seeding import seed_for
 
-_LOOKED_AT = 64
-"""Rows from which the mean length of a domain's rows is taken."""
 USUAL_BLOCK = 512
 """Tokens in a block when a recipe does not say otherwise and the model takes that many."""
 
@@ -30,8 +28,9 @@ class Replay(Method):
     corpus, or from both; the share is exact to one block at every moment. The reservoir is a uniform sample of all
     blocks of all earlier domains (Vitter's algorithm R), whatever their number and sizes.
 
-    With ``each`` = q the reservoir is int(q · n) of the n rows of every earlier domain instead, drawn without
-    replacement, and a pass has all of them beside the domain's own rows: FTReplay and LoRAReplay of arXiv 2406.17245.
+    With `sample` q it is the replay of continual fine-tuning (LoRAReplay and FTReplay of arXiv 2406.17245): of the n
+    rows of each domain int(q · n) are kept, drawn without replacement, and a domain's training set is its own rows and
+    all that is kept of every earlier one, each once, shuffled together.
     """
 
     name = "replay"
@@ -39,20 +38,42 @@ class Replay(Method):
     paper = "https://arxiv.org/abs/1811.11682"
     needs = Needs(old_data=True)
     identity: ClassVar[dict[str, Any] | None] = {"share": 0}
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            "replay_sample",
+            "Replay (2 % of each domain)",
+            "2 % of the rows of every earlier domain beside a domain's own rows: with `lora` it is LoRAReplay, alone "
+            "FTReplay.",
+            {"sample": 0.02},
+            paper="https://arxiv.org/abs/2406.17245",
+        ),
+    )
 
     class Config(MethodConfig):
         """Options of replay."""
 
         share: float = Field(0.1, ge=0, lt=1)
         """Share of the training tokens that is old text; 0 is plain training."""
-        each: float | None = Field(None, gt=0, le=1)
-        """Keep this share of the rows of each earlier domain, and learn all of them in every pass, instead of `share`
-        (the MIGU paper: 0.02; how old and new rows are mixed it does not say: here evenly)."""
         source: Literal["earlier", "general", "both"] = "earlier"
         """Where old text comes from: earlier domains of the stream (nothing to replay in the first one), the recipe's
         general corpus, or half of the share from each."""
         capacity: int = Field(2048, ge=1)
         """Blocks kept of all earlier domains together; they are saved with every stage."""
+        sample: float | None = Field(None, gt=0, le=1)
+        """q: int(q · n) of the n rows of every earlier domain join a domain's rows, in place of a share of the
+        tokens."""
+
+        @model_validator(mode="after")
+        def _one_way(self) -> Self:
+            # A resolved recipe names every option, so one that is as it was left counts as not set.
+            for name in ("share", "source"):
+                value = getattr(self, name)
+                if self.sample is not None and value != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"option '{name}': {value} does not go with `sample: {self.sample}`, which adds rows of "
+                        "earlier domains. Set one of the two"
+                    )
+            return self
 
     config: Config
 
@@ -63,16 +84,11 @@ class Replay(Method):
 
     @property
     def _keeps(self) -> bool:
-        return (self.config.share > 0 or self.config.each is not None) and self.config.source != "general"
+        return self.config.share > 0 and self.config.source != "general"
 
     def check(self, setting: Setting) -> None:
         """A general corpus must exist where it is asked for."""
         super().check(setting)
-        if self.config.each is not None and self.config.source != "earlier":
-            raise MethodError(
-                f"Method 'replay', option 'source': '{self.config.source}' has no part in `each`, which is a share of "
-                "earlier domains. Set `source: earlier`, or remove `each`."
-            )
         if self.config.share > 0 and self.config.source != "earlier" and not setting.has_general:
             raise MethodError(
                 f"Method 'replay', option 'source': '{self.config.source}' mixes in the general corpus, but the recipe "
@@ -90,10 +106,10 @@ class Replay(Method):
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
         """The domain with old text mixed in; the mixture's ``asked`` and ``realised`` shares go to the log."""
+        if self.config.sample is not None:
+            return self._with_sample(source, stage, self.config.sample)
         old: list[tuple[str, BlockSource]] = []
         seed = seed_for(stage.seed, "replay", stage.index)
-        if self.config.each is not None:
-            return self._beside(source, stage, seed)
         if self._keeps and self._reservoir is not None and len(self._reservoir):
             old.append(("earlier domains", self._reservoir.source(seed)))
         if self.config.share > 0 and self.config.source != "earlier" and stage.general is not None:
@@ -104,16 +120,19 @@ class Replay(Method):
         parts = [(stage.domain, source, 1 - self.config.share), *((name, part, each) for name, part in old)]
         return Mixture(parts, name=f"{stage.domain} with replay")
 
-    def _beside(self, source: BlockSource, stage: Stage, seed: int) -> BlockSource:
-        """A pass over the domain's own rows and every kept one, evenly mixed."""
-        if not self._reservoir:
+    def _with_sample(self, source: BlockSource, stage: Stage, share: float) -> BlockSource:
+        """The domain's rows and those kept of all earlier domains; what this one adds must fit, too."""
+        kept, rows = self._reservoir or (), _rows(stage)
+        if len(kept) + int(share * rows) > self.config.capacity:
+            raise MethodError(
+                f"Method '{self.label}', option 'capacity': {self.config.capacity} rows are fewer than the {len(kept)} "
+                f"that are kept and {int(share * rows)} of domain '{stage.domain}'. Raise it, or lower `sample`."
+            )
+        if self._reservoir is None or not len(kept):
             return source
-        kept = sum(map(tokens_in, self._reservoir.blocks))
-        some = [tokens_in(block) for block in islice(source.fresh(seed), _LOOKED_AT)]
-        rows = stage.steps * stage.rows_per_step if source.size is None else source.size
-        own = rows * sum(some) / len(some)
-        parts = [(stage.domain, source, own), ("earlier domains", self._reservoir.source(seed), float(kept))]
-        return Mixture(parts, name=f"{stage.domain} with replay", size=rows + len(self._reservoir))
+        seed = seed_for(stage.seed, "replay", stage.index)
+        parts = [(stage.domain, source, rows), ("earlier domains", self._reservoir.source(seed), len(kept))]
+        return Concatenation(parts, seed, name=f"{stage.domain} with replay")
 
     def end_domain(self, stage: Stage) -> None:
         """Let every block of the domain go by the reservoir; of a stream one pass, or as many as the stage had rows."""
@@ -121,12 +140,13 @@ class Replay(Method):
             return
         if self._reservoir is None:
             self._reservoir = Reservoir(self.config.capacity, stage.seed)
-        blocks = stage.source.once(seed_for(stage.seed, "reservoir", stage.index))
-        count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
-        chosen = islice(blocks, count)
-        if self.config.each is not None:  # rows come in a drawn order: the first of them are a sample
-            chosen = islice(chosen, int(self.config.each * count))
-        self._reservoir.extend(chosen, stage.domain)
+        blocks = islice(stage.source.once(seed_for(stage.seed, "reservoir", stage.index)), _rows(stage))
+        if self.config.sample is None:
+            self._reservoir.extend(blocks, stage.domain)
+        elif wanted := int(self.config.sample * _rows(stage)):
+            drawn = Reservoir(wanted, seed_for(stage.seed, "sample", stage.index))
+            drawn.extend(blocks, stage.domain)
+            self._reservoir.extend(drawn.blocks, stage.domain)  # there is room for all of them
 
     def memory(self) -> Memory:
         """The kept blocks, the domain of each, and how many went by."""
@@ -135,3 +155,8 @@ class Replay(Method):
     def load_memory(self, memory: Memory) -> None:
         """Take the reservoir back."""
         self._reservoir = Reservoir.from_memory(memory.tensors, memory.facts)
+
+
+def _rows(stage: Stage) -> int:
+    """Rows of a domain; of a stream those that the stage trains on."""
+    return stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step

@@ -23,6 +23,8 @@ class Dots:
         runs: for each run its estimate in each row; in the order of their ranks.
         caption: what is seen.
         labels: the runs' names, for a screen reader.
+        zero: whether the axis reaches zero.
+        longest: characters of a name that are written out.
     """
 
     unit: str
@@ -30,6 +32,8 @@ class Dots:
     runs: Sequence[Sequence[Estimate]]
     caption: str
     labels: Sequence[str] = ()
+    zero: bool = True
+    longest: int = 22
 
 
 @figure("dots", title="Dots with whiskers", data=Dots)
@@ -37,13 +41,13 @@ def dots(found: Dots) -> Iterator[Plate]:
     """One row a name, one dot a run, a line at zero."""
     if not found.rows or not any(e.value is not None for run in found.runs for e in run):
         return
-    names = [fmt.shorten(row, 22) for row in found.rows]
+    names = [fmt.shorten(row, found.longest) for row in found.rows]
     left = max(map(width_of, names)) + 14
     step = max(20.0, 9.0 * len(found.runs) + 6)
     top, bottom = 8.0, 14 + step * len(names)
     drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
     ends = [end for run in found.runs for e in run for end in (e.value, *(e.interval or ()))]
-    x = Scale(*spread(ends), left, _WIDTH - 14)
+    x = Scale(*spread(ends, found.zero), left, _WIDTH - 14)
     drawing.x_axis(x, bottom, found.unit, grid=top)
     for row, name in enumerate(names):
         drawing.text(left - 10, top + step * (row + 0.5) + 0.35 * SIZE, name, "end")

@@ -12,7 +12,7 @@ from everlearn.suites.continual_tasks import address, streams
 from everlearn.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
 from everlearn.suites.continual_tasks.published import published
 from everlearn.suites.continual_tasks.sources import BY_HAND, sources
-from everlearn.suites.continual_tasks.systems import GROUPS, PAPER_NAMES, SYSTEMS
+from everlearn.suites.continual_tasks.systems import GROUPS, LONG_SYSTEMS, PAPER_NAMES, SYSTEMS
 from everlearn.suites.settings import Settings
 
 
@@ -78,4 +78,5 @@ class LongSequence(ContinualTasks):
     tasks = {name: name for name in streams.LONG[4]}  # noqa: RUF012 - see Suite
     published = published(4, tuple(streams.LONG), name)
     claims = LONG_CLAIMS
+    systems = LONG_SYSTEMS
     sources = sources(streams.LONG[4])

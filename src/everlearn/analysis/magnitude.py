@@ -1,0 +1,233 @@
+"""How large each row's outputs are, how alike that is from domain to domain, and which rows of the weights moved.
+
+MIGU (arXiv 2406.17245) rests on the claim that tasks differ in the rows whose outputs are largest. Here that is
+measured on any model and its domains; every number stands beside what text of one domain gives twice, and chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.data.loader import sample_batches
+from everlearn.errors import RunError
+from everlearn.importance.magnitude import magnitude
+from everlearn.methods.masks.migu import MIGU
+from everlearn.methods.masks.rows import largest, rows_of
+from everlearn.model.anatomy import anatomy
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import Objective
+
+if TYPE_CHECKING:
+    from everlearn.learner import ContinualLearner
+
+Rows = dict[str, Tensor]
+"""Path of a projection → a number for each of its rows, [d_out]."""
+ALL = "all projections"
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """A number of each row of every projection, for each of some names.
+
+    Attributes:
+        title: what it is of.
+        components: path → what the projection is for.
+        halves: name → the same from two disjoint samples; twice the same where there is one.
+    """
+
+    title: str
+    components: dict[str, str]
+    halves: dict[str, tuple[Rows, Rows]]
+
+    def relative(self, name: str, component: str) -> Tensor:
+        """A name's numbers over the mean of their layer, of all layers of a component (or :data:`ALL`)."""
+        rows = self.halves[name][0]
+        return torch.cat([rows[p] / rows[p].mean().clamp(min=1e-30) for p in self.paths(component)])
+
+    def paths(self, component: str) -> list[str]:
+        """The projections of a component."""
+        return [path for path, own in self.components.items() if component in (own, ALL)]
+
+    @property
+    def parts(self) -> list[str]:
+        """All projections together, then each component."""
+        return [ALL, *dict.fromkeys(self.components.values())]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """How alike the rows of several names are, by component; means over layers.
+
+    Attributes:
+        title: of what.
+        names: what is compared.
+        threshold: share of rows that are not counted as the largest.
+        overlap: component → share of the largest rows that two names have in common, [names][names]. On the diagonal:
+            of two samples of one name.
+        correlation: the same of Pearson's correlation of the numbers of a layer's rows.
+        chance: component → the overlap of rows drawn at random.
+    """
+
+    title: str
+    names: list[str]
+    threshold: float
+    overlap: dict[str, list[list[float]]]
+    correlation: dict[str, list[list[float]]]
+    chance: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return vars(self)
+
+
+def threshold_of(learner: ContinualLearner) -> float:
+    """The run's share of masked rows; that of the MIGU paper where it has none."""
+    own = next((each.config.threshold for each in learner.recipe.methods() if isinstance(each, MIGU)), 0.0)
+    return float(own or MIGU().config.threshold)
+
+
+def looked_at(learner: ContinualLearner, blocks: int) -> list[Magnitudes]:
+    """The base model, the last one that has weights, and the rows that moved in each stage."""
+    last = max(index for index in range(len(learner.recipe.domains) + 1) if _has_weights(learner, index))
+    found = [output_magnitudes(learner, stage, blocks) for stage in dict.fromkeys((0, last))]
+    moved = updated_rows(learner)
+    return found if moved is None else [*found, moved]
+
+
+def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Magnitudes:
+    """Mean |y| of each row on every domain of a run, on the model after a stage (0: the base model).
+
+    Args:
+        learner: of a run, finished or not; its corpora must be there.
+        stage: whose model.
+        blocks: of each domain; half of them for each of two samples.
+
+    Raises:
+        RunError: a domain has too little text for two samples.
+        ModelError: the stage's weights are not there.
+    """
+    objective, model = learner.setting().objective, learner.model_after(stage)
+    found: dict[str, tuple[Rows, Rows]] = {}
+    for domain in learner.recipe.domains:
+        with learner.reporter.activity(f"Output magnitudes on {domain.name}", 1) as done:
+            batches = list(
+                sample_batches(
+                    learner.prepared(domain.name).train,
+                    objective,
+                    blocks=blocks,
+                    batch_size=max(1, min(learner.recipe.evaluation.batch_size, blocks // 2)),
+                    seed=learner.recipe.run.seed,
+                    device="cpu" if learner.recipe.train.get("use_cpu") else next(model.parameters()).device,
+                )
+            )
+            if len(batches) < 2:
+                raise RunError(
+                    f"Domain '{domain.name}' gives {len(batches)} batch of text, but two samples are compared "
+                    f"(`--magnitude` is {blocks}). Set it to 2 or more, or give the domain more text."
+                )
+            found[domain.name] = (
+                mean_magnitudes(model, batches[::2], objective),
+                mean_magnitudes(model, batches[1::2], objective),
+            )
+            done(1)
+    title = "the base model" if stage == 0 else f"the model after {learner.recipe.domains[stage - 1].name}"
+    return Magnitudes(f"Outputs of {title}", _components(model), found)
+
+
+def mean_magnitudes(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], objective: Objective) -> Rows:
+    """Mean |y| over all positions, [d_out] float32 by projection; without dropout. Padding counts, as in MIGU."""
+    sums: Rows = {}
+    positions: dict[str, int] = {}
+
+    def counter(path: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        def count(_: nn.Module, __: Any, output: Tensor) -> None:
+            part = magnitude(output)
+            sums[path] = sums[path] + part if path in sums else part
+            positions[path] = positions.get(path, 0) + output[..., 0].numel()
+
+        return count
+
+    handles = [model.get_submodule(path).register_forward_hook(counter(path)) for path in anatomy(model).linears]
+    try:
+        with evaluating(model), torch.no_grad():
+            for batch in batches:
+                objective.forward(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {path: (total / positions[path]).cpu() for path, total in sums.items()}
+
+
+def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
+    """How far each row of every projection moved in each stage, ‖ΔW_row‖₂; None without two checkpoints in a row."""
+    moved: dict[str, tuple[Rows, Rows]] = {}
+    components: dict[str, str] = {}
+    for (_, before), (index, after) in itertools.pairwise(_checkpoints(learner)):
+        if before is not None and after is not None:
+            own = {
+                path: change for path in anatomy(after).linears if (change := _change(before, after, path)) is not None
+            }
+            components = _components(after)
+            moved[learner.recipe.domains[index - 1].name] = own, own
+    known = {path: of for path, of in components.items() if all(path in rows for rows, _ in moved.values())}
+    return Magnitudes("Rows that moved furthest", known, moved) if known else None
+
+
+def _checkpoints(learner: ContinualLearner) -> Iterator[tuple[int, nn.Module | None]]:
+    for index in range(len(learner.recipe.domains) + 1):
+        yield index, learner.model_after(index) if _has_weights(learner, index) else None
+
+
+def _has_weights(learner: ContinualLearner, index: int) -> bool:
+    if index == 0:
+        return True
+    name = learner.recipe.domains[index - 1].name
+    return learner.folder.finished(index, name) and not learner.folder.without_weights(index, name)
+
+
+def _change(before: nn.Module, after: nn.Module, path: str) -> Tensor | None:
+    """Norm of the change of each row, [d_out] float32; None where the layer grew."""
+    (_, new, dim) = next(rows_of(after, path, bias=False))
+    old = before.get_submodule(path).get_parameter("weight")
+    if old.shape != new.shape:
+        return None
+    return (new.detach() - old.detach()).norm(dim=1 - dim).cpu()
+
+
+def _components(model: nn.Module) -> dict[str, str]:
+    return {path: str(each.component) for path, each in anatomy(model).linears.items()}
+
+
+def alike(found: Magnitudes, threshold: float) -> Alike:
+    """Compare every two names: one's first sample with the other's second, and the other way round."""
+    names = list(found.halves)
+    pairs = {path: [[_pair(found, path, a, b, threshold) for b in names] for a in names] for path in found.components}
+    overlap, correlation, chance = {}, {}, {}
+    for part in found.parts:
+        paths = found.paths(part)
+        tables = torch.tensor([pairs[path] for path in paths], dtype=torch.float64).nanmean(0)
+        overlap[part], correlation[part] = tables[..., 0].tolist(), tables[..., 1].tolist()
+        chance[part] = sum(_share(found, path, threshold) for path in paths) / len(paths)
+    return Alike(found.title, names, threshold, overlap, correlation, chance)
+
+
+def _share(found: Magnitudes, path: str, threshold: float) -> float:
+    values = next(iter(found.halves.values()))[0][path]
+    return float(largest(values[None], threshold).mean())
+
+
+def _pair(found: Magnitudes, path: str, a: str, b: str, threshold: float) -> tuple[float, float]:
+    """Overlap of the largest rows and correlation of all, the mean over both ways of pairing the samples."""
+    each = []
+    for i in (0, 1):
+        x, y = found.halves[a][i][path], found.halves[b][1 - i][path]
+        kept = largest(torch.stack([x, y]), threshold)
+        both = torch.corrcoef(torch.stack([x, y]).double())[0, 1]
+        each.append((float(kept.prod(0).sum() / kept[0].sum()), float(both)))
+    return (each[0][0] + each[1][0]) / 2, (each[0][1] + each[1][1]) / 2

@@ -1,0 +1,99 @@
+"""LoRA: one low-rank adapter beside the base model, trained through the whole stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.adapters.low_rank import Merged, MergedConfig
+from everlearn.methods.base import Cost, Memory, MethodConfig, Setting, Stage, register
+from everlearn.methods.engine.protection import overrides
+from everlearn.model.anatomy import kind_of
+from everlearn.model.peft_adapter import TASKS, PeftAdapter
+from everlearn.model.quantising import is_quantised, quantised_like
+
+
+@register
+class LoRA(Merged):
+    """Low-rank adaptation (arXiv 2106.09685, eq. 3), one adapter for all domains: the baseline "LoRA" (SeqLoRA) of
+    arXiv 2310.14152 and 2406.17245.
+
+    A layer computes W_0 x + s · B A x with s = α / r. W_0 is the base model's throughout; A and B begin a domain as the
+    last one left them. The optimizer begins anew.
+
+    Each stage is a plain model of weights W_0 + s · B A, made from the base model's own W_0 in float32. A domain begins
+    by putting W_0 back, bit for bit as the base model has it, so nothing is ever subtracted and no rounding adds up.
+    """
+
+    name = "lora"
+    title = "LoRA"
+    paper = "https://arxiv.org/abs/2106.09685"
+    needs = replace(Merged.needs, base_model=True)
+    onto: ClassVar[int] = 0
+
+    class Config(MergedConfig):
+        """Options of LoRA, by PEFT's names."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._adapter: dict[str, Tensor] = {}
+        self._domains: list[str] = []
+
+    def check(self, setting: Setting) -> None:
+        """Nothing but the adapter may be different from the base model."""
+        super().check(setting)
+        for other in setting.methods:
+            if any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
+                raise MethodError(
+                    f"Method '{other.label}' changes weights that no adapter holds, and method '{self.label}' begins "
+                    "each domain with the base model's. Remove one of them."
+                )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The adapter's parameters; it is kept as memory and as the stage's adapter, however many domains there are."""
+        count = self._numbers(model)
+        return Cost(memory_bytes=4 * count, disk_bytes=8 * count, parameters=count)
+
+    def attach(self, stage: Stage) -> None:
+        """W_0 in place of W_0 + s B A, and A and B beside it: the same function."""
+        if self._adapter:
+            self._put_base_back(stage)
+        super().attach(stage)
+        self._fill(stage.model, self._adapter)
+
+    def _put_base_back(self, stage: Stage) -> None:
+        base = stage.checkpoints[0]
+        if is_quantised(stage.model):
+            stage.model = quantised_like(base, stage.model)
+            return
+        with torch.no_grad():
+            for path in self._targets(stage.model):
+                stage.model.get_parameter(f"{path}.weight").copy_(base.get_parameter(f"{path}.weight"))
+
+    def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
+        self._adapter, self._domains = learnt, [*self._domains, domain]
+
+    def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
+        """A and B as they are."""
+        if not self._adapter:
+            return None
+        config = self._lora(model)
+        config.inference_mode, config.task_type = True, TASKS.get(kind_of(model))
+        return PeftAdapter(config, self._adapter, alone=not self.merges)
+
+    def memory(self) -> Memory:
+        """A and B of each layer under PEFT's names, and the domains that they have learnt."""
+        if not self._domains:
+            return Memory()
+        return Memory(dict(self._adapter), {"domains": list(self._domains)})
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back; the weights are the base model's."""
+        self._adapter, self._domains = dict(memory.tensors), list(memory.facts.get("domains", []))

@@ -1,0 +1,223 @@
+"""What methods with low-rank matrices share: which layers get them, PEFT's LoRA on those, and the way back to a plain
+model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.tuners_utils import BaseTunerLayer
+from pydantic import Field
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.engine.protection import overrides
+from everlearn.model.quantising import in_full, is_quantised
+
+if TYPE_CHECKING:
+    from everlearn.model.anatomy import Anatomy
+
+A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
+ADAPTER = "default"
+"""PEFT's name of the adapter while a domain is learnt."""
+
+
+class LowRankConfig(MethodConfig):
+    """Options of every method with low-rank matrices, by PEFT's names."""
+
+    r: int = Field(8, ge=1)
+    """Rank of each domain's adapter."""
+    lora_alpha: int = Field(32, ge=1)
+    """α: adapters are scaled by α / r (α / √r with `use_rslora`)."""
+    lora_dropout: float = Field(0.05, ge=0, lt=1)
+    """Dropout on the adapter's input."""
+    target_modules: Literal["query-value", "attention", "all-linear"] | list[str] = "query-value"
+    """Layers that get an adapter: queries and values (as published), all attention projections, those and the
+    feed-forward ones, or names as PEFT takes them. A fused query-key-value projection gets one as a whole."""
+
+
+class MergedConfig(LowRankConfig):
+    """Options of methods whose adapters become a part of the weights."""
+
+    use_dora: bool = False
+    """Learn a magnitude for each row too (DoRA, arXiv 2402.09353)."""
+    use_rslora: bool = False
+    """Scale by α / √r (rsLoRA, arXiv 2312.03732)."""
+    merge: bool = True
+    """Keep each stage as a whole model with the adapters added to its weights, and the adapter beside it
+    (`adapter/`). Without, a stage is the adapter alone, to be read with the base model."""
+
+
+class LowRank(Method):
+    """Base of methods that train low-rank matrices beside a frozen model: h = W x + s · B A x, s = α / r."""
+
+    needs = Needs(extra_parameters=True, memory="parameters")
+    adds_peft: ClassVar[bool] = True
+    config: LowRankConfig
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._trainable: list[str] = []
+
+    def check(self, setting: Setting) -> None:
+        """The model itself must come without adapters, and no other method may add some."""
+        super().check(setting)
+        if any(isinstance(module, BaseTunerLayer) for module in setting.model.modules()):
+            raise MethodError(
+                f"Method '{self.label}' needs a plain model, but this one has adapters. Merge them first."
+            )
+        for other in setting.methods:
+            if other.adds_peft and other.name != self.name:
+                raise MethodError(f"Methods '{self.label}' and '{other.label}' both add adapters. Remove one of them.")
+        self._targets(setting.model)
+
+    def attach(self, stage: Stage) -> None:
+        """Freeze the model and add an adapter; B starts at 0, so the function is unchanged."""
+        self._trainable = [name for name, parameter in stage.model.named_parameters() if parameter.requires_grad]
+        stage.model = get_peft_model(stage.model, self._lora(stage.model))
+
+    def _learnt(self, stage: Stage) -> dict[str, Tensor]:
+        """A copy of the adapter that is attached, by PEFT's names."""
+        if not isinstance(stage.model, PeftModel):
+            raise MethodError(f"Method '{self.label}' lost its adapter during the domain: `stage.model` was replaced.")
+        return {name: value.detach().cpu().clone() for name, value in get_peft_model_state_dict(stage.model).items()}
+
+    def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor]) -> None:
+        """Give an adapter that is attached the values that were learnt.
+
+        Raises:
+            MethodError: they are of another model or rank.
+        """
+        own = get_peft_model_state_dict(model)
+        for name, value in learnt.items():
+            if name in own and own[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit the "
+                    f"model's {tuple(own[name].shape)}. Its memory belongs to another model or `r`."
+                )
+        set_peft_model_state_dict(model, {name: learnt[name] for name in own.keys() & learnt.keys()})
+
+    def _leave(self, stage: Stage, plain: nn.Module) -> None:
+        """The stage's model is a plain one again, trained as before."""
+        for name, parameter in plain.named_parameters():
+            parameter.requires_grad_(name in self._trainable)
+        stage.model = plain
+
+    def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
+        """An adapter of the rank of so many together, with the scale of one."""
+        targets = self._targets(in_full(model) if is_quantised(model) else model)
+        shared = {"lora_alpha": parts * self.config.lora_alpha, "lora_dropout": self.config.lora_dropout}
+        return LoraConfig(
+            r=parts * self.config.r,
+            target_modules=targets,
+            fan_in_fan_out=any(isinstance(model.get_submodule(path), Conv1D) for path in targets),
+            **(shared | options),
+        )
+
+    def _shapes(self, model: nn.Module) -> list[tuple[int, int]]:
+        """Inputs and outputs of each layer that gets an adapter."""
+        shapes = []
+        for path in self._targets(model):
+            module = model.get_submodule(path)
+            rows, columns = module.get_parameter("weight").shape
+            shapes.append((rows, columns) if isinstance(module, Conv1D) else (columns, rows))
+        return shapes
+
+    def _targets(self, model: nn.Module) -> list[str]:
+        """Paths of the layers that get an adapter.
+
+        Raises:
+            MethodError: the model has no such layer.
+        """
+        from everlearn.model.anatomy import anatomy
+
+        wanted = self.config.target_modules
+        if wanted == "all-linear":
+            return list(anatomy(model).linears)
+        if wanted in ("query-value", "attention"):
+            return list(_attention(anatomy(model), everything=wanted == "attention"))
+        found: list[str] = []
+        for name in wanted:
+            matching = [
+                path
+                for path, module in model.named_modules()
+                if (path == name or path.endswith(f".{name}")) and isinstance(module, (nn.Linear, Conv1D))
+            ]
+            if not matching:
+                raise MethodError(
+                    f"Method '{self.label}', option 'target_modules': the model has no linear layer '{name}'."
+                )
+            found += [path for path in matching if path not in found]
+        return found
+
+
+class Merged(LowRank):
+    """Base of methods whose adapter is added to the weights in float32 when a domain ends: a stage is a plain model.
+
+    Class attributes:
+        onto: number of the checkpoint whose weights the adapter stands on: -1 the last one, 0 the base model.
+    """
+
+    onto: ClassVar[int] = -1
+    config: MergedConfig
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.merges = self.config.merge
+
+    def check(self, setting: Setting) -> None:
+        """Adapters alone cannot keep what another method does to the weights."""
+        super().check(setting)
+        for other in setting.methods:
+            if not self.config.merge and any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
+                raise MethodError(
+                    f"Method '{other.label}' changes weights that no adapter holds, so stages of method '{self.label}' "
+                    "cannot be kept as adapters alone. Set its option `merge: true`."
+                )
+
+    def detach(self, stage: Stage) -> None:
+        """Add the adapter to the weights, keep a copy of it, and leave a plain model."""
+        learnt = self._learnt(stage)
+        self._keep(stage.domain, learnt)
+        adapted: Any = stage.model
+        if is_quantised(adapted):  # what was learnt on coarse weights is added to the exact ones
+            exact = stage.checkpoints[self.onto].requires_grad_(True)
+            self._trainable = [name for name, _ in exact.named_parameters()]
+            adapted = get_peft_model(exact, self._lora(exact))
+            set_peft_model_state_dict(adapted, learnt)
+        self._leave(stage, adapted.merge_and_unload(safe_merge=True))
+
+    def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
+        """Remember what a domain has learnt, by PEFT's names."""
+        raise NotImplementedError
+
+    def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
+        alpha = self.config.lora_alpha
+        own = {
+            "lora_alpha": math.sqrt(parts) * alpha if self.config.use_rslora else parts * alpha,
+            "use_dora": self.config.use_dora,
+            "use_rslora": self.config.use_rslora,
+        }
+        return super()._lora(model, parts, **(own | options))
+
+    def _numbers(self, model: nn.Module) -> int:
+        """Parameters of one adapter."""
+        return sum(
+            self.config.r * (inputs + outputs) + (outputs if self.config.use_dora else 0)
+            for inputs, outputs in self._shapes(model)
+        )
+
+
+def _attention(anatomy: Anatomy, everything: bool) -> list[str]:
+    """Projections of every attention: query and value (or the fused one), or all."""
+    paths: list[str] = []
+    for site in anatomy.sites:
+        if site.kind != "head":
+            continue
+        *inputs, output = dict.fromkeys(owned.parameter.rsplit(".", 1)[0] for owned in site.owned)
+        paths += [*inputs, output] if everything else inputs[:: max(1, len(inputs) - 1)]
+    return paths

@@ -1,0 +1,217 @@
+"""MoE-LoRA: low-rank experts beside a frozen model, and a router that chooses among them for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from peft import LoraConfig, get_peft_model
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.importance.magnitude import inside_backward, of_all_processes
+from everlearn.methods.adapters.low_rank import ADAPTER, LowRank, LowRankConfig
+from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Reading, Stage, register
+from everlearn.model.quantising import is_quantised
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+START = 0.02
+"""Standard deviation of a router's first weights."""
+
+
+@register
+class MoELoRA(LowRank):
+    """A mixture of LoRA experts, trained through the whole stream: the baseline "MoELoRA" of arXiv 2406.17245.
+
+    h = W x + s Σ_{e ∈ top-k} g_e B_e A_e x,   p = softmax(W_r x),   g_e = p_e / Σ_{top-k} p,   s = α / r
+
+    L + β · mean over layers of E Σ_e f_e P_e (arXiv 2101.03961, eq. 4), with f_e the share of the choices that fell on
+    expert e and P_e the mean of p_e over all tokens.
+
+    Every layer with experts has a router of its own, which reads what the layer reads. Experts and routers go on from
+    domain to domain and W stays the base model's, so there is nothing to know of a domain at test. A mixture that
+    depends on x is no weight: a stage's model is the base model, and experts and routers are the method's memory, which
+    texts are read with.
+
+    The E experts of a layer are one PEFT adapter of rank E · r, A = [A_1; …; A_E] and B = [B_1 … B_E], whose
+    activations A x the router scales in blocks: Σ_e g_e B_e A_e x = B (g ⊗ 1_r ⊙ A x).
+    """
+
+    name = "moe_lora"
+    title = "MoE-LoRA"
+    paper = "https://arxiv.org/abs/2402.12851"
+
+    class Config(LowRankConfig):
+        """Options of MoE-LoRA; the paper leaves all but the number of experts open."""
+
+        r: int = Field(8, ge=1)
+        """Rank of each expert."""
+        experts: int = Field(4, ge=1)
+        """E, of each layer; the paper has as many as there are domains in the stream."""
+        top_k: int = Field(2, ge=1)
+        """Experts that a token is read with."""
+        renormalise: bool = True
+        """Gates of the chosen experts sum to 1; without, they are their p_e, as for a single expert in 2101.03961."""
+        balance: float = Field(0.01, ge=0, allow_inf_nan=False)
+        """β, of the loss that spreads tokens over the experts; 0 is without. 0.01 is from 2101.03961."""
+
+        @model_validator(mode="after")
+        def _router_learns(self) -> Self:
+            if self.top_k > self.experts:
+                raise ValueError(f"option 'top_k': {self.top_k} of {self.experts} `experts` cannot be chosen")
+            if self.top_k == 1 and self.experts > 1 and self.renormalise:
+                raise ValueError(
+                    "option 'top_k': the gate of a single expert would always be 1, from which no router learns. Set "
+                    "`renormalise: false`"
+                )
+            return self
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._experts: dict[str, Tensor] = {}
+        self._domains: list[str] = []
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The experts and routers."""
+        rank, shapes = self.config.experts * self.config.r, self._shapes(model)
+        count = sum(rank * (inputs + outputs) + self.config.experts * inputs for inputs, outputs in shapes)
+        return Cost(memory_bytes=4 * count, disk_bytes=4 * count, parameters=count)
+
+    def attach(self, stage: Stage) -> None:
+        """Freeze the model; experts and routers begin as the last domain left them."""
+        super().attach(stage)
+        self._route(stage.model)
+        self._fill(stage.model, self._experts)
+
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """Say which rows of the coming pass are the batch's own: other methods' views need no balance."""
+        for router in routers(stage.model) if self.config.balance else ():
+            router.rows = len(batch["labels"])
+        return {}
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """β E Σ_e f_e P_e, f_e over all processes."""
+        if not self.config.balance:
+            return {}
+        probabilities, choices = zip(*(router.take() for router in routers(stage.model)), strict=True)
+        counts = of_all_processes({str(layer): chosen.sum(0) for layer, chosen in enumerate(choices)})
+        shares = torch.stack([counts[str(layer)] / counts[str(layer)].sum() for layer in range(len(choices))])
+        means = torch.stack([each.mean(0) for each in probabilities])
+        return {"balance": self.config.balance * self.config.experts * (shares * means).sum(1).mean()}
+
+    def detach(self, stage: Stage) -> None:
+        """Keep experts and routers, and leave the base model."""
+        self._experts, self._domains = self._learnt(stage), [*self._domains, stage.domain]
+        adapted: Any = stage.model
+        plain = adapted.unload()
+        if is_quantised(plain):
+            plain = stage.checkpoints[-1]
+            self._trainable = [name for name, _ in plain.named_parameters()]
+        self._leave(stage, plain)
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """The experts and routers, for text of any domain; fine-tuning for an end task trains them with the model."""
+        if self._experts:
+            adapted = get_peft_model(model, self._lora(model))
+            self._route(adapted)
+            self._fill(adapted, self._experts)
+            model.requires_grad_(True)
+        return model
+
+    def memory(self) -> Memory:
+        """A and B of all experts under PEFT's names, the routers' weights beside them, and the domains learnt."""
+        return Memory(dict(self._experts), {"domains": list(self._domains)}) if self._domains else Memory()
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        self._experts, self._domains = dict(memory.tensors), list(memory.facts.get("domains", []))
+
+    def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
+        return super()._lora(model, parts * self.config.experts, **options)
+
+    def _route(self, model: nn.Module) -> None:
+        """Put a router into each layer with an adapter, where PEFT saves and loads it with the adapter."""
+        for layer in [module for module in model.modules() if hasattr(module, "lora_A")]:
+            a: Any = layer.lora_A[ADAPTER]  # type: ignore[index]
+            router = Router(a.in_features, self.config.experts, self.config.top_k, self.config.renormalise)
+            layer.lora_router = nn.ModuleDict({ADAPTER: router.to(a.weight.device)})
+            layer.register_forward_pre_hook(router.read)
+            a.register_forward_hook(router.scale)
+            layer.register_forward_hook(router.forget)
+
+
+class Router(nn.Module):
+    """p = softmax(W_r x) of what a layer reads, and the gates that scale its experts' activations.
+
+    Its hooks are bound methods, so that a copy of the model has hooks that belong to the copy.
+
+    Args:
+        features: of the layer's input.
+        experts: E.
+        top_k: experts that a token is read with.
+        renormalise: whether their gates sum to 1.
+
+    Attributes:
+        rows: remember what is chosen in the first rows of passes that are trained on; None remembers nothing.
+    """
+
+    def __init__(self, features: int, experts: int, top_k: int, renormalise: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, features))
+        nn.init.normal_(self.weight, std=START)
+        self.experts, self.top_k, self.renormalise = experts, top_k, renormalise
+        self.rows: int | None = None
+        self._gates: Tensor | None = None
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs [..., d_in] to probabilities, gates and choices (0 or 1), each [..., E] float32."""
+        probabilities = F.linear(x.to(self.weight.dtype), self.weight).float().softmax(-1)
+        chosen = torch.zeros_like(probabilities).scatter(-1, probabilities.topk(self.top_k).indices, 1.0)
+        gates = probabilities * chosen
+        return probabilities, gates / gates.sum(-1, keepdim=True) if self.renormalise else gates, chosen
+
+    def read(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Forward pre-hook of the layer."""
+        probabilities, self._gates, chosen = self(inputs[0])
+        if self.rows is not None and self.training and torch.is_grad_enabled() and not inside_backward():
+            own, picks = probabilities[: self.rows], chosen[: self.rows]
+            self._seen = own.flatten(0, -2), picks.flatten(0, -2)
+
+    def scale(self, a: nn.Module, inputs: tuple[Any, ...], activations: Tensor) -> Tensor:
+        """Forward hook of A: [..., E · r], of which each block is scaled by its expert's gate."""
+        if self._gates is None:
+            return activations
+        blocks = activations.unflatten(-1, (self.experts, -1))
+        return (blocks * self._gates[..., None].to(activations.dtype)).flatten(-2)
+
+    def forget(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Forward hook of the layer: nothing of a pass stays behind."""
+        self._gates = None
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Probabilities and choices of the last pass that was trained on, [tokens, E] each; forgotten afterwards.
+
+        Raises:
+            MethodError: there was none.
+        """
+        seen, self._seen, self.rows = self._seen, None, None
+        if seen is None:
+            raise MethodError(
+                "Method 'moe_lora' saw no forward pass with gradients, which its option 'balance' needs. Gradient "
+                "checkpointing with `use_reentrant: true` hides them: set `gradient_checkpointing_kwargs: "
+                "{use_reentrant: false}`, or `balance: 0`."
+            )
+        return seen
+
+
+def routers(model: nn.Module) -> Iterator[Router]:
+    """Of every layer that has experts."""
+    return (module for module in model.modules() if isinstance(module, Router))

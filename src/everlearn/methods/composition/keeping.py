@@ -1,0 +1,44 @@
+"""What methods that mix the modules of domains share: memory, the modules that a text is read with, what rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Memory, Method, Reading, Setting
+from everlearn.methods.composition.composed import Learnt
+from everlearn.model.anatomy import kind_of
+
+
+def by_domain(learnt: Mapping[str, Learnt]) -> Memory:
+    """Every tensor under "<domain>/<name>", and the domains in order."""
+    tensors = {f"{domain}/{name}": value for domain, one in learnt.items() for name, value in one.items()}
+    return Memory(tensors, {"domains": list(learnt)} if learnt else {})
+
+
+def from_memory(memory: Memory) -> dict[str, Learnt]:
+    """What :func:`by_domain` was given."""
+    found: dict[str, dict[str, Tensor]] = {domain: {} for domain in memory.facts.get("domains", [])}
+    for path, value in memory.tensors.items():
+        domain, _, name = path.rpartition("/")
+        found[domain][name] = value
+    return dict(found)
+
+
+def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
+    """The domains whose modules a text is read with: all, or those up to its own, none for text of no learnt one."""
+    known = list(learnt)
+    if not own:
+        return known
+    return [] if reading.domain not in learnt else known[: known.index(str(reading.domain)) + 1]
+
+
+def check_rows(method: Method, setting: Setting) -> None:
+    """Raise ``MethodError`` where an encoder's rows hold several documents that must not know of each other."""
+    if kind_of(setting.model) == "encoder" and setting.objective.isolate:
+        raise MethodError(
+            f"Method '{method.label}' weighs its modules for a row as a whole, which would tell the documents packed "
+            "into it of each other. Set `data.isolate_documents: false`."
+        )

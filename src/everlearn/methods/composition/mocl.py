@@ -1,0 +1,202 @@
+"""MoCL: a module for each domain, and a mixture of all of them for each text, by its likeness to the domains' keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.methods.base import (
+    FORWARD,
+    Batch,
+    Cost,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Reading,
+    Setting,
+    Stage,
+    Variant,
+    register,
+)
+from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
+from everlearn.methods.composition.keeping import by_domain, check_rows, from_memory, known_domains
+from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, Targets
+from everlearn.methods.composition.prefixes import Prefixes
+from everlearn.methods.engine.attachment import attached, detach, freeze_base
+from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
+from everlearn.model.anatomy import kind_of
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import config_of
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+@register
+class MoCL(Method):
+    """MoCL (arXiv 2404.00790): modular and compositional continual learning without old text.
+
+    Each domain i leaves a module P_i (a prefix or a low-rank block in every layer) and a key k_i. A text x is read with
+
+        Σ_{i ≤ t} w_i P_i,   w = softmax(8 · cos(q(x), k_i)),   q(x) the mean of the frozen model's last hidden states
+
+    L_t + match · mean(1 − cos(q(x), k_t)), where only P_t and k_t are trained. Earlier modules and keys are no
+    optimizer's, so no momentum moves them, which the authors' code takes back after each step. The model stays the base
+    model, bit for bit.
+
+    In a decoder a token's q is the mean over its document up to it: a query of the whole row would tell what is yet to
+    be predicted.
+    """
+
+    name = "mocl"
+    title = "MoCL"
+    paper = "https://arxiv.org/abs/2404.00790"
+    needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
+    freezes = True
+    variants = (
+        Variant(
+            "mocl_by_domain",
+            "MoCL (domain id)",
+            "At test a text is read with the modules up to that of its own domain, as it was when it was learnt.",
+            {"read": "own"},
+        ),
+    )
+
+    class Config(MethodConfig):
+        """Options of MoCL."""
+
+        module: Literal["prefix", "lora"] | None = None
+        """What a domain adds; null is as published: a prefix, in a decoder a low-rank block."""
+        n_tokens: int = Field(50, ge=1)
+        """Keys of a prefix in every layer."""
+        r: int = Field(4, ge=1)
+        """Rank of a block."""
+        lora_alpha: float = Field(16, gt=0, allow_inf_nan=False)
+        """α: blocks are scaled by α / r, beside their weights. The authors' code leaves the scale out, which is what
+        `lora_alpha` equal to `r` does."""
+        lora_dropout: float = Field(0.1, ge=0, lt=1)
+        """Dropout on a block's input."""
+        target_modules: Targets = "query-value"
+        """Layers that get blocks: queries and values (as published), all attention projections, or those and the
+        feed-forward ones."""
+        scale: float = Field(8.0, ge=0, allow_inf_nan=False)
+        """Of the cosines in the softmax."""
+        match: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """Weight of the loss that draws k_t to the queries of its domain."""
+        learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
+        """Of module and key, on the run's schedule; null takes `train.learning_rate`. The authors have 2e-2 or 5e-2 for
+        T5-large's prefixes and 1e-3 for blocks."""
+        read: Literal["all", "own"] = "all"
+        """At test: every text with all modules there are; or a text of a learnt domain with those up to its own, as
+        the released code does, which needs a domain id, and other text with none."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune only the classification head: modules, keys and model stay."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
+        self._learnt: dict[str, Learnt] = {}
+
+    def check(self, setting: Setting) -> None:
+        """Rows must be texts, and a prefix must fit beside them."""
+        super().check(setting)
+        check_rows(self, setting)
+        check_prompt(self, setting, self._prefix(setting.model))
+        with torch.device("meta"):
+            self._build(setting.model, [])
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Module and key; those of every domain are kept. The query is one more forward pass."""
+        with torch.device("meta"):
+            added = sum(p.numel() for p in self._build(model, []).parameters() if p.requires_grad)
+        return Cost(memory_bytes=8 * added, disk_bytes_per_domain=4 * added, parameters=added, passes_per_step=FORWARD)
+
+    def attach(self, stage: Stage) -> None:
+        """A new module and key beside the earlier ones; everything else is frozen."""
+        check_stage_length(self, stage, self._prefix(stage.model))
+        self._build(stage.model, list(self._learnt.values())).attach(stage.model, self.name, freeze=True)
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The learning rate of module and key."""
+        return at_rate(groups, self.config.learning_rate)
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """match · mean(1 − cos(q, k_t)) over the batch's own texts."""
+        likeness = attached(stage.model, self.name).likeness[: len(batch["labels"]), :, -1]
+        return {"match": self.config.match * (1 - likeness).mean()} if self.config.match else {}
+
+    def detach(self, stage: Stage) -> None:
+        """Keep module and key, and leave the base model."""
+        self._learnt[stage.domain] = detach(stage.model, self.name).learnt()
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """All modules, or those up to the text's own domain; fine-tuning may change the last of them."""
+        known = known_domains(self._learnt, reading, own=self.config.read == "own")
+        if known:
+            *earlier, last = (self._learnt[domain] for domain in known)
+            mixture = self._build(model, earlier)
+            mixture.fill(last)
+            if self.config.freeze_base_at_end_task:
+                freeze_base(model)
+                mixture.requires_grad_(False)
+            mixture.attach(model, self.name)
+        return model
+
+    def memory(self) -> Memory:
+        """Every module under "<domain>/<tensor>", and its key."""
+        return by_domain(self._learnt)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back, in their order."""
+        self._learnt = from_memory(memory)
+
+    def _prefix(self, model: nn.Module) -> int:
+        """Positions that a prefix takes."""
+        return self.config.n_tokens if self._module(model) == "prefix" else 0
+
+    def _module(self, model: nn.Module) -> Literal["prefix", "lora"]:
+        return self.config.module or ("lora" if kind_of(model) == "decoder" else "prefix")
+
+    def _build(self, model: nn.Module, earlier: list[Learnt]) -> Matching:
+        options = self.config
+        modules: Modules
+        if self._module(model) == "prefix":
+            modules = Prefixes(model, options.n_tokens, earlier)
+        else:
+            scale = options.lora_alpha / options.r
+            modules = LowRankBlocks(model, options.target_modules, options.r, scale, options.lora_dropout, earlier)
+        key = torch.empty(config_of(model).hidden_size).uniform_(-1, 1)
+        return Matching(modules, key, [one[KEY] for one in earlier], options.scale)
+
+
+class Matching(Composed):
+    """w = softmax(scale · cos(q, k_i)), q the mean of the plain model's last hidden states.
+
+    Attributes:
+        likeness: cos(q, k_i) of the last pass, [B, 1 or S, t].
+    """
+
+    def __init__(self, modules: Modules, key: Tensor, earlier: list[Tensor], scale: float) -> None:
+        super().__init__(modules, key, earlier)
+        self.scale, self.likeness = scale, torch.empty(0)
+
+    def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
+        self.asking = True
+        try:
+            with torch.no_grad(), evaluating(base):
+                hidden: Tensor = base(**given).last_hidden_state
+        finally:
+            self.asking = False
+        return self.pooled(hidden.float(), document, "mean")
+
+    def weigh(self, queries: Tensor) -> Tensor:
+        self.likeness = F.cosine_similarity(queries[:, :, None], self.keys.to(queries.dtype), dim=-1)
+        return (self.scale * self.likeness).softmax(-1)

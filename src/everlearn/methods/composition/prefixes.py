@@ -1,0 +1,152 @@
+"""Prefixes of several domains (keys and values before those of a text, in every attention), mixed by a text's weights.
+
+A prefix is laid over the keys and values of positions that stand before the text and hold nothing themselves, so that
+masks, positions and caches of every architecture stay right. PEFT's prefix tuning is not used: it has one prefix for
+all rows, and none in an encoder beside a decoder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.composition.composed import Learnt, Modules
+from everlearn.methods.prompts.soft_prompt import BeforeText
+from everlearn.model.anatomy import anatomy, kind_of
+
+KEY_AND_VALUE = ("key", "value")
+
+
+class Prefixes(Modules):
+    """K ← [Σ_i w_i P_i^K; K], V ← [Σ_i w_i P_i^V; V] in every attention of a model with an encoder.
+
+    Layer l of an encoder and of a decoder beside it, its cross-attention too, read the same prefix, as in the authors'
+    code of MoCL.
+
+    Args:
+        model: it may be on the meta device.
+        n: keys of a prefix.
+        earlier: what domains 1 to t−1 have learnt.
+
+    Raises:
+        MethodError: the model has no keys and values of its own, or is a decoder.
+    """
+
+    def __init__(self, model: nn.Module, n: int, earlier: Sequence[Learnt]) -> None:
+        super().__init__()
+        found = [(path, each) for path, each in anatomy(model).linears.items() if each.component in KEY_AND_VALUE]
+        if not found or kind_of(model) == "decoder":
+            raise MethodError(
+                "A prefix that is mixed for each text needs an encoder with a projection for keys and one for values, "
+                f"which '{type(model).__name__}' is not. Set the method's option `module: lora`."
+            )
+        self.paths = [(path, each) for path, each in found]
+        features = model.get_submodule(found[0][0]).get_parameter("weight").shape[0]
+        self.layers = nn.ModuleList(
+            LayerPrefixes(n, features, [one[f"layers.{number}.prefix"] for one in earlier])
+            for number in range(1 + max(_layer(path) for path, _ in found))
+        )
+        self.text = Nothing(n)
+        self.answer = Nothing(n)
+
+    def place(self, model: nn.Module) -> None:
+        self.text.place(model)
+        for path, each in self.paths:
+            layer: Any = self.layers[_layer(path)]
+            hook = f"lay_{each.component}_of_answer" if each.tokens == "answer" else f"lay_{each.component}"
+            model.get_submodule(path).register_forward_hook(getattr(layer, hook))
+        if kind_of(model) == "encoder-decoder":
+            decoder: Any = model.base_model.decoder  # type: ignore[union-attr]
+            decoder.register_forward_pre_hook(self.before_answer, with_kwargs=True)
+            decoder.register_forward_hook(self.answer.cut_off)
+
+    def mix(self, weights: Tensor | None) -> None:
+        self.text.active = weights is not None
+        for layer in self.layers:
+            layer.weights = None if weights is None else weights[:, 0]  # type: ignore[assignment]
+
+    def before_answer(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Forward pre-hook of a decoder beside an encoder: positions before the answer, unless its cache has them."""
+        cache = kwargs.get("past_key_values")
+        self.answer.active = self.text.active and (cache is None or cache.get_seq_length() == 0)
+        for layer in self.layers:
+            layer.begins = self.answer.active  # type: ignore[assignment]
+        return self.answer.put_before(decoder, args, kwargs)
+
+
+class Nothing(BeforeText):
+    """n positions before a text that hold nothing, while it is `active`."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n, self.active = n, False
+
+    def stand(self, text: Tensor) -> Tensor:
+        return text.new_zeros(len(text), self.n, text.shape[2])
+
+    @property
+    def taken_positions(self) -> int:
+        return self.n
+
+    def put_before(
+        self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return super().put_before(base, args, kwargs) if self.active else (args, kwargs)
+
+    def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        return super().cut_off(base, args, output) if self.active else output
+
+    def let_decoder_see(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return super().let_decoder_see(decoder, args, kwargs) if self.active else (args, kwargs)
+
+
+class LayerPrefixes(nn.Module):
+    """The prefixes of one layer: P_t [2, n, features] is trained; those of earlier domains, [t − 1, 2, n, features]."""
+
+    def __init__(self, n: int, features: int, earlier: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.prefix = nn.Parameter(torch.empty(2, n, features))
+        nn.init.uniform_(self.prefix, -1, 1)
+        before = torch.stack([self.prefix.detach(), *(one.to(self.prefix) for one in earlier)])[1:]
+        self.before = nn.Parameter(before.clone(), requires_grad=False)
+        self.weights: Tensor | None = None
+        self.begins = False
+
+    def lay_key(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Forward hook of a projection to keys."""
+        return self._laid(0, output)
+
+    def lay_value(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Forward hook of a projection to values."""
+        return self._laid(1, output)
+
+    def lay_key_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Forward hook of a projection to keys of an answer, which is read in parts."""
+        return self._laid(0, output) if self.begins else None
+
+    def lay_value_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Forward hook of a projection to values of an answer."""
+        return self._laid(1, output) if self.begins else None
+
+    def _laid(self, number: int, output: Tensor) -> Tensor | None:
+        """Σ_i w_i P_i in the place of the first n positions."""
+        if self.weights is None:
+            return None
+        prefixes = torch.cat([self.before[:, number], self.prefix[None, number]])
+        mixed = torch.einsum("bt,tnd->bnd", self.weights.to(prefixes.dtype), prefixes)
+        return torch.cat([mixed.to(output.dtype), output[:, mixed.shape[1] :]], 1)
+
+
+def _layer(path: str) -> int:
+    """Number of the layer that a path leads into."""
+    number = re.search(r"\.(\d+)\.", path)
+    return int(number[1]) if number else 0

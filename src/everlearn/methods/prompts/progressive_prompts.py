@@ -1,0 +1,164 @@
+"""Progressive Prompts: a new prompt for each domain in front of the frozen prompts of all earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
+from everlearn.methods.engine.attachment import detach, freeze_base
+from everlearn.methods.prompts.soft_prompt import (
+    SoftPrompt,
+    at_rate,
+    check_memory,
+    check_prompt,
+    check_stage_length,
+    word_embeddings,
+)
+
+
+@register
+class ProgressivePrompts(Method):
+    """Progressive Prompts (arXiv 2301.12314, §3): in domain t a text X is read as
+
+        [P_t; P_{t−1}; …; P_1; X],   each P_i n vectors of the embeddings' size
+
+    and only P_t is trained, from n random word embeddings on. The model and earlier prompts never move, so the
+    checkpoint is the base model throughout, bit for bit. With `bottleneck`, P_t = θ + MLP(θ) while it is trained (two
+    layers with a ReLU between; §3.2); the MLP is dropped when the domain ends.
+
+    An encoder-decoder's encoder reads the prompts, and its decoder what the encoder makes of them. Rows grow by n
+    positions with each domain, which is what steps cost more and more.
+    """
+
+    name = "progressive_prompts"
+    title = "Progressive Prompts"
+    paper = "https://arxiv.org/abs/2301.12314"
+    needs = Needs(extra_parameters=True, peft=False, anatomy=True, memory="parameters")
+    freezes = True
+    variants = (
+        Variant(
+            "progressive_prompts_by_domain",
+            "Progressive Prompts (domain id)",
+            "At test a text is read with the prompts up to that of its own domain, as it was when it was learnt.",
+            {"read": "own"},
+        ),
+    )
+
+    class Config(MethodConfig):
+        """Options of Progressive Prompts."""
+
+        n_tokens: int = Field(10, ge=1)
+        """n, of each domain's prompt (10 in the authors' example)."""
+        bottleneck: int | None = Field(None, ge=1)
+        """Inner width of the residual MLP (800 in the authors' code); null trains the vectors themselves, as the code
+        does unless it is asked."""
+        learning_rate: float | None = Field(0.3, gt=0, allow_inf_nan=False)
+        """While a domain is learnt, on the schedule of the run; 0.3 is the authors'. null takes
+        `train.learning_rate`."""
+        weight_decay: float | None = Field(1e-5, ge=0, allow_inf_nan=False)
+        """1e-5 is the authors'; null takes `train.weight_decay`."""
+        read: Literal["all", "own"] = "all"
+        """At test: every text with all prompts there are, as the released code does; or a text of a learnt domain with
+        the prompts up to its own, which needs a domain id and forgets nothing, and other text with none."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune only the classification head: prompts and model stay."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
+        self._prompts: dict[str, Tensor] = {}
+
+    def check(self, setting: Setting) -> None:
+        """The first prompt must fit; a later stage says when there are too many."""
+        super().check(setting)
+        check_prompt(self, setting, self.config.n_tokens)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The prompt and its MLP; one prompt is kept for each domain."""
+        n, features = self.config.n_tokens, word_embeddings(model).shape[1]
+        inner = self.config.bottleneck or 0
+        return Cost(
+            memory_bytes=4 * n * features,
+            disk_bytes_per_domain=4 * n * features,
+            parameters=n * features + (2 * features * inner + inner + features if inner else 0),
+        )
+
+    def attach(self, stage: Stage) -> None:
+        """A new prompt before the earlier ones; everything else is frozen."""
+        check_stage_length(self, stage, self.config.n_tokens * (len(self._prompts) + 1))
+        words = word_embeddings(stage.model)
+        drawn = torch.randint(len(words), (self.config.n_tokens,)).to(words.device)
+        new = ProgressivePrompt(words[drawn].detach(), list(self._prompts.values()), self.config.bottleneck)
+        new.attach(stage.model, self.name, freeze=True)
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The prompt's learning rate and weight decay."""
+        return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
+
+    def detach(self, stage: Stage) -> None:
+        """Keep the prompt as it is read, and leave the base model."""
+        trained: ProgressivePrompt = detach(stage.model, self.name)
+        self._prompts[stage.domain] = trained.own().detach().cpu().clone()
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """All prompts, or those up to the text's own domain; fine-tuning may change the last of them."""
+        known = list(self._prompts)
+        if self.config.read == "own":
+            known = known[: known.index(reading.domain) + 1] if reading.domain in self._prompts else []
+        if not known:
+            return model
+        *earlier, last = (self._prompts[domain] for domain in known)
+        check_memory(self, model, last)
+        prompt = ProgressivePrompt(last, earlier)
+        if self.config.freeze_base_at_end_task:
+            freeze_base(model)
+            prompt.requires_grad_(False)
+        prompt.attach(model, self.name)
+        return model
+
+    def memory(self) -> Memory:
+        """The prompt of each domain, by its name."""
+        return Memory(dict(self._prompts), {"domains": list(self._prompts)} if self._prompts else {})
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take the prompts back, in their order."""
+        self._prompts = {name: memory.tensors[name] for name in memory.facts.get("domains", [])}
+
+
+class ProgressivePrompt(SoftPrompt):
+    """[P_t; P_{t−1}; …; P_1] in front of every row.
+
+    Args:
+        vectors: where P_t begins, [n, E].
+        earlier: P_1 to P_{t−1}, in this order; never trained.
+        bottleneck: inner width of the residual MLP over `vectors`; None for none.
+    """
+
+    def __init__(self, vectors: Tensor, earlier: Sequence[Tensor], bottleneck: int | None = None) -> None:
+        super().__init__(vectors)
+        features = vectors.shape[1]
+        before = torch.cat(list(earlier)[::-1]) if earlier else vectors.new_empty(0, features)
+        self.earlier = nn.Parameter(before, requires_grad=False)
+        self.mlp: nn.Module | None = None
+        if bottleneck is not None:
+            self.mlp = nn.Sequential(nn.Linear(features, bottleneck), nn.ReLU(), nn.Linear(bottleneck, features))
+
+    def own(self) -> Tensor:
+        """P_t, [n, E]."""
+        changed: Tensor = self.vectors if self.mlp is None else self.vectors + self.mlp(self.vectors)
+        return changed
+
+    def prompt(self) -> Tensor:
+        return torch.cat([self.own(), self.earlier.to(self.vectors)])
+
+    @property
+    def taken_positions(self) -> int:
+        return len(self.vectors) + len(self.earlier)

@@ -1,0 +1,197 @@
+"""Trained vectors in front of a text (arXiv 2104.08691), attached to a model for a stage or a test.
+
+PEFT's prompt tuning is not used: it returns the prompt's own positions as part of the output, knows no packed rows and
+no earlier prompts beside the trained one, and its model is not the plain one between stages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.engine.attachment import Attachment, refuse_other_additions
+from everlearn.model.anatomy import kind_of
+from everlearn.model.objectives import config_of
+
+if TYPE_CHECKING:
+    from everlearn.methods.base import Method, Setting, Stage
+
+
+class BeforeText(Attachment):
+    """Positions in front of every row's embeddings, taken out of the last hidden state again.
+
+    In an encoder-decoder they stand before the encoder's input, and the decoder attends to what the encoder makes of
+    them. Elsewhere they take the model's first positions, and the text those that follow.
+    """
+
+    lengthens_rows = True
+
+    def stand(self, text: Tensor) -> Tensor:
+        """What stands before each row, [B, n, E], of embedded rows [B, S, E]."""
+        raise NotImplementedError
+
+    @property
+    def taken_positions(self) -> int:
+        """n: how many positions of the model are taken from the text."""
+        raise NotImplementedError
+
+    def place(self, model: nn.Module) -> None:
+        """Hook the base model, or its two stacks."""
+        base: Any = model.base_model
+        if kind_of(model) == "encoder-decoder":
+            base.encoder.register_forward_pre_hook(self.put_before, with_kwargs=True)
+            base.decoder.register_forward_pre_hook(self.let_decoder_see, with_kwargs=True)
+        else:
+            base.register_forward_pre_hook(self.put_before, with_kwargs=True)
+            base.register_forward_hook(self.cut_off)
+
+    def put_before(
+        self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[()], dict[str, Any]]:
+        """Forward pre-hook: embeddings instead of tokens, and everything else longer by n."""
+        given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
+        given |= given.pop("kwargs", {})
+        ids = given.pop("input_ids", None)
+        if ids is not None:
+            given["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]
+        text, n = given["inputs_embeds"], self.taken_positions
+        given["inputs_embeds"] = torch.cat([self.stand(text), text], 1)
+        mask, positions = given.get("attention_mask"), given.get("position_ids")
+        if mask is not None:
+            given["attention_mask"] = F.pad(mask, (n, 0), value=1)
+        elif positions is not None:
+            given["attention_mask"] = self._isolating(base, positions, text.dtype)
+        if given.get("token_type_ids") is not None:
+            given["token_type_ids"] = F.pad(given["token_type_ids"], (n, 0))
+        if positions is not None:
+            own = torch.arange(n, device=positions.device).expand(len(positions), -1)
+            given["position_ids"] = torch.cat([own, positions + n], 1)
+        return (), given
+
+    def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Forward hook: what is outside sees the text alone."""
+        n = self.taken_positions
+        output.last_hidden_state = output.last_hidden_state[:, n:]
+        if getattr(output, "hidden_states", None) is not None:
+            output.hidden_states = tuple(hidden[:, n:] for hidden in output.hidden_states)
+        if getattr(output, "pooler_output", None) is not None:
+            pooler: Any = base.pooler
+            output.pooler_output = pooler(output.last_hidden_state)  # of the text's first token, not of the prompt's
+        return output
+
+    def let_decoder_see(
+        self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Forward pre-hook of a decoder beside an encoder: the mask of what the encoder read, longer by n."""
+        mask = kwargs.get("encoder_attention_mask")
+        if mask is not None:
+            kwargs = kwargs | {"encoder_attention_mask": F.pad(mask, (self.taken_positions, 0), value=1)}
+        return args, kwargs
+
+    def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """What each token of a causal row sees, [B, 1, n + S, n + S]: P, and what came before in its own document.
+
+        Documents are where positions count on (as transformers reads packed rows); behind P that would leave all but
+        the first without it.
+        """
+        n = self.taken_positions
+        document = F.pad((positions[:, 1:] != positions[:, :-1] + 1).cumsum(1), (1, 0))
+        same = document[:, :, None] == document[:, None, :]
+        sees = F.pad(same, (n, 0, n, 0), value=True).tril()[:, None]
+        if config_of(base)._attn_implementation == "sdpa":
+            return sees
+        return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+
+
+class SoftPrompt(BeforeText):
+    """The same vectors in front of every row.
+
+    Attributes:
+        vectors: what is trained, [n, E].
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(vectors.clone())
+
+    def prompt(self) -> Tensor:
+        """What stands before a text, [n, E]."""
+        return self.vectors
+
+    def stand(self, text: Tensor) -> Tensor:
+        return self.prompt().to(text.dtype).expand(len(text), -1, -1)
+
+    @property
+    def taken_positions(self) -> int:
+        return len(self.vectors)
+
+
+def word_embeddings(model: nn.Module) -> Tensor:
+    """Token embeddings, [vocabulary, E]."""
+    get: Any = model.get_input_embeddings
+    weight: Tensor = get().weight
+    return weight
+
+
+def at_rate(
+    groups: list[dict[str, Any]], learning_rate: float | None, weight_decay: float | None = None
+) -> list[dict[str, Any]]:
+    """The optimizer's groups at a prompt's own rate and decay: it is all that is trained. None leaves one as it is.
+
+    The schedule scales whatever a group begins with.
+    """
+    own = {"lr": learning_rate, "weight_decay": weight_decay}
+    changed = {key: value for key, value in own.items() if value is not None}
+    return [{**group, **changed} for group in groups] if changed else groups
+
+
+def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
+    """A prompt must fit the positions, and must not carry one packed document into another.
+
+    Raises:
+        MethodError: it would, or another method adds parameters.
+    """
+    refuse_other_additions(method, setting)
+    attention = config_of(setting.model)._attn_implementation
+    isolate = setting.objective.isolate and kind_of(setting.model) != "encoder-decoder"
+    if isolate and setting.objective.name == "masked":
+        raise MethodError(
+            f"Method '{method.label}' puts one prompt before a row, through which the documents packed into it see "
+            "each other. Set `data.isolate_documents: false`."
+        )
+    if isolate and attention not in ("sdpa", "eager"):
+        instead = ", or set `data.isolate_documents: false`" if setting.objective.name == "causal" else ""
+        raise MethodError(
+            f"Method '{method.label}' needs `model.attn_implementation: sdpa` or eager for a prompt that all documents "
+            f"of a row see (got '{attention}'). Change it{instead}."
+        )
+    check_length(method, setting.objective.longest_input(setting.model), tokens, setting.block_size)
+
+
+def check_stage_length(method: Method, stage: Stage, tokens: int) -> None:
+    """The same of a stage's prompt, whose rows are known."""
+    check_length(method, stage.objective.longest_input(stage.model), tokens, stage.source.block_tokens or 1)
+
+
+def check_length(method: Method, longest: int | None, tokens: int, text: int) -> None:
+    """Raise ``MethodError`` where a prompt and a text are longer than the model's longest input."""
+    if longest is not None and tokens + text > longest:
+        raise MethodError(
+            f"Method '{method.label}', option 'n_tokens': {tokens} prompt tokens and a text of {text} do "
+            f"not fit the model's {longest} positions. Lower `n_tokens` or `data.block_size`."
+        )
+
+
+def check_memory(method: Method, model: nn.Module, vectors: Tensor) -> None:
+    """Raise ``MethodError`` where remembered vectors do not fit a model's embeddings."""
+    features = word_embeddings(model).shape[1]
+    if vectors.shape[1] != features:
+        raise MethodError(
+            f"Method '{method.label}' remembers vectors of size {vectors.shape[1]}, but this model's embeddings have "
+            f"{features}. Its memory belongs to another model."
+        )

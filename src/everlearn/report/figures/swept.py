@@ -1,0 +1,81 @@
+"""A number along the values of one option: lines where the values are numbers, dots where they are names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report import formatting as fmt
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.dots import Dots, dots
+from everlearn.report.figures.registry import Plate, figure
+
+_DECADES = 20
+"""Positive values whose largest is so many times the smallest stand at equal distances: learning rates, strengths."""
+_LONGEST = 34
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One number of several families of runs that differ in an option alone.
+
+    Attributes:
+        option: its name.
+        unit: of the number.
+        values: of the option: numbers in ascending order, or names.
+        families: in the order of their colours, for each its estimate at each value, None where there was no run.
+        labels: the families' names, for a screen reader.
+        caption: what is seen.
+        level: of what the lines are compared with, drawn across.
+        reference: its name.
+        zero: whether zero means something to the number, and the axis reaches it.
+    """
+
+    option: str
+    unit: str
+    values: Sequence[float] | Sequence[str]
+    families: Sequence[Sequence[Estimate | None]]
+    labels: Sequence[str]
+    caption: str
+    level: float | None = None
+    reference: str = ""
+    zero: bool = True
+
+
+@figure("swept", title="A number along an option", data=Swept)
+def swept(found: Swept) -> Iterator[Plate]:
+    """Lines with bands for the intervals, the reference as a grey line across; of names, dots with whiskers."""
+    names = [value for value in found.values if isinstance(value, str)]
+    if names:
+        runs = [[each or Estimate() for each in family] for family in found.families]
+        caption = f"{found.caption} Lines: 95 % intervals over runs."
+        yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero, _LONGEST))
+        return
+    numbers = [float(value) for value in found.values]
+    apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
+    places = list(range(len(numbers))) if apart else numbers
+    lines, caption = [], f"{found.caption} Bands: 95 % intervals over runs."
+    for series, family in enumerate(found.families):
+        known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
+        if known:
+            ends = [each.interval or (None, None) for _, each in known]
+            lines.append(
+                Curve(
+                    series,
+                    [at for at, _ in known],
+                    [each.value for _, each in known],
+                    [low for low, _ in ends],
+                    [high for _, high in ends],
+                )
+            )
+    if found.level is not None:
+        lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level]))
+        caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
+    said = []
+    for label, family in zip(found.labels, found.families, strict=True):
+        pairs = zip(numbers, family, strict=True)
+        said.append(f"{label} {', '.join(f'{at:g}: {fmt.fixed(one.value)}' for at, one in pairs if one is not None)}.")
+    ticks = [f"{value:g}" for value in numbers] if apart else None
+    yield from curves(Curves(found.unit, lines, caption, " ".join(said), ticks, zero=found.zero, x_label=found.option))

@@ -1,0 +1,126 @@
+"""Options that were swept: which rows belong together, what is drawn of them, how they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_project import Project
+from everlearn.benchmarking import RecipeSuite, read_ways
+from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.page import Sheet
+from everlearn.benchmarking.summary import summarise
+from everlearn.benchmarking.swept import swept
+from everlearn.config.recipe import load
+from everlearn.errors import EverlearnError, RecipeError
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report.figures import draw
+from everlearn.report.figures.swept import Swept
+from everlearn.suites import Suite
+
+
+def cell(entry: str, options: dict[str, Any], end: float = 1.0, seed: int = 1) -> CellResult:
+    bits = {"base": 2.0, "learnt": end - 0.1, "final": end}
+    return CellResult(
+        suite="own",
+        entry=entry,
+        title=entry,
+        order=0,
+        seed=seed,
+        options=options,
+        settings={},
+        domains=["a", "b"],
+        bits_per_byte={"a": bits, "b": bits},
+    )
+
+
+def test_rows_that_differ_in_one_option_belong_together() -> None:
+    cells = [
+        cell("sequential", {}),
+        cell("migu-threshold0", {"threshold": 0}, 1.5),
+        cell("migu-threshold0.99", {"threshold": 0.99}, 1.25),
+        cell("migu-threshold0.7", {}, 1.125),  # the default: a cell says only what is not
+        *(cell(f"migu-g{t}", {"threshold": t, "apply_to": "gradient"}) for t in (0.1, 0.2, 0.3)),
+        cell("migu-other", {"threshold": 0.5, "mask_bias": True}),
+        cell("migu-random", {"selector": "random"}),
+    ]
+    (found,) = swept(summarise(cells))
+    assert found.option == "threshold"
+    assert found.values == [0, 0.1, 0.2, 0.3, 0.7, 0.99]
+    assert [family.label for family in found.families] == ["MIGU (apply_to update)", "MIGU (apply_to gradient)"]
+    ends = [[each and each.value for each in family] for family in found.estimates("bits")]
+    assert ends == [[1.5, None, None, None, 1.125, 1.25], [None, 1.0, 1.0, 1.0, None, None]]
+
+
+def test_names_are_listed_as_they_come_and_lists_by_their_parts() -> None:
+    cells = [cell("migu", {})]
+    cells += [cell(f"migu-{name}", {"selector": name}) for name in ("weight", "random")]
+    cells += [cell(f"migu-c{i}", {"components": names}) for i, names in enumerate((["query"], ["key", "value"]))]
+    by = {found.option: found for found in swept(summarise(cells))}
+    assert by["selector"].values == ["magnitude", "weight", "random"]
+    assert by["components"].values[1:] == ["query", "key, value"]
+    assert [family.label for family in by["selector"].families] == ["MIGU"]
+
+
+def test_keys_of_the_recipe_and_methods_that_work_together() -> None:
+    rates = [1e-5, 1e-4, 1e-3]
+    cells = [cell(f"sequential-{rate}", {"train.learning_rate": rate}) for rate in rates]
+    cells += [
+        cell(f"migu-replay-{rate}", {"migu": {}, "replay": {"share": 0.2}, "train.learning_rate": rate})
+        for rate in rates
+    ]
+    (found,) = swept(summarise(cells))
+    assert (found.option, found.values) == ("learning_rate", rates)
+    assert len(found.families) == 2
+    assert found.families[1].label.startswith("MIGU + Replay")
+
+
+def test_two_values_are_no_picture() -> None:
+    assert swept(summarise([cell("migu-1", {"threshold": 0.1}), cell("migu-2", {"threshold": 0.2})])) == []
+
+
+def test_picture_of_numbers_and_of_names() -> None:
+    family = [Estimate(1.0, 0.9, 1.1), None, Estimate(3.0)]
+    (line,) = draw(
+        "swept", Swept("threshold", "bits", [0.0, 0.5, 0.9], [family], ["MIGU"], "At the end.", 2.0, "Plain")
+    )
+    assert line.caption == "At the end. Bands: 95 % intervals over runs. Grey: Plain, 2.000."
+    assert "MIGU 0: 1.000, 0.9: 3.000." in line.svg
+    assert "threshold" in line.svg
+    (rates,) = draw("swept", Swept("learning_rate", "bits", [1e-5, 1e-4, 1e-3], [family], [""], ""))
+    assert all(f">{value}<" in rates.svg for value in ("1e-05", "0.0001", "0.001"))
+    (named,) = draw("swept", Swept("selector", "bits", ["random", "weight", "outputs"], [family], ["MIGU"], "x"))
+    assert ">random<" in named.svg
+    assert "Lines" in named.caption
+
+
+def test_the_page_shows_what_was_swept(tmp_path: Path) -> None:
+    class Own(Suite):
+        name = "own"
+
+        def __init__(self) -> None:
+            """Nothing is trained."""
+
+    cells = [cell("sequential", {}, 1.0), *(cell(f"migu-{t}", {"threshold": t}, 1.0 + t) for t in (0, 0.5, 0.9))]
+    page = Sheet(Own(), cells).page()
+    assert "<h2>By threshold</h2>" in page
+    assert "At the end (bits per byte) by threshold." in page
+    assert "Grey: sequential, 1.000." in page
+
+
+def test_an_option_of_a_method_is_swept_where_the_method_is(everlearn: Project) -> None:
+    everlearn("env")
+    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
+    ways = read_ways("none,sequential,[migu,replay]", ["method.migu.threshold=0,0.5", "train.max_steps=1,2"], suite)
+    assert [way.name for way in ways][:3] == ["none", "sequential-max_steps1", "sequential-max_steps2"]
+    assert len(ways) == 3 + 4
+    assert ways[-1].methods == ({"name": "migu", "threshold": 0.5}, {"name": "replay"})
+    assert ways[-1].changes == {"train.max_steps": 2}
+    parts = read_ways("migu", ["method.migu.components=[query],[key, value]"], suite)
+    assert [way.title for way in parts] == ["MIGU (components query)", "MIGU (components key, value)"]
+    with pytest.raises(RecipeError, match=r"`method.migo.threshold`, but no entry has 'migo'. Did you mean 'migu'"):
+        read_ways("migu", ["method.migo.threshold=0"], suite)
+    with pytest.raises(EverlearnError, match="'threshold': must be below 1"):
+        read_ways("migu", ["method.migu.threshold=0,1.5"], suite)

@@ -1,0 +1,107 @@
+"""The systems of continual fine-tuning with MIGU: its mask is the paper's, and reaches what the optimizer changes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import stages
+import tiny
+from everlearn.methods import build
+from everlearn.methods.engine.protection import Protection
+
+THRESHOLD = 0.6
+SYSTEMS: dict[str, list[Any]] = {
+    "LoRA": ["lora"],
+    "IncLoRA": ["inc_lora"],
+    "O-LoRA": ["o_lora"],
+    "MoE-LoRA": [{"name": "moe_lora", "r": 3}],
+    "LoRAReplay": ["lora", {"name": "replay_sample", "sample": 0.3}],
+    "FT": [],
+    "FTReplay": [{"name": "replay_sample", "sample": 0.3}],
+}
+
+
+def one_step(
+    system: str, architecture: str, apply_to: str, **training: Any
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Any]:
+    """Of the second domain's only step: the parameters before it and after it, and MIGU's mask."""
+    migu = build({"name": "migu", "threshold": THRESHOLD, "apply_to": apply_to})
+    methods = [build(each) for each in SYSTEMS[system]] + [migu]
+    model, objective = tiny.model(architecture), tiny.objective_of(architecture)
+    before: dict[str, Tensor] = {}
+    after: dict[str, Tensor] = {}
+    masks: list[Any] = []
+    for index in (1, 2):
+        stage = stages.stage(model, index, objective, steps=index % 2 + 1)
+
+        def look(protection: Any, _: Any, stage: Any = stage) -> None:
+            before.update(stages.weights(stage.model))
+            masks.append(next((mask for method, mask in protection._masks if method is migu), None))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(migu, "after_step", lambda stage: after.update(stages.weights(stage.model)))
+            before.clear()
+            after.clear()
+            stages.learn(methods, stage, each=look, **training)
+        model = stage.model
+    return before, after, masks[-1]
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2", "t5"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_masked_rows_do_not_move_and_others_do(system: str, architecture: str) -> None:
+    before, after, mask = one_step(system, architecture, "update", weight_decay=0.1)
+    low_rank = any("lora_" in name for name in before)
+    factors = {name: factor.expand_as(before[name]).bool() for name, factor in mask.factors.items()}
+    matrices = {name for name in before if "lora_A" in name or "lora_B" in name}
+    assert factors.keys() == matrices if low_rank else factors
+    for name, kept in factors.items():
+        moved = after[name] != before[name]
+        assert not moved[~kept].any(), f"masked rows of {name} are where they were, weight decay included"
+        assert moved[kept].any()
+        fused_by_columns = architecture == "gpt2" and not low_rank
+        rows = kept.T if fused_by_columns else kept
+        assert int((~rows[:, 0]).sum()) == math.floor(THRESHOLD * len(rows) + 1e-9)
+    for name in before.keys() - factors.keys():
+        frozen = low_rank and "lora_" not in name
+        assert torch.equal(after[name], before[name]) == frozen or "relative_attention_bias" in name
+
+
+@pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "FT"])
+def test_masked_gradients_reach_the_optimizer(system: str) -> None:
+    """In plain gradient descent rows whose gradient is masked stay where they are."""
+    before, after, mask = one_step(system, "llama", "gradient", optimizer=torch.optim.SGD, lr=0.1)
+    assert mask.apply_to == "gradient"
+    moves = 0
+    for name, factor in mask.factors.items():
+        moved, kept = after[name] != before[name], factor.expand_as(before[name]).bool()
+        assert not moved[~kept].any()
+        moves += int(moved[kept].any())  # where B is 0, nothing of A moves
+    assert moves >= len(mask.factors) // 2
+
+
+def test_an_experts_rows_are_ranked_by_the_tokens_that_chose_it() -> None:
+    """|x_A| of a mixture is what goes on to B: activations times gates."""
+    methods = [build({"name": "moe_lora", "r": 2, "experts": 3, "lora_dropout": 0}), build("migu")]
+    stage = stages.stage(tiny.model(), 2)
+    stages.begin(methods, stage)
+    protection = Protection(methods, stage)
+    protection.start()
+    seen: dict[str, Tensor] = {}
+    layers = {path: m for path, m in stage.model.named_modules() if hasattr(m, "lora_router")}
+    for path, layer in layers.items():
+        layer.register_forward_hook(lambda m, i, _, path=path: seen.__setitem__(path, i[0].detach()))
+    protection.loss(stage.model.train(), next(stage.batches(4)))[0].backward()
+    factors = methods[1].mask(stage).factors
+    for path, layer in layers.items():
+        _, gates, _ = layer.lora_router["default"](seen[path])
+        activations = layer.lora_A["default"].weight @ seen[path].flatten(0, 1).T
+        sums = (activations.abs() * gates.flatten(0, 1).T.repeat_interleave(2, 0)).sum(1)
+        kept = factors[f"{path}.lora_A.default.weight"].flatten().bool()
+        assert int(kept.sum()) == 6 - math.floor(0.7 * 6)
+        assert sums[kept].min() >= sums[~kept].max() * (1 - 1e-5)

@@ -1,0 +1,286 @@
+"""MoCL: weights from keys, modules mixed by them, a loss that draws the key, and earlier modules that never move."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from hard_attention_checks import classifier, reading
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.evaluation.decoding import continuation, greedy
+from everlearn.methods import build
+from everlearn.methods.composition.composed import so_far
+from everlearn.methods.composition.mocl import MoCL
+from everlearn.methods.engine.attachment import attached
+from everlearn.model.objectives import make_objective
+
+N, R, ALPHA = 3, 2, 6.0
+
+
+def method(**options: Any) -> MoCL:
+    return MoCL(**({"n_tokens": N, "r": R, "lora_alpha": ALPHA, "lora_dropout": 0.0} | options))
+
+
+def learnt(mocl: MoCL, model: nn.Module, objective: str, domains: int = 3) -> Any:
+    for index in range(1, domains + 1):
+        at = stages.stage(model, index, objective, steps=2)
+        stages.learn([mocl], at, lr=0.1)
+    return at
+
+
+def weights(mocl: MoCL, queries: Tensor) -> Tensor:
+    """softmax(8 cos(q, k_i)), written out, in float64: queries [N, E] to [N, t]."""
+    rows = []
+    for query in queries.double():
+        scores = []
+        for one in mocl._learnt.values():
+            key = one["key"].double()
+            scores.append(8 * (query * key).sum() / (query.square().sum().sqrt() * key.square().sum().sqrt()))
+        exponents = torch.stack(scores).exp()
+        rows.append(exponents / exponents.sum())
+    return torch.stack(rows)
+
+
+def encoded(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    """The mean of the plain encoder's last hidden states over the tokens of each row, [B, E]."""
+    found = []
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        hidden = model.encoder(input_ids=ids[mask > 0][None]).last_hidden_state[0]
+        found.append(hidden.sum(0) / len(hidden))
+    return torch.stack(found)
+
+
+def nats(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+
+
+@torch.no_grad()
+def test_low_rank_blocks_are_mixed_by_the_texts_weights() -> None:
+    """Row by row against a plain model whose weights have s Σ_i w_i B_i A_i added, in float64."""
+    mocl, model = method(module="lora"), tiny.model("t5")
+    with torch.enable_grad():
+        at = learnt(mocl, model, "text-to-text")
+    model = model.double()
+    batch = next(at.batches(3))
+    tested = mocl.test_model(copy.deepcopy(model), reading(at, None))
+    found = at.objective.forward(tested, batch).losses
+    expected = []
+    paths = [path for path, _ in model.named_modules() if path.endswith((".q", ".v"))]
+    for row, mixed in enumerate(weights(mocl, encoded(model, batch))):
+        merged = copy.deepcopy(model)
+        for number, path in enumerate(paths):
+            for weight, one in zip(mixed, mocl._learnt.values(), strict=True):
+                a, b = one[f"layers.{number}.a"].double(), one[f"layers.{number}.b"].double()
+                merged.get_submodule(path).weight += weight * ALPHA / R * b @ a
+        inputs = {name: value[row : row + 1] for name, value in batch.items()}
+        expected.append(nats(merged(**at.objective.inputs(inputs)).logits, inputs["labels"]))
+    torch.testing.assert_close(found.double(), torch.cat(expected), atol=1e-5, rtol=1e-5)
+    assert len(paths) == 2 * 2 + 2 * 4
+    plain = nats(model(**at.objective.inputs(batch)).logits, batch["labels"])
+    assert not torch.allclose(found.double(), plain, atol=1e-2)
+
+
+def attend(attention: Any, x: Tensor, source: Tensor, prefix: Tensor, seen: Tensor) -> Tensor:
+    """T5's attention written out, with a prefix's keys and values [2, n, H] before those of `source`.
+
+    The prefix stands at positions 0 to n − 1 and the text behind it; `seen` [S, n + T] says what a token may see.
+    """
+    n, heads = prefix.shape[1], attention.n_heads
+    k = torch.cat([prefix[0], attention.k(source)])
+    v = torch.cat([prefix[1], attention.v(source)])
+    q, k, v = (each.unflatten(-1, (heads, -1)).transpose(0, 1) for each in (attention.q(x), k, v))
+    scores = q @ k.transpose(1, 2)
+    if attention.has_relative_attention_bias:
+        attend.bias = attention.compute_bias(n + len(x), k.shape[1])[0, :, n:]
+    if source is x:
+        scores = scores + attend.bias
+    scores = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    return attention.o((scores @ v).transpose(0, 1).flatten(1))
+
+
+def stack(module: Any, ids: Tensor, prefixes: list[Tensor], memory: Tensor | None) -> Tensor:
+    """A T5 stack on one row without padding: every attention of layer l reads the prefix of layer l."""
+    x, n = module.embed_tokens(ids), prefixes[0].shape[1]
+    seen = torch.ones(len(ids), n + len(ids), dtype=torch.bool)
+    if memory is not None:
+        seen[:, n:] = seen[:, n:].tril()
+    for block, prefix in zip(module.block, prefixes, strict=True):
+        own, *cross, forward = block.layer
+        normed = own.layer_norm(x)
+        x = x + attend(own.SelfAttention, normed, normed, prefix, seen)
+        for layer in cross:
+            every = torch.ones(len(ids), n + len(memory), dtype=torch.bool)
+            x = x + attend(layer.EncDecAttention, layer.layer_norm(x), memory, prefix, every)
+        x = forward(x)
+    return module.final_layer_norm(x)
+
+
+@torch.no_grad()
+def test_prefixes_are_mixed_by_the_texts_weights() -> None:
+    """Encoder, decoder and cross-attention against attention written out, in float64."""
+    mocl, model = method(), tiny.model("t5")
+    with torch.enable_grad():
+        at = learnt(mocl, model, "text-to-text")
+    model = model.double()
+    batch = next(at.batches(3))
+    tested = mocl.test_model(copy.deepcopy(model), reading(at, None))
+    found = at.objective.forward(tested, batch).losses
+    for row, mixed in enumerate(weights(mocl, encoded(model, batch))):
+        prefixes = [
+            sum(w * one[f"layers.{layer}.prefix"].double() for w, one in zip(mixed, mocl._learnt.values(), strict=True))
+            for layer in range(2)
+        ]
+        ids = batch["input_ids"][row][batch["attention_mask"][row] > 0]
+        memory = stack(model.encoder, ids, prefixes, None)
+        hidden = stack(model.decoder, batch["decoder_input_ids"][row], prefixes, memory)
+        logits = model.lm_head(hidden * model.config.d_model**-0.5)
+        expected = F.cross_entropy(logits, batch["labels"][row], reduction="none")
+        torch.testing.assert_close(found[row].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_decoders_token_is_weighed_by_what_its_document_says_up_to_it() -> None:
+    mocl, model = method(), tiny.model("llama")
+    with torch.enable_grad():
+        at = learnt(mocl, model, "causal")
+    tested = mocl.test_model(copy.deepcopy(model).double(), reading(at, None))
+    batch = next(at.batches(2))
+    at.objective.forward(tested, batch)
+    inputs = {name: batch[name] for name in ("input_ids", "position_ids")}
+    hidden = model.double().model(**inputs, use_cache=False).last_hidden_state
+    for row, positions in enumerate(batch["position_ids"]):
+        for token, position in enumerate(positions):
+            query = hidden[row, token - position : token + 1].mean(0)
+            expected = weights(mocl, query[None])[0]
+            torch.testing.assert_close(
+                attached(tested, "mocl").weights[row, token].double(), expected, atol=1e-5, rtol=1e-5
+            )
+
+
+@torch.no_grad()
+def test_a_token_knows_nothing_of_what_follows_it_nor_of_other_documents() -> None:
+    mocl, model = method(), tiny.model("gpt2")
+    with torch.enable_grad():
+        at = learnt(mocl, model, "causal")
+    tested = mocl.test_model(copy.deepcopy(model), reading(at, None))
+    batch = next(at.batches(4))
+    losses = at.objective.forward(tested, batch).losses
+    other = batch | {"input_ids": batch["input_ids"].clone()}
+    other["input_ids"][:, 12:] = 7
+    assert torch.equal(at.objective.forward(tested, other).losses[:, :11], losses[:, :11])
+    objective = make_objective("causal", model, tiny.tokenizer())
+    block = stages.blocks(1, 5, "causal")[0]
+    packed = objective.forward(tested, objective.collate([block], [0])).losses[0]
+    second = int((block["segments"] == 0).sum())
+    alone = {name: value[second:] for name, value in block.items()}
+    apart = objective.forward(tested, objective.collate([alone], [0])).losses[0]
+    torch.testing.assert_close(packed[second:], apart, atol=1e-5, rtol=1e-5)
+
+
+def test_only_the_newest_module_and_key_learn_and_the_key_is_drawn_to_its_queries() -> None:
+    mocl, model = method(match=2.0), tiny.model("t5")
+    start = stages.weights(model)
+    learnt(mocl, model, "text-to-text", 2)
+    before = {f"{d}/{n}": v.clone() for d, one in mocl._learnt.items() for n, v in one.items()}
+    at = stages.stage(model, 3, "text-to-text")
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(protection: Any, batch: dict[str, Tensor]) -> None:
+        mixture = attached(model, "mocl")
+        cosines = F.cosine_similarity(encoded_now(batch), mixture.key[None])
+        seen.append((2 * (1 - cosines.mean()), mixture.earlier_keys.clone()))
+        assert all(p.grad is None for p in mixture.parameters() if not p.requires_grad)
+
+    plain = copy.deepcopy(model)
+
+    def encoded_now(batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            return encoded(plain, batch)
+
+    parts = stages.learn([mocl], at, lr=0.1, weight_decay=0.1, each=look)
+    for part, (expected, earlier) in zip(parts, seen, strict=True):
+        torch.testing.assert_close(part["mocl/match"], expected.detach(), atol=1e-5, rtol=1e-5)
+        assert torch.equal(earlier, torch.stack([before["d1/key"], before["d2/key"]]))
+    assert parts[-1]["mocl/match"] < parts[0]["mocl/match"]
+    memory = mocl.memory().tensors
+    assert all(torch.equal(memory[name], value) for name, value in before.items())
+    assert all(torch.equal(value, start[name]) for name, value in model.named_parameters())
+
+
+@pytest.mark.parametrize("module", ["prefix", "lora"])
+def test_answers_are_written_with_the_weights_of_the_prompt(module: str) -> None:
+    """Greedy decoding with a cache gives what reading everything again gives."""
+    mocl, model = method(module=module), tiny.model("t5")
+    at = learnt(mocl, model, "text-to-text", 2)
+    tested = mocl.test_model(copy.deepcopy(model), reading(at, None)).eval()
+    batch = next(at.batches(3))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        steps = continuation(tested, inputs)
+        ids, likely = torch.full((3, 1), 1), next(steps)
+        for _ in range(4):
+            expected = tested(**inputs, decoder_input_ids=ids, use_cache=False).logits[:, -1].double().log_softmax(-1)
+            steps = continuation(tested, inputs)
+            likely = next(steps)
+            for token in ids[:, 1:].T:
+                likely = steps.send(token)
+            torch.testing.assert_close(likely, expected, atol=1e-4, rtol=1e-4)
+            ids = torch.cat([ids, likely.argmax(-1, keepdim=True)], 1)
+        written = greedy(continuation(tested, inputs), max_new_tokens=4, stop=[])
+    assert written == ids[:, 1:].tolist()
+
+
+def test_at_test_all_modules_or_those_up_to_the_domains_own() -> None:
+    mocl, model = method(module="lora"), tiny.model("roberta")
+    at = learnt(mocl, model, "masked")
+    own = build({"name": "mocl_by_domain", "module": "lora", "r": R, "lora_alpha": ALPHA})
+    own.load_memory(mocl.memory())
+    assert (mocl.needs.domain_id_test, own.needs.domain_id_test) == (False, True)
+    for domain, known in (("d1", 1), ("d2", 2), ("d4", 0), (None, 0)):
+        for asked, count in ((mocl, 3), (own, known)):
+            tested = asked.test_model(copy.deepcopy(model), reading(at, domain))
+            assert hasattr(tested, "everlearn_mocl") is (count > 0)
+            if count:
+                expected = torch.stack([one["key"] for one in list(mocl._learnt.values())[:count]])
+                assert torch.equal(attached(tested, "mocl").keys, expected)
+    frozen = method(module="lora", freeze_base_at_end_task=True)
+    frozen.load_memory(mocl.memory())
+    tested = frozen.test_model(classifier(model), reading(at, "d1"))
+    assert {name.split(".")[0] for name, p in tested.named_parameters() if p.requires_grad} == {"classifier"}
+
+
+def test_what_came_before_is_gathered_document_by_document() -> None:
+    values = torch.randn(2, 11, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    document = torch.tensor([[0] * 4 + [1] * 7, [0] + [1] * 2 + [2] * 8])
+    for combine, whole in ((torch.add, lambda part: part.sum(0)), (torch.maximum, lambda part: part.amax(0))):
+        found = so_far(values, document, combine)
+        for row in range(2):
+            for token in range(11):
+                first = int((document[row] == document[row, token]).nonzero()[0])
+                torch.testing.assert_close(found[row, token], whole(values[row, first : token + 1]))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    gpt2, roberta = tiny.model("gpt2"), tiny.model("roberta")
+    with pytest.raises(MethodError, match=r"needs an encoder.*GPT2LMHeadModel.*`module: lora`\."):
+        method(module="prefix").check(stages.setting(gpt2, [], "causal"))
+    with pytest.raises(MethodError, match=r"103 positions|'n_tokens': 120 prompt tokens and a text of 24"):
+        method(n_tokens=120).check(stages.setting(roberta, []))
+    isolated = make_objective("masked", roberta, tiny.tokenizer(), isolate=True)
+    setting = stages.setting(roberta, [])
+    with pytest.raises(MethodError, match=r"for a row as a whole.*`data.isolate_documents: false`\."):
+        method().check(type(setting)(**(vars(setting) | {"objective": isolated})))
+    mocl = method(module="lora")
+    at = learnt(mocl, roberta, "masked", 1)
+    other = method(module="lora", r=3)
+    other.load_memory(mocl.memory())
+    with pytest.raises(MethodError, match=r"'layers.0.a' with shape \(2, 32\), which does not fit"):
+        other.test_model(roberta, reading(at, None))
+    assert method().cost(gpt2).parameters == 32 + 2 * R * (32 + 96)
