@@ -16,6 +16,8 @@ from everlearn.suites.base import System
 MIGU_PAPER = "https://arxiv.org/abs/2406.17245"
 ADAPTERS = {"train.learning_rate": 1e-3}
 """The learning rate of everything with adapters; full fine-tuning has 1e-4."""
+SHARED = {"train.learning_rate": 3e-4}
+"""That of SAPT's authors."""
 PREFIXES = {"train.learning_rate": 2e-2}
 """That of MoCL's authors for prefixes (with a decoder, which gets low-rank blocks, they have 1e-3: see `entries`)."""
 PROMPTS = {"train.learning_rate": 0.3}
