@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
+    from everlearn.methods.prompts.lfpt5 import LFPT5
     from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
@@ -72,6 +73,7 @@ _WHERE = {
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
     "everlearn.methods.composition.mocl": ("MoCL",),
     "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
+    "everlearn.methods.prompts.lfpt5": ("LFPT5",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
@@ -89,6 +91,7 @@ __all__ = [
     "EWC",
     "HAT",
     "KD",
+    "LFPT5",
     "MIGU",
     "Adapter",
     "ContinualLearner",

@@ -6,6 +6,7 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
 ├── MethodError                 a method is unknown, misconfigured or does not fit its surroundings
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
+├── SandboxError                programs that a model writes cannot be run safely here
 └── TrainingDiverged            the loss is not finite any more
 """
 
@@ -41,6 +42,10 @@ class MethodError(EverlearnError):
 
 class RunError(EverlearnError):
     """A run folder is missing, taken, damaged or belongs to another recipe."""
+
+
+class SandboxError(EverlearnError):
+    """Programs that a model writes cannot be run here without danger."""
 
 
 class TrainingDiverged(EverlearnError):

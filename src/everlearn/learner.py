@@ -27,6 +27,7 @@ from everlearn.data.corpus import Domain
 from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.errors import RunError, did_you_mean
+from everlearn.evaluation import make_task
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
@@ -48,7 +49,7 @@ from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.run.stage_log import StageLog
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, step_of
-from everlearn.run.wanted import sets_inside
+from everlearn.run.wanted import sets_inside, tasks_inside
 from everlearn.seeding import seed_for, set_all
 
 
@@ -357,17 +358,18 @@ class ContinualLearner(OpenRun):
         self.processes.wait_for_everyone()
 
     def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
-        """What scores held-out text inside the stage (`evaluation.every`)."""
-        every = self.recipe.evaluation.every
-        if every is None:
+        """What scores held-out text and asks end tasks inside the stage (`evaluation.every`, `tasks_every`)."""
+        every = self.recipe.evaluation.every, self.recipe.evaluation.tasks_every
+        if every == (None, None):
             return []
         scorer = self.scorer()
         # Drawn by one process before training began; every process takes part, as sharded weights need.
-        sets = [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
+        tasks = [make_task(config) for config in tasks_inside(self.recipe)]
         line = {"stage": stage.index, "domain": stage.domain}
         write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
-        return [StageCurves(every, sets, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+        return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
@@ -377,7 +379,7 @@ class ContinualLearner(OpenRun):
                 method=[PLAIN],
                 optimizer="reset",
                 end_tasks=[],
-                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None},
+                evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None, "tasks_every": None},
             )
             alone = ContinualLearner(recipe, reporter=self.reporter)
             alone.folder = RunFolder(self.folder.path / "alone" / domain.name)

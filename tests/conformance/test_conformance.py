@@ -33,6 +33,8 @@ from methods_of_other_kinds import OTHERS, registered
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},
     ("das", "text-to-text"): {"contrast": 0},
+    ("lfpt5", "causal"): {"n_tokens": 8, "pseudo_tokens": 12},
+    ("lfpt5", "text-to-text"): {"n_tokens": 8, "pseudo_tokens": 20, "separator": "J", "top_k": 400, "samples": 6},
 }
 """(method, objective): options instead of the defaults, where the defaults are refused there."""
 

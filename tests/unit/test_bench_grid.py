@@ -490,7 +490,7 @@ def test_settings_files(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     file.write_text("model: base\nsteps: 5\nend_tasks: {max_train: 10}\nmethods: {ewc: {strength: 3}}\n")
     found = load_settings(file, budget_tokens=400, model=None)
-    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods"}
+    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods", "prompts", "entries"}
     assert found.model == str(tmp_path / "base")
     assert found.spec("ewc") == {"name": "ewc", "strength": 3}
     assert load_settings(None, model="owner/name").model == "owner/name"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import drawn, greedy, written
+from everlearn.evaluation.decoding import Ending, decode, drawn
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.prompts.soft_prompt import SoftPrompt
@@ -98,7 +98,7 @@ def test_no_step_is_taken_after_the_last_row_ended() -> None:
             taken.append(1)
             yield torch.nn.functional.one_hot(row, 3).double()
 
-    assert greedy(steps(), max_new_tokens=9, stop=[2]) == [[1], []]
+    assert decode(steps(), Ending(9, [2])) == [[1], []]
     assert len(taken) == 2
 
 
@@ -134,16 +134,16 @@ def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> N
 
     def rows(top_k: int, penalty: float = 1.0, seed: int = 0) -> list[list[int]]:
         torch.manual_seed(seed)
-        return written(always(likely), drawn(top_k, penalty), max_new_tokens=200, stop=[])
+        return decode(always(likely), Ending(200), drawn(top_k, penalty))
 
-    assert rows(1) == [[0] * 200, [3] * 200] == greedy(always(likely), max_new_tokens=200, stop=[])
+    assert rows(1) == [[0] * 200, [3] * 200] == decode(always(likely), Ending(200))
     assert rows(2) == rows(2) != rows(2, seed=1)
     first, second = rows(2)
     assert (set(first), set(second)) == ({0, 1}, {2, 3})
     share = first.count(0) / 200
     assert abs(share - 1 / (1 + math.exp(-1))) < 0.1, "as likely as they are among the two"
     assert rows(1, penalty=50.0)[0][:4] == [0, 1, 2, 3], "what was written is unlikely to come again"
-    assert written(always(likely), drawn(1), max_new_tokens=5, stop=[0]) == [[], [3] * 5]
+    assert decode(always(likely), Ending(5, [0]), drawn(1)) == [[], [3] * 5]
 
 
 def always(likely: Tensor) -> Any:

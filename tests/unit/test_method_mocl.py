@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import continuation, greedy
+from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods import build
 from everlearn.methods.composition.composed import so_far
 from everlearn.methods.composition.mocl import MoCL
@@ -233,7 +233,7 @@ def test_answers_are_written_with_the_weights_of_the_prompt(module: str) -> None
                 likely = steps.send(token)
             torch.testing.assert_close(likely, expected, atol=1e-4, rtol=1e-4)
             ids = torch.cat([ids, likely.argmax(-1, keepdim=True)], 1)
-        written = greedy(continuation(tested, inputs), max_new_tokens=4, stop=[])
+        written = decode(continuation(tested, inputs), Ending(4))
     assert written == ids[:, 1:].tolist()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import continuation, greedy
+from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods import build
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.engine.protection import Protection
@@ -140,7 +140,7 @@ def test_answers_are_written_behind_the_prompts() -> None:
     batch = next(at.batches(3))
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with torch.no_grad():
-        written = greedy(continuation(tested, inputs), max_new_tokens=4, stop=[])
+        written = decode(continuation(tested, inputs), Ending(4))
         ids = torch.full((3, 1), 1)
         for _ in range(4):
             chosen = tested(**inputs, decoder_input_ids=ids, use_cache=False).logits[:, -1].argmax(-1)

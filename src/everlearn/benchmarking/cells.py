@@ -49,6 +49,17 @@ class ScoreMatrix(Stored):
     """[rows][columns]; null where nothing was measured."""
 
 
+class PointScores(Stored):
+    """One moment of a training."""
+
+    tokens: float
+    """Learnt from until then."""
+    learnt: dict[str, dict[str, float]]
+    """Metric → held-out set or end task of a domain that is learnt → score."""
+    kept: dict[str, dict[str, float]]
+    """The same of general text and of tasks that belong to no domain."""
+
+
 class Measured(Stored):
     """What running a cell brought."""
 
@@ -62,6 +73,8 @@ class Measured(Stored):
     """Bits per byte after each domain, where domains were learnt one after another."""
     accuracies: ScoreMatrix | None = None
     """The same of end tasks: accuracy."""
+    points: list[PointScores] = []
+    """From the base model to the end, where end tasks are asked inside a stage (`evaluation.tasks_every`)."""
     tokens: int = 0
     """Trained on."""
     seconds: float = 0.0

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from everlearn.benchmarking.along import asked
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import CrossedMean, crossed_mean, holm, mean_of_these
 from everlearn.benchmarking.pairing import Rows, Unit, aligned
@@ -84,6 +85,8 @@ def parts(cell: CellResult, number: Number) -> dict[str, float]:
         if number == "bits_learnt":
             return _between(own, "base", "learnt")
         return _between({name: bits for name, bits in own.items() if name in earlier}, "final", "learnt")
+    if number in ("kept", "kept_forgotten", "pass_at_1"):
+        return asked(cell, number)
     metric = number.removesuffix("_forgetting")
     scores: dict[str, dict[Moment, float]] = {
         task: {moment: float(np.mean(values)) for moment, at in moments.items() if (values := getattr(at, metric))}

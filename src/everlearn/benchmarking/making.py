@@ -9,13 +9,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from everlearn import files
-from everlearn.benchmarking.cells import Measured, Moment, ScoreMatrix, TaskScores, bits_of, measured_sets, scores_of
+from everlearn.benchmarking.cells import (
+    Measured,
+    Moment,
+    PointScores,
+    ScoreMatrix,
+    TaskScores,
+    bits_of,
+    measured_sets,
+    scores_of,
+)
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents
@@ -27,6 +37,8 @@ from everlearn.evaluation.choice import Choice
 from everlearn.evaluation.generation import Generation
 from everlearn.evaluation.task import make_task
 from everlearn.learner import ContinualLearner
+from everlearn.report.along import moments as moments_of
+from everlearn.report.runs import read_run
 
 POOL = "pool"
 
@@ -57,6 +69,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
             ],
         ),
         accuracies=_accuracies(evaluation, domains, [task.name for task in scored(recipe)]),
+        points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
         **_spent(learner),
@@ -195,8 +208,12 @@ def held_out_names(recipe: Recipe) -> list[str]:
 
 
 def scored(recipe: Recipe) -> list[TaskConfig]:
-    """The end tasks that have an accuracy; those of other kinds are on the page of the runs."""
-    return [task for task in recipe.end_tasks if isinstance(task, EndTask | AnswerTask | ChoiceTask)]
+    """The end tasks that have an accuracy: those that are fine-tuned, and those of a domain that the model answers.
+
+    Others are on the page of the runs, and tasks of no domain in :mod:`everlearn.benchmarking.along`.
+    """
+    answered = [task for task in recipe.end_tasks if isinstance(task, AnswerTask | ChoiceTask) and task.domain]
+    return [task for task in recipe.end_tasks if isinstance(task, EndTask) or task in answered]
 
 
 def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:

@@ -12,12 +12,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from everlearn.benchmarking.along import FORGOTTEN, KEPT, AlongTraining
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
-from everlearn.benchmarking.swept import Along, swept
+from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
@@ -53,7 +54,13 @@ _BITS = (
     ("bits_forgotten", "Forgotten ↓"),
     ("bits_drift", "General drift ↓"),
 )
+_BESIDE = {
+    "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
+}  # fmt: skip
+_BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
+"""What of ours stands beside published numbers: number → how it is called."""
 _INTERVALS = "In brackets: 95 % bootstrap intervals over runs (orders × seeds); none where there is one run."
+_ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
     "and say nothing of other seeds of the fine-tuning."
@@ -93,6 +100,7 @@ class Sheet:
             self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
+        self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
@@ -100,12 +108,13 @@ class Sheet:
         found = [self._task_table(metric) for metric in self.metrics]
         if any("accuracy_fwt" in line.numbers for line in self.lines):
             found.append(self._stream_table())
+        found += self.along.tables()
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
         found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
-        if self.suite.published is not None and self.tasks:
+        if self.suite.published is not None and (self.tasks or self.along.axes):
             found.append(self._published_table(self.suite.published))
         return found
 
@@ -151,6 +160,7 @@ class Sheet:
     def _difference_table(self) -> Table:
         shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in self.metrics]
         shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in self.metrics]
+        shown += [(name, f"{title} (points)", 100, 2) for name, title in _ALONG]
         shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
         shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
 
@@ -198,7 +208,7 @@ class Sheet:
         )
 
     def _published_table(self, published: Published) -> Table:
-        mine = published.beside or tuple((f"{m}{of}", None) for of in ("", "_forgetting") for m in self.suite.metrics)
+        mine = published.beside or tuple((name, None) for name in (_BESIDE if self.tasks else _BESIDE_ALONG))
         lines = {line.entry: line for line in self.lines}
 
         def ours(entry: str, name: str, order: int | None) -> Estimate | None:
@@ -214,7 +224,8 @@ class Sheet:
             cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
             rows.append((lines[entry].title if entry in lines else entry_of(entry, self.suite).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
-        here = [f"here: {_said(name)}" + (f", order {order}" if order is not None else "") for name, order in mine]
+        words = _BESIDE | _BESIDE_ALONG
+        here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]
         return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
 
     # -- outputs ----------------------------------------------------------------------------------------------
@@ -276,6 +287,7 @@ class Sheet:
         for metric in self.metrics[:1]:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        plates += self.along.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         return render(
@@ -317,7 +329,7 @@ class Sheet:
         )
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
-    def _swept(self, along: Along) -> list[Plate]:
+    def _swept(self, along: SweptOption) -> list[Plate]:
         """Learnt, forgotten and the end against the values of an option."""
         shown: list[tuple[str, str, float]] = [
             (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
@@ -367,12 +379,6 @@ def status_table(states: Sequence[State]) -> Table:
     rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
     title = f"Cells: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
     return Table(title, ("Cell", "State", "Why"), tuple(rows))
-
-
-def _said(number: str) -> str:
-    """A number of end tasks in words: ``f1_forgetting`` is F1 forgetting."""
-    metric, _, rest = number.partition("_")
-    return f"{'F1' if metric == 'f1' else metric} {rest}".strip()
 
 
 def _rank(line: Line) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from everlearn.benchmarking.along import asked_numbers
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.pairing import Rows, aligned
 from everlearn.errors import RunError, did_you_mean
@@ -84,6 +85,7 @@ def numbers(cell: CellResult) -> dict[str, float]:
                               2302.03241); below 0 later domains helped. Only where domains are learnt in an order
     ``accuracy_micro``        the same over all test examples together
     ``accuracy_learnt`` …     the stream of end tasks, from the whole matrix: see :func:`stream_numbers`
+    ``kept``, ``pass_at_1`` … end tasks that are asked inside the stages (:func:`.along.asked`): their means
     ``bits``                  held-out bits per byte at the end, mean over domains
     ``bits_learnt``           base model − right after the own domain, mean over domains; above 0 is good
     ``bits_forgotten``        end − right after the own domain, mean over earlier domains; above 0 is bad
@@ -109,7 +111,7 @@ def numbers(cell: CellResult) -> dict[str, float]:
             {m: value for m, value in each.items() if value is not None} for each in moments.values()
         ]
         _add_mean(found, f"{metric}_forgetting", _each("forgotten", lost, higher_is_better=True))
-    found |= _micro(cell) | stream_numbers(cell)
+    found |= _micro(cell) | stream_numbers(cell) | asked_numbers(cell)
     own = [bits for name, bits in cell.bits_per_byte.items() if name in cell.domains]
     before = [bits for name, bits in cell.bits_per_byte.items() if name in earlier]
     general = [bits for name, bits in cell.bits_per_byte.items() if name not in cell.domains]

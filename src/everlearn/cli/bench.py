@@ -39,6 +39,13 @@ def command(
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hub id or folder of the base model.")] = None,
+    run_code: Annotated[
+        bool | None,
+        typer.Option(
+            "--run-code/--no-run-code",
+            help="Run programs that the model writes, in a sandbox, or leave them out (code).",
+        ),
+    ] = None,
     settings: Annotated[Path | None, typer.Option(help="YAML file with what all cells share.")] = None,
     results: Annotated[Path | None, typer.Option(help="One JSON file a cell; bench/SUITE when left out.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Runs under way; runs/bench-SUITE when left out.")] = None,
@@ -98,7 +105,7 @@ def command(
             entries,
             _numbers(orders) if orders is not None else [min(chosen.orders)],
             range(seeds),
-            load_settings(settings, model=model, budget_tokens=budget),
+            load_settings(settings, model=model, budget_tokens=budget, run_code=run_code),
             place,
             working,
             data=data,

@@ -32,7 +32,7 @@ from everlearn.data.corpus import Domain, Source
 from everlearn.data.endtask import TaskConfig
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.evaluation.task import CONFIGS, task_config
+from everlearn.evaluation.task import CONFIGS, KINDS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
@@ -80,6 +80,9 @@ class Evaluation(Options):
     every: int | None = Field(default=None, ge=1)
     """Also score held-out text inside a stage, each time after so many steps, into `metrics.jsonl`; the same columns,
     with the domain that is being learnt. Training is not changed by it."""
+    tasks_every: int | None = Field(default=None, ge=1)
+    """Also ask the end tasks inside a stage, each time after so many steps, into `metrics.jsonl`: those that nothing is
+    fine-tuned for. Training is not changed by it."""
     samples: int = Field(default=1, ge=0)
     """Held-out texts of each domain, and of the general text, that the page shows with what the model says of them
     before and after each domain: filled blanks, a continuation, an answer. They stand in the page and in the run folder
@@ -227,6 +230,11 @@ class Recipe(Options):
                     f"end task '{task.name}' belongs to domain '{task.domain}', which is not in `domains`."
                     f"{did_you_mean(task.domain, names)}"
                 )
+        if self.evaluation.tasks_every is not None and all(KINDS[task.kind].fine_tunes for task in self.end_tasks):
+            raise ValueError(
+                "`evaluation.tasks_every` asks end tasks inside a stage, but `end_tasks` has none that is asked as it "
+                "is (those of kind classification are fine-tuned); leave it out"
+            )
         return self
 
     def train_of(self, domain: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +14,8 @@ from everlearn.data.endtask import TaskConfig
 from everlearn.data.readers import Row, read_rows, resolve_files
 from everlearn.errors import DataError
 from everlearn.seeding import seed_for
+
+T = TypeVar("T")
 
 
 class Asked(TaskConfig):
@@ -100,8 +102,8 @@ class ChoiceTask(Asked):
 
     @model_validator(mode="after")
     def _two(self) -> ChoiceTask:
-        if len(self.choices) == 1 or len(set(self.choices)) < len(self.choices):
-            raise ValueError("`choices` must be two or more different options")
+        if len(self.choices) == 1 or len(set(self.choices)) < len(self.choices) or "" in self.choices:
+            raise ValueError("`choices` must be two or more different options, none of them empty")
         return self
 
 
@@ -166,7 +168,7 @@ def read_answers(task: AnswerTask) -> list[Question]:
             )
         return Question(filled(task.prompt, row), answers)
 
-    return _drawn(task, [question(row) for row in _rows(task, [task.target_column])])
+    return drawn(task, [question(row) for row in rows(task, [task.target_column])])
 
 
 def read_choices(task: ChoiceTask) -> list[Question]:
@@ -177,18 +179,22 @@ def read_choices(task: ChoiceTask) -> list[Question]:
     """
 
     def question(row: Row) -> Question:
-        options: Any = list(task.choices) or row.values[task.choices_column]
-        if not isinstance(options, list) or len(options) < 2:
-            raise DataError(
-                f"{row.where}: column '{task.choices_column}' must hold a list of options (got {options!r})."
-            )
-        texts = tuple(_word(option, task.choices_column, row.where) for option in options)
-        if "" in texts:
-            raise DataError(f"{row.where}: column '{task.choices_column}' has an empty option.")
-        return Question(filled(task.prompt, row), texts, _right(row, texts, task.answer_column))
+        texts = task.choices or listed(row, task.choices_column)
+        return Question(filled(task.prompt, row), texts, right_option(row, texts, task.answer_column))
 
     own = [] if task.choices else [task.choices_column]
-    return _drawn(task, [question(row) for row in _rows(task, [*own, task.answer_column])])
+    return drawn(task, [question(row) for row in rows(task, [*own, task.answer_column])])
+
+
+def listed(row: Row, column: str) -> tuple[str, ...]:
+    """Two options or more from a column; raises ``DataError``."""
+    options: Any = row.values[column]
+    if not isinstance(options, list) or len(options) < 2:
+        raise DataError(f"{row.where}: column '{column}' must hold a list of options (got {options!r}).")
+    texts = tuple(_word(option, column, row.where) for option in options)
+    if "" in texts:
+        raise DataError(f"{row.where}: column '{column}' has an empty option.")
+    return texts
 
 
 def label_of(answer: str, labels: tuple[str, ...]) -> int:
@@ -205,13 +211,15 @@ def label_of(answer: str, labels: tuple[str, ...]) -> int:
     return found
 
 
-def _rows(task: Asked, columns: list[str]) -> Iterator[Row]:
+def rows(task: Asked, columns: list[str]) -> Iterator[Row]:
+    """The rows of its files, with these columns and those of its prompt."""
     wanted = [*columns_of(task.prompt), *columns]
     for file in resolve_files(task.test, "test"):
         yield from read_rows(file, wanted, limits=task.limits)
 
 
-def _drawn(task: Asked, questions: list[Question]) -> list[Question]:
+def drawn(task: Asked, questions: list[T]) -> list[T]:
+    """All of them, or those that `max_test` draws."""
     if not questions:
         raise DataError(f"End task '{task.name}': `test: {task.test}` is empty.")
     if task.max_test is None or task.max_test >= len(questions):
@@ -220,7 +228,8 @@ def _drawn(task: Asked, questions: list[Question]) -> list[Question]:
     return [questions[i] for i in np.sort(generator.choice(len(questions), task.max_test, replace=False))]
 
 
-def _right(row: Row, options: tuple[str, ...], column: str) -> int:
+def right_option(row: Row, options: tuple[str, ...], column: str) -> int:
+    """Number of the right option; raises ``DataError``."""
     value = row.values[column]
     said = (
         "" if isinstance(value, bool) or not isinstance(value, str | int | float) else _word(value, column, row.where)

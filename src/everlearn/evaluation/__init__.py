@@ -9,7 +9,7 @@ these and nothing else.
 from everlearn.evaluation.build import build_results
 from everlearn.evaluation.by_text import ByText
 from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
-from everlearn.evaluation.choice import Choice
+from everlearn.evaluation.choice import Choice, Schema
 from everlearn.evaluation.classification import Classification
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
 from everlearn.evaluation.ensemble import Ensemble
@@ -19,6 +19,7 @@ from everlearn.evaluation.held_out import HeldOut, HeldOutText
 from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, register_mean, register_metric
 from everlearn.evaluation.perplexity import BlockLosses, block_losses
 from everlearn.evaluation.predictor import Checkpoint, Predictor
+from everlearn.evaluation.programs import Programs
 from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, summarise
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
@@ -47,10 +48,12 @@ __all__ = [
     "MethodUsed",
     "Metric",
     "Predictor",
+    "Programs",
     "Quantity",
     "Results",
     "RunFacts",
     "Samples",
+    "Schema",
     "ScoreTable",
     "Share",
     "Spent",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from everlearn.evaluation.decoding import Ending
 from everlearn.evaluation.predictor import Batch, Predictor, Tune
 from everlearn.model.objectives import IGNORE, Masked, Objective
 
@@ -59,11 +60,11 @@ class ByText(Predictor):
             found[rows] = probabilities
         return found
 
-    def generate(self, inputs: Batch, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
+    def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
         chosen = self.chosen(inputs)
         answers: list[list[int]] = [[]] * len(chosen)
         for member, rows in self._parts(chosen):
-            written = member.generate(_take(inputs, rows), max_new_tokens=max_new_tokens, stop=stop)
+            written = member.write(_take(inputs, rows), ending.of(rows))
             for row, answer in zip(rows.tolist(), written, strict=True):
                 answers[row] = answer
         return answers

@@ -9,50 +9,32 @@ options the first is chosen.
 How prompt and option become tokens depends on what the model was trained on. Under a causal objective both are one
 text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the
 option (as in lm_eval). Under text-to-text they are tokenised apart, and an option is scored with the end of the answer.
+
+A schema is the other way round: one text after each of several contexts, as WinoGrande is scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from everlearn.data.blocks import hash_of
 from everlearn.data.prompts import ChoiceTask, Question, read_choices
-from everlearn.errors import TrainingDiverged
-from everlearn.evaluation.asking import Asking, check_writes, padded
+from everlearn.data.schemas import SchemaTask, read_schemas
+from everlearn.evaluation.asking import Asking, check_writes
 from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.likelihood import Pair, rows_of, scored
 from everlearn.evaluation.metrics import Floats, Metric, register_metric
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
-from everlearn.model.objectives import IGNORE, Objective, TextToText
 
-PAD_TO, PAD_LABELS_TO = 32, 8
-"""Few widths: on CPU every new matrix shape is compiled and kept."""
 _BYTES_PER_TOKEN = 4
 """About, for a plan."""
-
-
-class Option(NamedTuple):
-    """A row: an option after its prompt.
-
-    Attributes:
-        question: number of the question.
-        number: of the option.
-        prompt: token ids before it, special ones included.
-        ids: its token ids.
-    """
-
-    question: int
-    number: int
-    prompt: list[int]
-    ids: list[int]
 
 
 @register_kind(ChoiceTask)
@@ -61,8 +43,9 @@ class Choice(Task):
 
     kind = "choice"
 
-    def __init__(self, config: ChoiceTask) -> None:
-        self.name, self.domain, self.config = config.name, config.domain, config
+    def __init__(self, config: ChoiceTask | SchemaTask) -> None:
+        self.name, self.domain = config.name, config.domain
+        self.config: Any = config
 
     @cached_property
     def questions(self) -> list[Question]:
@@ -82,40 +65,36 @@ class Choice(Task):
     def texts(self) -> Sequence[str]:
         return [question.prompt for question in self.questions]
 
+    def pairs(self, question: Question) -> list[Pair]:
+        """Each option, and the prompt before it."""
+        return [(question.prompt, option) for option in question.answers]
+
     def work(self, seeds: int) -> Work:
-        rows = [len(f"{q.prompt}{option}".encode()) for q in self.questions for option in q.answers]
+        rows = [len("".join(pair).encode()) for question in self.questions for pair in self.pairs(question)]
         return Work(units=len(self.questions), rows=len(rows), tokens=sum(rows) // (_BYTES_PER_TOKEN * len(rows)) + 1)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        questions = self.questions
-        nats = np.full((max(len(q.answers) for q in questions), len(questions)), np.inf)
+        questions = [self.pairs(question) for question in self.questions]
+        nats = np.full((max(map(len, questions)), len(questions)), np.inf)
         tokens, sizes = np.zeros(nats.shape, np.int64), np.zeros(nats.shape, np.int64)
-        for number, question in enumerate(questions):
-            sizes[: len(question.answers), number] = [len(option.encode()) for option in question.answers]
+        for number, pairs in enumerate(questions):
+            sizes[: len(pairs), number] = [len(option.encode()) for _, option in pairs]
         asking = Asking(self.config, predictor, conditions)
-        grouped = self._options(asking)
-        done = 0
-        with asking():
-            for lot in _batches(grouped, conditions.batch_size):
-                batch = _batch(lot, asking, conditions.batch_size)
-                found = predictor.label_losses({k: v.to(torch.device(conditions.device)) for k, v in batch.items()})
-                for option, loss in zip(lot, found.double().sum(1).tolist(), strict=False):
-                    nats[option.number, option.question] = loss
-                    tokens[option.number, option.question] = len(option.ids)
-                done += len({option.question for option in lot})
-                if conditions.progress is not None:
-                    conditions.progress(done)
-        if np.isnan(nats).any():
-            raise TrainingDiverged(
-                f"The model's loss on an option of end task '{self.name}' is not a number: its weights are broken. "
-                "Lower `train.learning_rate` and run the stage again."
-            )
+        rows = rows_of(asking, questions, self.config.separator)
+        left, done = [len(options) for options in rows], 0
+        for option, loss in scored(asking, predictor, rows):
+            nats[option.number, option.question] = loss
+            tokens[option.number, option.question] = len(option.ids)
+            left[option.question] -= 1
+            done += not left[option.question]
+            if conditions.progress is not None and not left[option.question]:
+                conditions.progress(done)
         return Cell(
             self.kind,
             self.name,
             conditions.row,
             {"option_nats": nats, "option_tokens": tokens},
-            {"right_option": np.array([q.right for q in questions], np.int64), "option_bytes": sizes},
+            {"right_option": np.array([q.right for q in self.questions], np.int64), "option_bytes": sizes},
             fingerprint=self.fingerprint(),
         )
 
@@ -129,75 +108,23 @@ class Choice(Task):
         given = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
         return Cell(self.kind, self.name, answer, outcomes, given, fingerprint=self.fingerprint())
 
-    def _options(self, asking: Asking) -> list[list[Option]]:
-        """Rows of each question."""
-        apart = isinstance(asking.conditions.objective, TextToText)
-        between = self.config.separator if self.config.separator is not None else "" if apart else " "
-        encode, found = asking.encoder, []
-        ending = encode.suffix if asking.kind == "encoder-decoder" else [encode.end] if apart else []
-        begin = encode.prefix if asking.kind == "encoder-decoder" else []
-        for number, question in enumerate(self.questions):
-            options = [between + option for option in question.answers]
-            if apart:
-                prompts, ids = encode([question.prompt]) * len(options), encode(options)
-            else:
-                prompts, ids = _together(encode, question.prompt, options)
-            ids = [[*begin, *own, *ending] for own in ids]
-            room = asking.room(max(map(len, ids)), f"Shorten the options of question {number + 1}.")
-            rows = zip(prompts, ids, strict=True)
-            found.append([Option(number, i, asking.prompt(before, room), own) for i, (before, own) in enumerate(rows)])
-        return found
 
+@register_kind(SchemaTask)
+class Schema(Choice):
+    """Scores one text after each of several contexts (Trinh and Le, arXiv 1806.02847: partial scoring)."""
 
-def _together(encode: Any, prompt: str, options: list[str]) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokens of prompt and option as one text: those of the prompt alone, and what the whole has behind them.
+    kind = "schema"
 
-    Where an option has grown into the prompt's last word and nothing is behind, all are scored from that word on.
-    """
-    text = prompt.rstrip()
-    before, *whole = encode([text, *(prompt + option for option in options)])
-    at = max(0, min(len(before), *(len(ids) - 1 for ids in whole)))
-    return [ids[:at] for ids in whole], [ids[at:] for ids in whole]
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The examples, with the contexts as answers; raises ``DataError``."""
+        return read_schemas(self.config)
 
+    def check(self) -> str:
+        return f"{super().check().removesuffix('options')}contexts"
 
-def _batches(questions: list[list[Option]], rows: int) -> Iterator[list[Option]]:
-    """Questions of similar length, as many as have room; one with more options than rows has a batch of its own."""
-    length = {id(q): max(len(option.prompt) + len(option.ids) for option in q) for q in questions}
-    lot: list[Option] = []
-    for question in sorted(questions, key=lambda q: -length[id(q)]):
-        if lot and len(lot) + len(question) > rows:
-            yield lot
-            lot = []
-        lot += question
-    yield lot
-
-
-def _batch(lot: list[Option], asking: Asking, rows: int) -> dict[str, Tensor]:
-    """A batch as the objective reads it, filled up with empty rows."""
-    labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
-    pad = asking.encoder.pad
-    if asking.kind == "encoder-decoder":
-        return _encoder_decoder(lot, labels, pad, asking.conditions.objective, rows)
-    ids = padded([[*option.prompt, *option.ids] for option in lot], pad, PAD_TO, count=rows)
-    # The label at t is predicted at t - 1; what pads a row stands behind it and is not seen.
-    starts = torch.tensor([len(option.prompt) - 1 for option in lot] + [0] * (rows - len(lot)))
-    places = (starts[:, None] + torch.arange(labels.shape[1])).masked_fill(labels == IGNORE, 0)
-    return {
-        "input_ids": ids,
-        "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous(),
-        "positions": places,
-        "labels": labels,
-    }
-
-
-def _encoder_decoder(lot: list[Option], labels: Tensor, pad: int, objective: Objective, rows: int) -> dict[str, Tensor]:
-    start = getattr(objective, "decoder_start", None)
-    shifted = labels.new_full(labels.shape, start if start is not None else pad)
-    shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
-    mask = padded([[1] * len(option.prompt) for option in lot], 0, PAD_TO, count=rows)
-    mask[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
-    ids = padded([option.prompt for option in lot], pad, PAD_TO, count=rows)
-    return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shifted, "labels": labels}
+    def pairs(self, question: Question) -> list[Pair]:
+        return [(context, question.prompt) for context in question.answers]
 
 
 def _accuracy(per: str | None) -> Any:

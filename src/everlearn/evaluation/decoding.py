@@ -13,6 +13,7 @@ answer only where two tokens are that close to being equally likely.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,9 +29,36 @@ Choose = Callable[[Tensor], Tensor]
 """From log-probabilities, [B, V], to tokens, [B]."""
 
 
-def greedy(steps: Continuation, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
-    """The likeliest token at each step, for each row up to the first id in `stop`, which is left out."""
-    return written(steps, lambda likely: likely.argmax(-1), max_new_tokens=max_new_tokens, stop=stop)
+@dataclass(frozen=True)
+class Ending:
+    """Where an answer ends, and how its tokens are chosen.
+
+    Attributes:
+        max_new_tokens: at most so many for each row.
+        stop: ids that end an answer, which are left out.
+        said: whether what a row has written so far is an end that no single id tells, such as a word.
+        temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
+        draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
+            that what is drawn does not depend on what shares a batch.
+    """
+
+    max_new_tokens: int
+    stop: Sequence[int] = ()
+    said: Callable[[Sequence[int]], bool] | None = None
+    temperature: float = 0.0
+    draws: Tensor | None = None
+
+    def of(self, rows: Tensor) -> Ending:
+        """The same for some of the rows."""
+        return self if self.draws is None else replace(self, draws=self.draws[rows.to(self.draws.device)])
+
+    def choose(self, likely: Tensor, step: int) -> Tensor:
+        """The next token of each row, [B], from log-probabilities [B, V]."""
+        if self.draws is None or self.temperature == 0:
+            return likely.argmax(-1)
+        upto = torch.softmax(likely / self.temperature, -1).cumsum(-1)
+        drawn = self.draws[:, step : step + 1].to(upto.device) * upto[:, -1:]  # a sum of many is not quite 1
+        return torch.searchsorted(upto, drawn, right=True).squeeze(1).clamp(max=likely.shape[1] - 1)
 
 
 def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
@@ -55,27 +83,27 @@ def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
     return choose
 
 
-def written(steps: Continuation, choose: Choose, *, max_new_tokens: int, stop: Sequence[int]) -> list[list[int]]:
-    """The tokens that are chosen, for each row up to the first id in `stop`, which is left out."""
-    answer: list[Tensor] = []
-    ends: Tensor | None = None
+def decode(steps: Continuation, ending: Ending, choose: Choose | None = None) -> list[list[int]]:
+    """A token at each step for each row, until every row has ended; `choose` takes the place of the ending's choice."""
+    written: list[list[int]] = []
+    open_rows: set[int] = set()
+    ids = set(ending.stop)
     likely = next(steps)
-    ending = torch.tensor(list(stop), dtype=torch.long, device=likely.device)
-    for _ in range(max_new_tokens):
-        chosen = choose(likely)
-        answer.append(chosen)
-        ended = torch.isin(chosen, ending)
-        ends = ended if ends is None else ends | ended
-        if bool(ends.all()) or len(answer) == max_new_tokens:
+    for step in range(ending.max_new_tokens):
+        chosen = ending.choose(likely, step) if choose is None else choose(likely)
+        if not step:
+            written, open_rows = [[] for _ in range(len(chosen))], set(range(len(chosen)))
+        for row, token in enumerate(chosen.tolist()):
+            if row in open_rows:
+                if token not in ids:
+                    written[row].append(token)
+                if token in ids or (ending.said is not None and ending.said(written[row])):
+                    open_rows.remove(row)
+        if not open_rows or step + 1 == ending.max_new_tokens:
             break
         likely = steps.send(chosen)
     steps.close()
-    endings = set(stop)
-    answers = []
-    for row in torch.stack(answer, 1).tolist():
-        end = next((at for at, token in enumerate(row) if token in endings), len(row))
-        answers.append(row[:end])
-    return answers
+    return written
 
 
 def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import Continuation, continuation, greedy
+from everlearn.evaluation.decoding import Continuation, Ending, continuation, decode
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Objective
 
@@ -62,7 +62,11 @@ class Predictor:
             max_new_tokens: at most so many for each row.
             stop: ids that end an answer.
         """
-        return greedy(self.continuation(inputs), max_new_tokens=max_new_tokens, stop=stop)
+        return self.write(inputs, Ending(max_new_tokens, stop))
+
+    def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
+        """Continuations of the rows, without the prompt; `inputs` as in :meth:`generate`."""
+        return decode(self.continuation(inputs), ending)
 
     def continuation(self, inputs: Batch) -> Continuation:
         """What is likely next, for :meth:`generate`, step by step; the inputs are the same."""

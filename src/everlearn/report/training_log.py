@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from everlearn.evaluation.estimate import number
@@ -11,6 +11,8 @@ from everlearn.report.runs import Run
 
 INSIDE = "bits_per_byte"
 """The key of lines with held-out scores."""
+ASKED = "tasks"
+"""The key of lines with scores of end tasks."""
 _POINTS = 150
 """Points of a curve: more is neither seen nor worth the page's size."""
 
@@ -83,21 +85,29 @@ class Look:
     """Trained on since the start of the stream."""
     scores: Mapping[str, float]
     """Set → bits per byte."""
+    tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Metric → end task → score (`evaluation.tasks_every`)."""
 
 
 def looks(run: Run) -> list[Look]:
-    """What `evaluation.every` has logged, in the order of training; a line that a resumed stage wrote again counts."""
-    lines: dict[tuple[int, int], tuple[float, dict[str, float]]] = {}
+    """What was logged inside the stages, in the order of training; a line that a resumed stage wrote again counts."""
+    lines: dict[tuple[int, int], Look] = {}
     for line in run.log:
         stage, step, tokens = (number(line.get(key)) for key in ("stage", "step", "tokens"))
-        found = line.get(INSIDE)
-        if stage is None or step is None or tokens is None or not isinstance(found, Mapping):
+        found, asked = line.get(INSIDE), line.get(ASKED)
+        if stage is None or step is None or tokens is None or not any(isinstance(e, Mapping) for e in (found, asked)):
             continue
-        scores = {str(name): value for name, raw in found.items() if (value := number(raw)) is not None}
-        lines[int(stage), int(step)] = tokens, scores
+        by_metric = asked if isinstance(asked, Mapping) else {}
+        tasks = {str(metric): _numbers(scores) for metric, scores in by_metric.items()}
+        lines[int(stage), int(step)] = Look(int(stage), int(step), tokens, _numbers(found), tasks)
     before, made = 0.0, []
     for stage in sorted({stage for stage, _ in lines}):
-        inside = sorted((step, *found) for (own, step), found in lines.items() if own == stage)
-        made += [Look(stage, step, before + tokens, scores) for step, tokens, scores in inside]
-        before += max(tokens for _, tokens, _ in inside)
+        inside = [lines[key] for key in sorted(lines) if key[0] == stage]
+        made += [replace(look, tokens=before + look.tokens) for look in inside]
+        before += max(look.tokens for look in inside)
     return made
+
+
+def _numbers(found: object) -> dict[str, float]:
+    listed = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): value for name, raw in listed if (value := number(raw)) is not None}

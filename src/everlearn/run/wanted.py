@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from everlearn.config.recipe import Recipe
 from everlearn.data.endtask import TaskConfig
+from everlearn.evaluation.task import KINDS
 
 
 def held_out_names(recipe: Recipe) -> list[str]:
@@ -38,6 +39,11 @@ def sets_inside(recipe: Recipe, index: int) -> list[str]:
     domains = [domain.name for domain in recipe.domains]
     unwanted = {*domains[index:], *(domains[: index - 1] if recipe.evaluation.columns == "own" else [])}
     return [name for name in held_out_names(recipe) if name not in unwanted]
+
+
+def tasks_inside(recipe: Recipe) -> list[TaskConfig]:
+    """End tasks that can be asked inside a stage (`evaluation.tasks_every`): those that fine-tune nothing."""
+    return [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
 
 
 def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:

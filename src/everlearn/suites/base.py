@@ -101,7 +101,7 @@ class Suite:
             given: Any = settings
             for part in key.split("."):
                 given = getattr(given, part)
-            if given:
+            if given is not None:
                 raise RecipeError(f"`{key}` is '{given}' in the settings, but `{self.name}` has no such choice.")
 
     def facts(self) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from typing import Literal
 
 Metric = Literal["f1", "accuracy"]
 """Of end tasks."""
-Number = Literal["f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten"]
+Number = Literal[
+    "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten",
+    "kept", "kept_forgotten", "pass_at_1",
+]  # fmt: skip
 """What is compared; see :func:`everlearn.benchmarking.summary.numbers`."""
 Relation = Literal["above", "below", "within"]
 

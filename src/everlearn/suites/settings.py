@@ -44,6 +44,8 @@ class EndTaskSettings(Given):
     answers: Literal["written", "chosen", "head"] | None = None
     """Where domains are tasks: the model writes the answer, or its likeliest label is the answer, or (encoders) a
     classifier is fine-tuned on every checkpoint that is measured."""
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a program (`code`)."""
 
 
 class PromptSettings(Given):
@@ -79,6 +81,8 @@ class Settings(Given):
     """Held-out rows per domain and of general text."""
     corpora: dict[str, str | dict[str, Any]] | None = None
     """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
+    run_code: bool | None = None
+    """Whether programs that the model writes are run, in a sandbox (`code`, which wants it said; `--run-code`)."""
     end_tasks: EndTaskSettings = EndTaskSettings()
     """How end tasks are fine-tuned, or asked."""
     max_train: int | None = Field(default=None, ge=1)
@@ -96,6 +100,10 @@ class Settings(Given):
     def spec(self, method: str) -> dict[str, Any]:
         """A method with its options, as a recipe has it."""
         return {"name": method, **self.methods.get(method, {})}
+
+
+PROGRAMS = ("run_code", "end_tasks.max_new_tokens")
+"""Keys of settings that mean something only where programs are written."""
 
 
 def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherwise: int) -> int:

@@ -30,7 +30,7 @@ from everlearn.model.quantising import quantised_bytes
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
-from everlearn.run.wanted import held_out_names, sets_inside, wanted_sets, wanted_tasks
+from everlearn.run.wanted import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.words import duration, size
 from everlearn.seeding import set_all
 
@@ -229,6 +229,9 @@ def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
         scored += [domain.name for domain in recipe.domains if domain.name in blocks]
     work = {task.name: make_task(task).work(recipe.evaluation.end_task_seeds) for task in recipe.end_tasks}
     asked = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
+    if (every := recipe.evaluation.tasks_every) is not None:
+        looks = sum((learner.steps(domain.name) - 1) // every for domain in recipe.domains)
+        asked += [task.name for task in tasks_inside(recipe)] * looks
     return EvaluationPlan(
         scores=len(scored),
         scored_tokens=block_size * sum(blocks[name] for name in scored),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import continuation, drawn, written
+from everlearn.evaluation.decoding import Ending, continuation, decode, drawn
 from everlearn.methods.base import (
     Batch,
     Cost,
@@ -27,12 +27,13 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.composition.composed import KEY, PADDING, Composed, Learnt, Modules
 from everlearn.methods.composition.keeping import by_domain, check_rows, from_memory
-from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, Targets
+from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
+from everlearn.model.targets import Targets
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class SAPTLoRA(Method):
                 ids = torch.full((size, 1), start, device=device)
                 steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
                 choose = drawn(self.config.top_k)
-                rows += written(steps, choose, max_new_tokens=self.config.pseudo_tokens, stop=[])
+                rows += decode(steps, Ending(self.config.pseudo_tokens), choose)
         ids = torch.tensor(rows, dtype=torch.int32)
         return {IDS: ids, DOCUMENT: torch.zeros_like(ids)}
 

@@ -30,6 +30,8 @@ class BeforeText(Attachment):
     """
 
     lengthens_rows = True
+    behind = False
+    """Whether they stand behind each row's text instead, before its padding; for an encoder beside a decoder."""
 
     def stand(self, text: Tensor) -> Tensor:
         """What stands before each row, [B, n, E], of embedded rows [B, S, E]."""
@@ -60,10 +62,10 @@ class BeforeText(Attachment):
         if ids is not None:
             given["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]
         text, n = given["inputs_embeds"], self.taken_positions
-        given["inputs_embeds"] = torch.cat([self.stand(text), text], 1)
         mask, positions = given.get("attention_mask"), given.get("position_ids")
+        given["inputs_embeds"] = self._beside(self.stand(text), text, mask)
         if mask is not None:
-            given["attention_mask"] = F.pad(mask, (n, 0), value=1)
+            given["attention_mask"] = self._beside(mask.new_ones(len(mask), n), mask, mask)
         elif positions is not None:
             given["attention_mask"] = self._isolating(base, positions, text.dtype)
         if given.get("token_type_ids") is not None:
@@ -90,8 +92,21 @@ class BeforeText(Attachment):
         """Forward pre-hook of a decoder beside an encoder: the mask of what the encoder read, longer by n."""
         mask = kwargs.get("encoder_attention_mask")
         if mask is not None:
-            kwargs = kwargs | {"encoder_attention_mask": F.pad(mask, (self.taken_positions, 0), value=1)}
+            ours = mask.new_ones(len(mask), self.taken_positions)
+            kwargs = kwargs | {"encoder_attention_mask": self._beside(ours, mask, mask)}
         return args, kwargs
+
+    def _beside(self, ours: Tensor, text: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, n, …] and [B, S, …] as [B, n + S, …]: before the text, or behind each row's own length of it."""
+        if not self.behind:
+            return torch.cat([ours, text], 1)
+        if mask is None:
+            return torch.cat([text, ours], 1)
+        n, size = ours.shape[1], text.shape[1]
+        at, length = torch.arange(size + n, device=text.device), mask.sum(1, keepdim=True)
+        source = torch.where(at < length, at, torch.where(at < length + n, size + at - length, at - n))
+        joined = torch.cat([text, ours], 1)
+        return joined[torch.arange(len(text), device=text.device)[:, None], source]
 
     def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """What each token of a causal row sees, [B, 1, n + S, n + S]: P, and what came before in its own document.

@@ -66,7 +66,7 @@ def curves(found: Curves) -> Iterator[Plate]:
     top = 2.2 * SIZE if found.unit else 10
     turned = found.ticks is not None and sum(map(len, found.ticks)) > 50
     drawing = Drawing(width, height + (70 if turned else 1.7 * SIZE) + (1.4 * SIZE if found.x_label else 0))
-    ends = [end for line in found.lines for end in (line.x[0], line.x[-1])]
+    ends = [at for line in found.lines for at in line.x]
     x = Scale(min(ends), max(ends) if max(ends) > min(ends) else min(ends) + 1, left + 8, width - 10)
     y = Scale(low, high, height, top)
     for mark in found.marks:

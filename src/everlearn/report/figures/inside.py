@@ -11,6 +11,7 @@ from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.each_domain import chosen
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.pooling import Pool
+from everlearn.report.runs import Run
 from everlearn.report.training_log import INSIDE, Look, looks
 
 _UNITS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1e3, "thousand tokens"), (1.0, "tokens"))
@@ -21,8 +22,9 @@ _POINTS = 75
 @figure("inside", title="Held-out text while each domain is learnt", data=Comparison, section="inside")
 def inside(comparison: Comparison) -> Iterator[Plate]:
     """A plot for each set, a line a run: the general text, then the domains in their order."""
-    shown = [pool for pool in comparison.ranking[:SERIES] if any(map(looks, comparison.pools[pool].runs))]
-    each = {pool: [looks(run) for run in comparison.pools[pool].runs] for pool in shown}
+    every = {pool: [_scored(run) for run in comparison.pools[pool].runs] for pool in comparison.ranking[:SERIES]}
+    each = {pool: found for pool, found in every.items() if any(found)}
+    shown = [*each]
     most = max((look.tokens for found in each.values() for run in found for look in run), default=0.0)
     if not most:
         return
@@ -45,6 +47,10 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
                     marks=marks if len(marks) <= 30 else (), markers=False, small=True, x_label=unit,
                 )
             )  # fmt: skip
+
+
+def _scored(run: Run) -> list[Look]:
+    return [look for look in looks(run) if look.scores]
 
 
 def ends(found: Sequence[Look]) -> list[float]:

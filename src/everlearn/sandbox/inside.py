@@ -1,0 +1,121 @@
+"""What the process of a program does: it gives up every right, runs the program, and says how that ended.
+
+Run as a script by an interpreter without site-packages; it knows nothing of everlearn and imports nothing that needs a
+library beside Python's own. What it is given on its standard input, as JSON: ``program``, ``filter`` (hex),
+``memory`` and ``seconds`` (limits), ``token`` and ``verdict`` (numbers of open pipes).
+"""
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import resource
+import struct
+import sys
+import types
+from collections.abc import Iterator
+
+UNAVAILABLE = 70
+"""Exit code where the kernel refuses to lock the process in; the program was not run."""
+_NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
+"""Version of Landlock → how many rights over files it knows; 16 from the fifth."""
+_OF_OTHERS = ("site-packages", "dist-packages")
+_LONGEST = 200
+_AHEAD = ("binascii", "decimal", "hashlib", "zlib")
+"""Modules that may need a library of the system, which cannot be opened any more once the process is locked in."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), what)
+    return result
+
+
+def _libraries() -> Iterator[tuple[str, int]]:
+    """What may be read: Python's own modules; of their folders, and of its own empty one, the lists of names."""
+    yield ".", _READ_FOLDER
+    for folder in filter(os.path.isdir, sys.path):
+        yield folder, _READ_FOLDER
+        for entry in os.scandir(folder):
+            if entry.name not in _OF_OTHERS:
+                yield entry.path, _READ_FILE | (_READ_FOLDER if entry.is_dir() else 0)
+
+
+def _close_files() -> None:
+    """Let the kernel refuse to open anything but what may be read, for good (Landlock)."""
+    version = _checked(_libc.syscall(_CREATE_RULESET, None, 0, 1), "Landlock is off or unknown to the kernel")
+    rights = struct.pack("=Q", (1 << _RIGHTS.get(version, 16)) - 1)
+    rules = _checked(_libc.syscall(_CREATE_RULESET, rights, len(rights), 0), "Landlock")
+    for path, allowed in _libraries():
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", allowed, opened)
+        _checked(_libc.syscall(_ADD_RULE, rules, 1, rule, 0), "Landlock")
+        os.close(opened)
+    _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no_new_privs")
+    _checked(_libc.syscall(_RESTRICT_SELF, rules, 0), "Landlock")
+    os.close(rules)
+
+
+def _close_calls(steps: bytes) -> None:
+    """Let the kernel refuse every system call but those of the filter, for good (seccomp)."""
+    array = ctypes.create_string_buffer(steps, len(steps))
+    program = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(array))
+    _checked(_libc.prctl(_SECCOMP, _FILTER, program, 0, 0), "seccomp filters are off or unknown to the kernel")
+
+
+def _limit(given: dict[str, int]) -> None:
+    for what, most in (
+        (resource.RLIMIT_AS, given["memory"]),
+        (resource.RLIMIT_CPU, given["seconds"]),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 64),
+    ):
+        _, hard = resource.getrlimit(what)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def _run(program: str) -> None:
+    module = types.ModuleType("program")
+    sys.modules["program"] = module  # where data classes look for their own
+    sys.argv = ["program"]
+    exec(compile(program, "<program>", "exec"), module.__dict__)
+
+
+def main() -> None:
+    """Lock, run, tell."""
+    given = json.load(sys.stdin)
+    token, verdict, program = given["token"], given["verdict"], given["program"]
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    for name in _AHEAD:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    try:
+        _limit(given)
+        _close_files()
+        _close_calls(bytes.fromhex(given["filter"]))
+    except (OSError, ValueError) as error:
+        os.write(verdict, str(error).encode())
+        os._exit(UNAVAILABLE)
+    del given
+    try:
+        _run(program)
+    except BaseException as error:
+        names = [kind.__name__ for kind in type(error).__mro__[:-1]]
+        os.write(verdict, " ".join(names)[:_LONGEST].encode("utf-8", "replace"))
+        os._exit(1)
+    # Only who has come this far reads the token: before, it is in no variable of this process.
+    os.write(verdict, os.read(token, 64))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""LFPT5: one prompt behind the text, lessons in writing examples, pseudo-samples and the divergence on them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hard_attention_checks import reading
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import MethodError
+from everlearn.methods.engine.attachment import attached
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.prompts.lfpt5 import LFPT5
+from everlearn.methods.prompts.own_examples import WrittenPairs
+
+N = 5
+WRITING = {"separator": "J", "top_k": 400, "samples": 6, "pseudo_tokens": 20, "repetition_penalty": 1.0}
+"""What a random model writes has this separator now and then."""
+
+
+def method(**options: Any) -> LFPT5:
+    return LFPT5(**({"n_tokens": N, "pseudo_batch": 3, **WRITING} | options))
+
+
+def learnt(lfpt5: LFPT5, model: nn.Module, objective: str = "text-to-text", domains: int = 1) -> Any:
+    for index in range(1, domains + 1):
+        at = stages.stage(model, index, objective, steps=2)
+        stages.learn([lfpt5], at)
+    return at
+
+
+def likely(model: Any, prompt: Tensor, ids: list[int], labels: list[int]) -> Tensor:
+    """Log-probabilities at each label of one example without padding, [K, V]: the encoder reads [X; P], in float64."""
+    words = model.shared.weight
+    read = torch.cat([words[torch.tensor(ids)], prompt.double()])[None]
+    answer = torch.tensor([[model.config.decoder_start_token_id, *labels[:-1]]])
+    return model(inputs_embeds=read, decoder_input_ids=answer).logits[0].log_softmax(-1)
+
+
+def nats(logs: Tensor, labels: list[int]) -> Tensor:
+    return -torch.stack([row[label] for row, label in zip(logs, labels, strict=True)]).mean()
+
+
+def asked(domain: str, *parts: list[int]) -> tuple[list[int], list[int]]:
+    """A question for an example, and what is to be answered, as the special tokens <s> (0) … </s> (2) stand here."""
+    ids = tiny.tokenizer()(f"__gen__ {domain}", add_special_tokens=False)["input_ids"]
+    return [0, *ids, 2], [0, *(token for part in parts for token in part), 2]
+
+
+def test_losses_are_those_of_the_equation() -> None:
+    """Task, writing, pseudo-samples and divergence, each from the formula in float64, at every step."""
+    lfpt5, model = method(lm=0.3, pseudo=0.7, divergence=0.2), tiny.model("t5")
+    learnt(lfpt5, model)
+    before = lfpt5._prompt.clone()
+    at, plain = stages.stage(model, 2, "text-to-text"), copy.deepcopy(model).double()
+    separator = tiny.tokenizer()("J", add_special_tokens=False)["input_ids"]
+    expected: list[dict[str, Tensor]] = []
+
+    def bare(ids: list[int]) -> list[int]:
+        ids = ids[1:] if ids[0] == 0 else ids
+        return ids[:-1] if ids[-1] == 2 else ids
+
+    def writing(prompt: Tensor, block: dict[str, Any], domain: str) -> Tensor:
+        question, lesson = asked(domain, bare(block["input_ids"]), separator, bare(block["labels"]))
+        return nats(likely(plain, prompt, question, lesson), lesson)
+
+    @torch.no_grad()
+    def look(protection: Any, batch: dict[str, Tensor]) -> None:
+        prompt = attached(model, "lfpt5").vectors
+        rows = [
+            {"input_ids": ids[mask > 0].tolist(), "labels": labels[labels >= 0].tolist()}
+            for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"], strict=True)
+        ]
+        pseudo = [({k: v.tolist() for k, v in block.items()}, domain) for block, domain in lfpt5._drawn(at)]
+        assert len(pseudo) == 3
+        assert {domain for _, domain in pseudo} == {"d1"}
+        solved, away = [], []
+        for block, _ in pseudo:
+            now, then = (likely(plain, p, block["input_ids"], block["labels"]) for p in (prompt, before))
+            solved.append(nats(now, block["labels"]))
+            away.append(sum((p * (p.log() - q.log())).sum() for p, q in zip(then.exp(), now.exp(), strict=True)))
+        each = [nats(likely(plain, prompt, r["input_ids"], r["labels"]), r["labels"]) for r in rows]
+        weights = torch.tensor([len(r["labels"]) for r in rows])
+        expected.append(
+            {
+                "loss": (torch.stack(each) * weights).sum() / weights.sum(),
+                "lfpt5/lm": 0.3 * torch.stack([writing(prompt, row, "d2") for row in rows]).mean(),
+                "lfpt5/pseudo_lm": 0.3 * 0.7 * torch.stack([writing(prompt, *one) for one in pseudo]).mean(),
+                "lfpt5/pseudo": 0.7 * torch.stack(solved).mean(),
+                "lfpt5/divergence": 0.2 * torch.stack(away).mean(),
+            }
+        )
+
+    parts = stages.learn([lfpt5], at, lr=0.1, each=look)
+    for found, wanted in zip(parts, expected, strict=True):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name].double(), value, atol=1e-5, rtol=1e-4, msg=name)
+    assert expected[0]["lfpt5/divergence"] < 1e-9 < expected[-1]["lfpt5/divergence"]
+
+
+def test_an_example_is_written_and_read_again() -> None:
+    writer = WrittenPairs(Encoder(tiny.tokenizer(), "encoder-decoder"), "write of {domain}", "rows")
+    block = {"input_ids": np.array([0, 20, 21, 22, 2], np.int32), "labels": np.array([0, 30, 2], np.int32)}
+    lesson = writer.lesson(block, "papers")
+    separator = tiny.tokenizer()("rows", add_special_tokens=False)["input_ids"]
+    question = tiny.tokenizer()("write of papers")["input_ids"]
+    assert lesson["input_ids"].tolist() == question == writer.asked("papers")
+    assert lesson["labels"].tolist() == [0, 20, 21, 22, *separator, 30, 2]
+    again = writer.block(lesson["labels"].tolist())
+    assert all(np.array_equal(again[key], block[key]) for key in block)
+    assert writer.block(lesson["labels"].tolist()[:-1])["labels"].tolist() == [0, 30, 2], "an end is no part of it"
+    for broken in ([20, 21, 30], [*separator, 30], [20, *separator], []):
+        assert writer.block(broken) is None
+
+
+def test_pseudo_samples_are_the_same_for_the_same_seed_and_gone_after_the_domain() -> None:
+    found = []
+    for seed in (0, 0, 1):
+        lfpt5, model = method(), tiny.model("t5")
+        stages.learn([lfpt5], stages.stage(model, 1, "text-to-text", steps=1))
+        assert lfpt5.memory().tensors.keys() == {"prompt"}
+        at = stages.stage(model, 2, "text-to-text", seed=seed)
+        protection = Protection([lfpt5], at)
+        protection.begin()
+        within = lfpt5.memory()
+        found.append({name: value for name, value in within.tensors.items() if name != "prompt"})
+        again = method()
+        again.load_memory(within)
+        assert again.memory().facts == within.facts
+        assert all(torch.equal(value, within.tensors[name]) for name, value in again.memory().tensors.items())
+        protection.end()
+        assert lfpt5.memory().tensors.keys() == {"prompt"}
+        assert not lfpt5.memory().facts
+    assert found[0]
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+    assert any(name not in found[2] or not torch.equal(value, found[2][name]) for name, value in found[0].items())
+
+
+def test_what_the_model_cannot_write_is_noted() -> None:
+    lfpt5, model = method(separator="tensors flow graphs nodes edges"), tiny.model("t5")
+    learnt(lfpt5, model)
+    at = stages.stage(model, 2, "text-to-text")
+    parts = stages.learn([lfpt5], at)
+    assert at.notes == [
+        "Method 'lfpt5': of 24 examples of 'd1' that the model wrote, 0 had a prompt and an answer (6 were wanted)."
+    ]
+    assert parts[0].keys() == {"loss", "lfpt5/lm"}
+
+
+def test_the_prompt_is_carried_on_and_the_model_is_not_touched() -> None:
+    lfpt5, model = method(), tiny.model("t5")
+    start = stages.weights(model)
+    learnt(lfpt5, model)
+    first = lfpt5._prompt.clone()
+    at = stages.stage(model, 2, "text-to-text")
+    protection = Protection([lfpt5], at)
+    protection.begin()
+    added = attached(model, "lfpt5")
+    assert torch.equal(added.vectors, first)
+    assert [name for name, p in model.named_parameters() if p.requires_grad] == ["everlearn_lfpt5.vectors"]
+    protection.end()
+    assert all(torch.equal(value, start[name]) for name, value in model.named_parameters())
+    for domain in ("d1", "d2", None):
+        tested = lfpt5.test_model(copy.deepcopy(model), reading(at, domain))
+        assert torch.equal(attached(tested, "lfpt5").vectors, lfpt5._prompt)
+
+
+def test_where_the_prompt_begins() -> None:
+    model = tiny.model("t5")
+    at = stages.stage(model, 1, "text-to-text")
+    lfpt5 = method(words=["axes", "model learns"])
+    Protection([lfpt5], at).begin()
+    found, words = attached(model, "lfpt5").vectors, model.shared.weight
+    for vector, text in zip(found, ("axes", "model learns"), strict=False):
+        ids = tiny.tokenizer()(text, add_special_tokens=False)["input_ids"]
+        torch.testing.assert_close(vector, words[ids].mean(0))
+    assert len(found) == N
+    assert all((words == vector).all(1).any() for vector in found[2:])
+
+
+def test_a_decoder_writes_text_without_being_asked() -> None:
+    lfpt5, model = method(), tiny.model("gpt2")
+    learnt(lfpt5, model, "causal")
+    at = stages.stage(model, 2, "causal")
+    protection = Protection([lfpt5], at)
+    protection.begin()
+    rows = lfpt5._pseudo["d1"]
+    assert [len(row["input_ids"]) for row in rows] == [20] * 6
+    assert all(row["input_ids"][0] == tiny.tokenizer().bos_token_id for row in rows)
+    protection.end()
+    parts = stages.learn([lfpt5], stages.stage(model, 2, "causal"), lr=0.1)
+    assert parts[0].keys() == {"loss", "lfpt5/pseudo", "lfpt5/divergence"}
+    assert 0 <= parts[0]["lfpt5/divergence"] < 1e-6 < parts[-1]["lfpt5/divergence"]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(MethodError, match=r"a decoder's are packed into rows\. Set `objective: causal`"):
+        method().check(stages.setting(tiny.model("gpt2"), [], "text-to-text"))
+    with pytest.raises(MethodError, match="does not work with objective 'masked'"):
+        method().check(stages.setting(tiny.model("roberta"), [], "masked"))
+    with pytest.raises(MethodError, match="300 prompt tokens and a text of 24"):
+        LFPT5().check(stages.setting(tiny.model("gpt2"), [], "causal"))
+    assert method(pseudo=0, divergence=0)._uses_pseudo is False
