@@ -22,6 +22,8 @@ PREFIXES = {"train.learning_rate": 2e-2}
 """That of MoCL's authors for prefixes (with a decoder, which gets low-rank blocks, they have 1e-3: see `entries`)."""
 ADAFACTOR = {"train.optim": "adafactor"}
 """The optimizer of LFPT5's authors; its learning rate is an option of the method, like that of Progressive Prompts."""
+EARLIER = {"name": "replay_sample"}
+"""2 % of the examples of every earlier task beside those of the present one."""
 
 
 def _migu(threshold: float) -> dict[str, Any]:
