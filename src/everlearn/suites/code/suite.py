@@ -34,6 +34,7 @@ class Code(Suite):
     tasks = {"humaneval": CODE}  # noqa: RUF012 - see Suite
     published = PUBLISHED
     claims = CLAIMS
+    lacks = ("max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
         """A part of the functions of installed libraries, or an end task's file."""
@@ -61,6 +62,7 @@ class Code(Suite):
             raise RecipeError(f"The suite `code` has no order {order}; it has 0.")
         if not isinstance(order, int) and tuple(order) != (CODE,):
             raise RecipeError(f"The suite `code` has one domain, '{CODE}' (got {', '.join(order) or 'none'}).")
+        self.check(settings)
         given = settings.given()
         if "model" not in given:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
