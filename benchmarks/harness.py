@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import platform
 import statistics
 import tempfile
@@ -297,6 +298,7 @@ def header(arguments: argparse.Namespace) -> dict[str, Any]:
         "length": LENGTH,
         "segments": arguments.segments,
         "steps_per_segment": arguments.steps,
+        "load_average_at_start": os.getloadavg()[0],
     }
 
 
@@ -317,4 +319,4 @@ def save(path: Path | None, result: dict[str, Any]) -> None:
     """Write the JSON where it was asked for."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, result)
+        write_json(path, result | {"load_average_at_end": os.getloadavg()[0]})

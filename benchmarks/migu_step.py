@@ -85,7 +85,7 @@ def main() -> None:
         said = (
             f"`benchmarks/migu_step.py`, {report['device']}, {report['threads']} thread(s), {arguments.batch} rows of "
             f"{harness.LENGTH} tokens, {arguments.segments} segments of {arguments.steps} steps of each form in turns; "
-            f"medians. {arguments.note or ''}"
+            f"medians. Load average when it began: {report['load_average_at_start']:.1f}. {arguments.note or ''}"
         )
         text = "\n".join(["# A MIGU step beside a plain one", "", said.strip(), "", *tables])
         arguments.output.with_suffix(".md").write_text(text, encoding="utf-8")
