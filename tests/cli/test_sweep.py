@@ -88,6 +88,22 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_a_threshold_and_its_picture(everlearn: Project) -> None:
+    """Nothing held back is plain training, and the page shows the scores along the threshold."""
+    small(everlearn)
+    done = everlearn(
+        "sweep", "recipe.yaml", "--methods", "sequential,migu", "--set", "method.migu.threshold=0,0.5,0.9", "--json"
+    )
+    assert done.code == 0, done.err
+    lines = {line["entry"]: line["numbers"]["bits"]["value"] for line in json.loads(done.out)["lines"]}
+    assert set(lines) == {"sequential", "migu-threshold0", "migu-threshold0.5", "migu-threshold0.9"}
+    assert lines["migu-threshold0"] == lines["sequential"]
+    assert lines["migu-threshold0.9"] != lines["sequential"]
+    page = (everlearn.folder / "sweep/first/index.html").read_text(encoding="utf-8")
+    assert "<h2>By threshold</h2>" in page
+    assert "Forgotten (bits per byte) by threshold." in page
+
+
 def test_orders_have_numbers_of_their_own(everlearn: Project) -> None:
     names = ["a", "b", "c"]
     assert read_orders("given;c,b,a;given", names) == [("a", "b", "c"), ("c", "b", "a")]

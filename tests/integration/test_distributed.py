@@ -57,7 +57,6 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
         found[f"fsdp {name}"] = ("llama", [quick(name)], TWO | SHARDED)
     forms = {
         "migu kept rows": [quick("migu") | {"gradient_of": "kept-rows"}],
-        "migu gradient": [quick("migu") | {"selector": "gradient"}],
         "migu inc_lora": [quick("inc_lora"), quick("migu")],
     }
     for name, methods in forms.items():

@@ -26,6 +26,9 @@ NUMBERS: dict[Number, str] = {
     "bits": "bits per byte at the end",
     "bits_learnt": "bits per byte learnt",
     "bits_forgotten": "bits per byte forgotten",
+    "kept": "mean of tasks of no domain",
+    "kept_forgotten": "forgotten of tasks of no domain",
+    "pass_at_1": "pass@1",
 }
 _HIDDEN = ("corpora", "end_task_files")
 """Settings that are long lists of digests."""

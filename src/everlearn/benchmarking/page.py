@@ -18,7 +18,7 @@ from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
 from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
-from everlearn.benchmarking.swept import Along, swept
+from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
@@ -296,7 +296,7 @@ class Sheet:
         )
         return draw("standing", Standings(runs, "bits per byte", ranked=False))
 
-    def _swept(self, along: Along) -> list[Plate]:
+    def _swept(self, along: SweptOption) -> list[Plate]:
         """Learnt, forgotten and the end against the values of an option."""
         shown: list[tuple[str, str, float]] = [(name, f"{WORDS[name]} at the end (points)", 100.0) for name in METRICS]
         shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in METRICS]

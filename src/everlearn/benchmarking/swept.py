@@ -28,7 +28,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class Along:
+class SweptOption:
     """An option that was swept.
 
     Attributes:
@@ -52,7 +52,7 @@ class Along:
         ]
 
 
-def swept(lines: Sequence[Line]) -> list[Along]:
+def swept(lines: Sequence[Line]) -> list[SweptOption]:
     """The options with three values or more in rows that are the same in all others."""
     settings = [(line, _labels(line), _options(line)) for line in lines]
     keys = list(dict.fromkeys(key for _, _, options in settings for key in options))
@@ -81,7 +81,9 @@ def swept(lines: Sequence[Line]) -> list[Along]:
         group, _, option = key.partition(".")
         numeric = isinstance(values[0], float)
         found.append(
-            Along(option if group in (*names(), "train") else key, sorted(values) if numeric else values, families)
+            SweptOption(
+                option if group in (*names(), "train") else key, sorted(values) if numeric else values, families
+            )
         )
     return found
 

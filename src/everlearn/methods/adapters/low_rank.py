@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -17,9 +17,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.quantising import in_full, is_quantised
-
-if TYPE_CHECKING:
-    from everlearn.model.anatomy import Anatomy
+from everlearn.model.targets import Targets, sizes_of, targets_of
 
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 ADAPTER = "default"
@@ -35,7 +33,7 @@ class LowRankConfig(MethodConfig):
     """α: adapters are scaled by α / r (α / √r with `use_rslora`)."""
     lora_dropout: float = Field(0.05, ge=0, lt=1)
     """Dropout on the adapter's input."""
-    target_modules: Literal["query-value", "attention", "all-linear"] | list[str] = "query-value"
+    target_modules: Targets | list[str] = "query-value"
     """Layers that get an adapter: queries and values (as published), all attention projections, those and the
     feed-forward ones, or names as PEFT takes them. A fused query-key-value projection gets one as a whole."""
 
@@ -120,12 +118,7 @@ class LowRank(Method):
 
     def _shapes(self, model: nn.Module) -> list[tuple[int, int]]:
         """Inputs and outputs of each layer that gets an adapter."""
-        shapes = []
-        for path in self._targets(model):
-            module = model.get_submodule(path)
-            rows, columns = module.get_parameter("weight").shape
-            shapes.append((rows, columns) if isinstance(module, Conv1D) else (columns, rows))
-        return shapes
+        return [sizes_of(model.get_submodule(path)) for path in self._targets(model)]
 
     def _targets(self, model: nn.Module) -> list[str]:
         """Paths of the layers that get an adapter.
@@ -133,13 +126,9 @@ class LowRank(Method):
         Raises:
             MethodError: the model has no such layer.
         """
-        from everlearn.model.anatomy import anatomy
-
         wanted = self.config.target_modules
-        if wanted == "all-linear":
-            return list(anatomy(model).linears)
-        if wanted in ("query-value", "attention"):
-            return list(_attention(anatomy(model), everything=wanted == "attention"))
+        if not isinstance(wanted, list):
+            return targets_of(model, wanted)
         found: list[str] = []
         for name in wanted:
             matching = [
@@ -210,14 +199,3 @@ class Merged(LowRank):
             self.config.r * (inputs + outputs) + (outputs if self.config.use_dora else 0)
             for inputs, outputs in self._shapes(model)
         )
-
-
-def _attention(anatomy: Anatomy, everything: bool) -> list[str]:
-    """Projections of every attention: query and value (or the fused one), or all."""
-    paths: list[str] = []
-    for site in anatomy.sites:
-        if site.kind != "head":
-            continue
-        *inputs, output = dict.fromkeys(owned.parameter.rsplit(".", 1)[0] for owned in site.owned)
-        paths += [*inputs, output] if everything else inputs[:: max(1, len(inputs) - 1)]
-    return paths

@@ -7,27 +7,16 @@ and that are trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from everlearn.methods.composition.composed import Learnt, Modules
 from everlearn.methods.engine.attachment import frozen
-from everlearn.model.anatomy import Component, anatomy
-
-Targets = Literal["query-value", "attention", "all-linear"]
-_QUERY_VALUE: frozenset[Component] = frozenset({"query", "value", "query_key_value"})
-_ATTENTION: frozenset[Component] = _QUERY_VALUE | {"key", "attention_output"}
-COMPONENTS: Mapping[Targets, frozenset[Component]] = {
-    "query-value": _QUERY_VALUE,
-    "attention": _ATTENTION,
-    "all-linear": _ATTENTION | {"feed_forward_in", "feed_forward_out"},
-}
-"""Which projections get blocks; a fused query-key-value projection gets one as a whole."""
+from everlearn.model.targets import Targets, sizes_of, targets_of
 
 
 class LowRankBlocks(Modules):
@@ -46,10 +35,9 @@ class LowRankBlocks(Modules):
         self, model: nn.Module, targets: Targets, r: int, scale: float, dropout: float, earlier: Sequence[Learnt]
     ) -> None:
         super().__init__()
-        linears = anatomy(model).linears
-        self.paths = [path for path, each in linears.items() if each.component in COMPONENTS[targets]]
+        self.paths = targets_of(model, targets)
         self.layers = nn.ModuleList(
-            LayerBlocks(*_sizes(model.get_submodule(path)), r, scale, dropout, [_of(one, number) for one in earlier])
+            LayerBlocks(*sizes_of(model.get_submodule(path)), r, scale, dropout, [_of(one, number) for one in earlier])
             for number, path in enumerate(self.paths)
         )
 
@@ -88,9 +76,3 @@ class LayerBlocks(nn.Module):
 
 def _of(learnt: Learnt, layer: int) -> tuple[Tensor, Tensor]:
     return learnt[f"layers.{layer}.a"], learnt[f"layers.{layer}.b"]
-
-
-def _sizes(module: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer."""
-    rows, columns = module.get_parameter("weight").shape
-    return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)

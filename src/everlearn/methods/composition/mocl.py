@@ -26,13 +26,14 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
 from everlearn.methods.composition.keeping import by_domain, check_rows, from_memory, known_domains
-from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, Targets
+from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import config_of
+from everlearn.model.targets import Targets
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

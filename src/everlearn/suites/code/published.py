@@ -9,8 +9,8 @@ PUBLISHED = Published(
     "MIGU, EMNLP 2024, Llama-2-7B",
     ("mean of HellaSwag, WinoGrande and ARC-challenge",),
     {"sequential": (58.4,), "migu": (59.4,)},
-    "After 32 passes over a fifth of Magicoder-Evol-Instruct-110K, in percent, from the text of section 4.3. The numbers "
-    "of its figure 3 are in no table; its axes go from 15 to 25 (HumanEval), 60 to 64 (the mean), 40 to 48 "
+    "After 32 passes over a fifth of Magicoder-Evol-Instruct-110K, in percent, from the text of section 4.3. The "
+    "numbers of its figure 3 are in no table; its axes go from 15 to 25 (HumanEval), 60 to 64 (the mean), 40 to 48 "
     "(ARC-challenge), 72 to 78 (HellaSwag), 66 to 70 (WinoGrande), so the printed means lie below their own axis. What "
     "the paper calls FT there is LoRA; rank, modules, batch, length and threshold are not said, and there is no code. "
     "Nothing here is a comparison of the same experiment.",

@@ -1,0 +1,32 @@
+"""Which linear layers of a model low-rank matrices stand beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.model.anatomy import Component, anatomy
+
+Targets = Literal["query-value", "attention", "all-linear"]
+_QUERY_VALUE: frozenset[Component] = frozenset({"query", "value", "query_key_value"})
+_ATTENTION: frozenset[Component] = _QUERY_VALUE | {"key", "attention_output"}
+COMPONENTS: Mapping[Targets, frozenset[Component]] = {
+    "query-value": _QUERY_VALUE,
+    "attention": _ATTENTION,
+    "all-linear": _ATTENTION | {"feed_forward_in", "feed_forward_out"},
+}
+"""Which projections; a fused query-key-value projection is taken as a whole."""
+
+
+def targets_of(model: nn.Module, targets: Targets) -> list[str]:
+    """Paths of those layers, from the first layer to the last. `model` may be on the meta device."""
+    return [path for path, each in anatomy(model).linears.items() if each.component in COMPONENTS[targets]]
+
+
+def sizes_of(layer: nn.Module) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer."""
+    rows, columns = layer.get_parameter("weight").shape
+    return (rows, columns) if isinstance(layer, Conv1D) else (columns, rows)

@@ -1,0 +1,42 @@
+"""What the speed benchmarks say of memory, and their table."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    return importlib.import_module("harness")
+
+
+class Trainer:
+    """Holds 4 MB, then 8 MB more, and after that 4 MB again."""
+
+    def train(self) -> None:
+        first = torch.zeros(10**6)
+        torch.zeros(2 * 10**6)
+        del first
+        torch.zeros(10**6)
+
+
+def test_peak_memory_is_what_lives_at_once(harness: ModuleType) -> None:
+    kept = torch.zeros(10**6)
+    assert harness.peak_memory(lambda clock, steps: Trainer(), "cpu") == pytest.approx(12e6, rel=0.01)
+    del kept
+
+
+def test_table_of_what_methods_cost(harness: ModuleType) -> None:
+    found = {
+        name: {"seconds_per_step": seconds, "processor_seconds_per_step": seconds, "peak_bytes": peak}
+        for name, seconds, peak in (("Plain", 2.0, 100e6), ("MIGU", 2.1, 150e6))
+    }
+    rows = harness.overhead_table(harness.beside_first(found)).splitlines()
+    assert rows[2] == "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 |"
+    assert rows[3] == "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 |"
