@@ -482,7 +482,7 @@ def test_names_of_the_paper_and_ours() -> None:
     assert shown == in_order(sorted(shown), SIX)
     with pytest.raises(MethodError, match=r"`--methods` names 'ewcc'.*Did you mean 'ewc'"):
         resolve(["ewcc"], SIX)
-    assert entry_of("ewc").make is making_module.stream
+    assert entry_of("ewc", SIX).make is making_module.stream
 
 
 def test_settings_files(tmp_path: Path) -> None:
@@ -490,7 +490,7 @@ def test_settings_files(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     file.write_text("model: base\nsteps: 5\nend_tasks: {max_train: 10}\nmethods: {ewc: {strength: 3}}\n")
     found = load_settings(file, budget_tokens=400, model=None)
-    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods"}
+    assert found.given().keys() == {"model", "budget_tokens", "end_tasks", "train", "methods", "prompts", "entries"}
     assert found.model == str(tmp_path / "base")
     assert found.spec("ewc") == {"name": "ewc", "strength": 3}
     assert load_settings(None, model="owner/name").model == "owner/name"

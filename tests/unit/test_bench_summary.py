@@ -15,8 +15,9 @@ from rich.console import Console
 
 import tiny
 from everlearn.benchmarking import CellResult, State, summarise
+from everlearn.benchmarking.cells import ScoreMatrix
 from everlearn.benchmarking.page import Sheet, status_table
-from everlearn.benchmarking.summary import differences, numbers
+from everlearn.benchmarking.summary import differences, numbers, stream_numbers
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.files import write_json
@@ -329,3 +330,61 @@ def test_states_are_counted_and_failures_say_why() -> None:
     assert "1 done, 1 failed, 1 missing" in text
     assert "| y | failed | No disk. |" in text
     assert "| x |" not in text
+
+
+def test_the_stream_of_end_tasks_as_worked_out_by_hand() -> None:
+    """Rows: base, after a, after b, after c; columns a, b, c.
+
+    Just learnt .8, .6, .9. BWT: a .5 − .8, b .7 − .6: −.2 / 2. Max form: a .8 − .5, b .7 − .7: .3 / 2. FWT: b .3 − .1,
+    c .4 − .2: .4 / 2. Divided by T = 3 instead: × 2/3.
+    """
+    cell = stream("ewc")
+    cell.accuracies = ScoreMatrix(
+        rows=["base", "a", "b", "c"],
+        columns=["a", "b", "c"],
+        values=[[0.2, 0.1, 0.2], [0.8, 0.3, 0.1], [0.6, 0.6, 0.4], [0.5, 0.7, 0.9]],
+    )
+    found = stream_numbers(cell)
+    assert found == pytest.approx(
+        {
+            "accuracy_learnt": 2.3 / 3,
+            "accuracy_bwt": -0.1,
+            "accuracy_bwt_over_all": -0.2 / 3,
+            "accuracy_forgetting_max": 0.15,
+            "accuracy_forgetting_max_over_all": 0.1,
+            "accuracy_fwt": 0.2,
+            "accuracy_fwt_over_all": 0.4 / 3,
+        }
+    )
+    assert found.items() <= numbers(cell).items()
+    text = Sheet(Suite(), [cell]).markdown()
+    assert "### End tasks along the stream (accuracy)" in text
+    cell.accuracies.values[1][1] = None  # not measured before its own stage
+    assert set(stream_numbers(cell)) == {
+        "accuracy_learnt", "accuracy_bwt", "accuracy_bwt_over_all", "accuracy_forgetting_max",
+        "accuracy_forgetting_max_over_all",
+    }  # fmt: skip
+    assert "along the stream" not in Sheet(Suite(), [cell]).markdown()
+    cell.order = None
+    assert stream_numbers(cell) == {}
+
+
+def test_micro_average_counts_examples() -> None:
+    cell = stream("ewc")
+    assert "accuracy_micro" not in numbers(cell)  # a file of an earlier version
+    for task, examples in (("a", 10), ("b", 30), ("c", 60)):
+        cell.tasks[task]["final"].examples = examples
+    assert numbers(cell)["accuracy_micro"] == pytest.approx((10 * 0.7 + 30 * 0.66 + 60 * 0.5) / 100)
+
+
+def test_published_columns_stand_beside_our_orders() -> None:
+    class Ordered(Suite):
+        metrics = ("accuracy",)
+        published = Published(
+            "a paper", ("order 0", "mean"), {"ewc": (50.0, 51.0)}, "Invented.", (("accuracy", 0), ("accuracy", None))
+        )
+
+    cells = [stream("ewc", 0), stream("ewc", 1, lift=0.1)]
+    table = Sheet(Ordered(), cells).tables()[-1]
+    assert table.header[-2:] == ("here: accuracy, order 0", "here: accuracy")
+    assert [cell.text for cell in table.rows[0][1]] == ["50.00", "51.00", "62.00", "67.00"]

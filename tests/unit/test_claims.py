@@ -14,7 +14,7 @@ from everlearn import files
 from everlearn.benchmarking.cells import CellResult, TaskScores
 from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
-from everlearn.benchmarking.crossed import crossed_mean, holm
+from everlearn.benchmarking.crossed import crossed_mean, holm, mean_of_these
 from everlearn.benchmarking.degenerate import constant_table
 from everlearn.benchmarking.effects import effect_tables, ends_table, order_table
 from everlearn.benchmarking.entries import resolve
@@ -388,3 +388,43 @@ def test_first_two_domains_against_the_last_two() -> None:
         "Effect of the order: bits per byte forgotten",
         "First two against last two domains (bits per byte)",
     ]
+
+
+def test_a_mean_over_these_tasks_as_worked_out_by_hand() -> None:
+    """Run means: order 0: 1 and 3, order 1: 6 and 8 and 10. m = (2 + 8) / 2 = 5; s² = (2 + 8) / (5 − 2) = 10/3; the
+    error is sqrt(10/3 · (1/2 + 1/3)) / 2 on 3 degrees of freedom."""
+    rows = {(0, 0): 1.0, (0, 1): 3.0, (1, 0): 6.0, (1, 1): 8.0, (1, 2): 10.0}
+    found = mean_of_these({unit: {"a": value - 1, "b": value + 1} for unit, value in rows.items()})
+    assert (found.value, found.freedom) == (5.0, 3)
+    assert found.error == pytest.approx(math.sqrt(10 / 3 * (1 / 2 + 1 / 3)) / 2)
+    low, high = found.interval() or (0.0, 0.0)
+    assert found.p_value(low) == pytest.approx(0.05) == found.p_value(high)
+    assert mean_of_these({(0, 0): {"a": 1.0}, (1, 0): {"a": 2.0}}).interval() is None
+    assert mean_of_these({(0, seed): {"a": 0.1, "b": 0.2} for seed in range(3)}).error == 0.0
+    with pytest.raises(ValueError, match="nothing"):
+        mean_of_these({})
+
+
+def test_tasks_that_differ_much_can_be_decided_for_these_tasks_alone(tmp_path: Path) -> None:
+    """Gains of 1, 2, 40 and 80 points, alike in every seed: true of these tasks, and unknown of others."""
+    gains = [0.01, 0.02, 0.40, 0.80]
+    cells = [
+        each
+        for seed in range(3)
+        for each in (
+            cell("migu", [0.1 + gain + 0.001 * seed for gain in gains], seed=seed, order=1),
+            cell("sequential", [0.1] * 4, seed=seed, order=1),
+        )
+    ]
+    asked = ClaimQuestion("migu", "sequential", "accuracy", "above")
+    assert ask(cells, asked).verdict == OPEN
+    assert ask(cells, asked, mean_of_these).verdict == HOLDS
+    for each in cells:
+        files.write_json(tmp_path / f"{each.name}.json", each.model_dump(mode="json"))
+    standard = find_suite("standard-cl")
+    write_claims(standard, tmp_path, tmp_path / "claims.md")
+    text = (tmp_path / "claims.md").read_text()
+    assert "| Claim | Verdict for tasks in general | Verdict for these tasks |" in text
+    line = next(line for line in text.splitlines() if "MIGU helps full fine-tuning." in line)
+    assert line.split(" | ")[1:3] == [f"**{OPEN}**", f"**{HOLDS}**"]
+    assert "These tasks: difference" in text

@@ -170,3 +170,22 @@ def test_text_that_does_not_fit_the_model_is_refused():
     with pytest.raises(DataError, match="`target_size: 1` leaves no room"):
         list(pack(example, tiny.tokenizer(), 8, kind="decoder", target_size=1))
     assert list(pack([], tiny.tokenizer(), 8, kind="encoder")) == []
+
+
+@pytest.mark.parametrize("kind", ["encoder-decoder", "decoder"])
+def test_the_end_of_a_long_prompt_stays_where_that_is_asked(kind: str) -> None:
+    encoder = Encoder(tiny.tokenizer(), kind)
+    text = " ".join(["matrix"] * 30) + " Answer:"
+    (prompt,), (answer,) = encoder([text]), encoder(["yes"])
+    for last in (0, 5, 500):
+        packer = make_packer(encoder, 20, examples=True, keep_last=last)
+        block = (packer.feed([Document(text, "yes")]) + packer.finish())[0]
+        around = len(encoder.prefix) + (len(encoder.suffix) if kind == "encoder-decoder" else len(answer) + 1)
+        room = 20 - around
+        kept = min(last, room)
+        expected = prompt[: room - kept] + (prompt[-kept:] if kept else [])
+        assert block["input_ids"].tolist()[len(encoder.prefix) :][:room] == expected
+        assert packer.count.truncated == 1
+    short = make_packer(encoder, 200, examples=True, keep_last=5)
+    block = (short.feed([Document(text, "yes")]) + short.finish())[0]
+    assert block["input_ids"].tolist()[len(encoder.prefix) :][: len(prompt)] == prompt

@@ -17,6 +17,7 @@ from everlearn.data.prompts import columns_of, label_of
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, EverlearnError, ModelError, RecipeError, TrainingDiverged
 from everlearn.evaluation import METRICS, Cell, Checkpoint, Predictor, make_task
+from everlearn.evaluation.asking import Asking
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
@@ -391,3 +392,53 @@ def test_published_sets_are_read_as_they_are(name: str) -> None:
     leading = metrics_of([cell])[0]
     assert leading.name == ("choice_accuracy" if options["kind"] == "choice" else "exact_match")
     assert 0 <= leading.score(cell) <= 1
+
+
+def test_answers_are_as_long_as_the_longest_label_and_one_more(tmp_path: Path) -> None:
+    rows = [{"text": "x", "target": "good"}]
+    labels, lengths = ["good", "matrix matrix matrix figure"], []
+
+    class Counting(Scripted):
+        def generate(self, inputs: Any, *, max_new_tokens: int, stop: Any) -> list[list[int]]:
+            lengths.append(max_new_tokens)
+            return super().generate(inputs, max_new_tokens=max_new_tokens, stop=stop)
+
+    model = tiny.model("llama")
+    task = asked(written(tmp_path, rows), kind="text-to-text", labels=labels, max_new_tokens=None, match="words")
+    cell = task.measure(Counting(model, ["Good!"], ["x"]), how(model))
+    assert lengths == [1 + len(Encoder(tiny.tokenizer(), "decoder")([labels[1]])[0])]
+    assert cell["exact_match"].tolist() == [1.0]
+    assert task.always("matrix")["exact_match"].tolist() == [0.0]
+    with pytest.raises(RecipeError, match=r"`max_new_tokens: null` writes as much as the longest of `labels`"):
+        asked(written(tmp_path, rows), kind="text-to-text", max_new_tokens=None)
+    before = asked(written(tmp_path, rows), kind="text-to-text")
+    assert "keep_last" not in before.config.marks  # marks of cells that an earlier version measured stay as they were
+    assert "keep_last" in asked(written(tmp_path, rows), kind="text-to-text", keep_last=3).config.marks
+
+
+@pytest.mark.parametrize("architecture", ["t5", "llama"])
+def test_the_end_of_a_long_prompt_is_asked_where_that_is_wanted(architecture: str, tmp_path: Path) -> None:
+    text = " ".join(["matrix"] * 30) + " Answer:"
+    model = tiny.model(architecture)
+    kind = "encoder-decoder" if architecture == "t5" else "decoder"
+    encoder = Encoder(tiny.tokenizer(), kind)
+    (ids,) = encoder([text])
+    for last in (0, 4):
+        task = asked(
+            written(tmp_path, [{"text": text, "target": "a"}]), kind="text-to-text", max_length=16, keep_last=last
+        )
+        asking = Asking(task.config, Checkpoint(model), how(model, "text-to-text"))
+        room = 16 - len(encoder.prefix) - (len(encoder.suffix) if kind == "encoder-decoder" else 0)
+        if last:
+            expected = [*ids[: room - last], *ids[-last:]]
+        else:
+            expected = ids[:room] if kind == "encoder-decoder" else ids[-room:]
+        found = asking.prompt(ids, 16)[len(encoder.prefix) :]
+        assert found[:room] == expected
+
+
+def test_choosing_one_option_always(tmp_path: Path) -> None:
+    rows = [{"query": "q", "gold": gold} for gold in ("a", "b", "b")]
+    task = asked(written(tmp_path, rows), kind="choice", choices=["a", "b"])
+    assert METRICS["choice_accuracy"].score(task.always("b")) == pytest.approx(2 / 3)
+    assert METRICS["choice_accuracy"].score(task.always("c")) == pytest.approx(1 / 3)

@@ -91,7 +91,10 @@ def test_normalisation_and_several_right_answers() -> None:
     assert exact_match(" a\n b ", ["a b"]) == 1.0
     assert exact_match("A b", ["a b"]) == 0.0
     assert exact_match("The cat!", ["cat"]) == 0.0
-    assert exact_match("The cat!", ["cat"], squad=True) == 1.0
+    assert exact_match("The cat!", ["cat"], "squad") == 1.0
+    assert exact_match("The cat!", ["cat"], "words") == 0.0
+    assert exact_match("the  Cat", ["The cat!"], "words") == 1.0
+    assert exact_match("a", ["A"], "words") == 1.0
     assert exact_match("x", ["y", "x"]) == 1.0
     assert token_f1("a cat", ["dog", "the cat sat"]) == pytest.approx(2 / 3)
     assert rouge_l("two", ["one", "one two"]) == pytest.approx(2 / 3)

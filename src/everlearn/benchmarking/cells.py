@@ -13,6 +13,8 @@ from everlearn.errors import RunError
 from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.version import __version__
 
+RIGHT = ("exact_match", "accuracy", "choice_accuracy")
+"""What counts as a right answer, by metric: the first that a task has."""
 Moment = Literal["base", "learnt", "final"]
 """The untouched base model; right after the own domain; the end of the stream."""
 
@@ -24,23 +26,25 @@ class Stored(BaseModel):
 
 
 class TaskScores(Stored):
-    """One end task at one moment: fractions, one for each fine-tuning."""
+    """One end task at one moment: fractions, one for each fine-tuning (one where nothing is fine-tuned)."""
 
     accuracy: list[float]
-    """Share of correct labels."""
-    macro_f1: list[float]
-    """Over the labels of the training part."""
-    f1: list[float]
+    """Share of correct labels; of right answers where the model answers itself."""
+    macro_f1: list[float] = []
+    """Over the labels of the training part; empty for tasks without."""
+    f1: list[float] = []
     """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
+    examples: int = 0
+    """How many were asked; 0 where it was not written down."""
 
 
-class BitsPerByte(Stored):
-    """Bits per byte after each domain."""
+class ScoreMatrix(Stored):
+    """One number after each domain."""
 
     rows: list[str]
     """``base``, then the domain learnt last."""
     columns: list[str]
-    """Held-out sets."""
+    """Held-out sets, or end tasks."""
     values: list[list[float | None]]
     """[rows][columns]; null where nothing was measured."""
 
@@ -65,8 +69,10 @@ class Measured(Stored):
     """End task → moment → scores."""
     bits_per_byte: dict[str, dict[Moment, float]] = {}
     """Domain or general text → moment → bits per byte of held-out text."""
-    matrix: BitsPerByte | None = None
-    """After each domain, where domains were learnt one after another."""
+    matrix: ScoreMatrix | None = None
+    """Bits per byte after each domain, where domains were learnt one after another."""
+    accuracies: ScoreMatrix | None = None
+    """The same of end tasks: accuracy."""
     points: list[PointScores] = []
     """From the base model to the end, where end tasks are asked inside a stage (`evaluation.tasks_every`)."""
     tokens: int = 0
@@ -164,8 +170,10 @@ def load_results(folder: Path) -> list[CellResult]:
 
 
 def scores_of(cell: Cell) -> TaskScores:
-    """What an end task's predictions are worth."""
-    return TaskScores(**{name: METRICS[name].scores(cell).tolist() for name in TaskScores.model_fields})
+    """What an end task's answers are worth."""
+    right = next(METRICS[name] for name in RIGHT if METRICS[name].applies(cell))
+    f1 = {name: METRICS[name].scores(cell).tolist() for name in ("macro_f1", "f1") if METRICS[name].applies(cell)}
+    return TaskScores(accuracy=right.scores(cell).tolist(), examples=len(cell), **f1)
 
 
 def bits_of(evaluation: Path, row: int, name: str) -> float:

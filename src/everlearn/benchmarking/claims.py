@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from everlearn.benchmarking.along import asked
 from everlearn.benchmarking.cells import CellResult, Moment
-from everlearn.benchmarking.crossed import crossed_mean, holm
+from everlearn.benchmarking.crossed import CrossedMean, crossed_mean, holm, mean_of_these
 from everlearn.benchmarking.pairing import Rows, Unit, aligned
 from everlearn.evaluation.estimate import Estimate
 from everlearn.suites.claims import Claim, ClaimQuestion, Number
@@ -18,6 +18,8 @@ from everlearn.suites.claims import Claim, ClaimQuestion, Number
 SIGNIFICANT = 0.05
 RUNS = 3
 """No verdict rests on fewer: with two, the noise of runs can find a difference in one of six cases without any."""
+Sampled = Callable[[Rows], CrossedMean]
+"""How the mean of differences is taken: what of them is a sample."""
 Verdict = Literal["holds here", "does not hold here", "not decidable at this size", "not measured yet"]
 HOLDS: Verdict = "holds here"
 FAILS: Verdict = "does not hold here"
@@ -87,7 +89,7 @@ def parts(cell: CellResult, number: Number) -> dict[str, float]:
         return asked(cell, number)
     metric = number.removesuffix("_forgetting")
     scores: dict[str, dict[Moment, float]] = {
-        task: {moment: float(np.mean(getattr(found, metric))) for moment, found in moments.items()}
+        task: {moment: float(np.mean(values)) for moment, at in moments.items() if (values := getattr(at, metric))}
         for task, moments in cell.tasks.items()
     }
     if metric == number:
@@ -95,7 +97,16 @@ def parts(cell: CellResult, number: Number) -> dict[str, float]:
     return _between({task: found for task, found in scores.items() if task in earlier}, "learnt", "final")
 
 
-def ask(cells: Sequence[CellResult], question: ClaimQuestion) -> Finding:
+def tasks_and_runs(rows: Rows) -> CrossedMean:
+    """Tasks and runs both are samples: about tasks in general."""
+    return crossed_mean(list(rows.values()))
+
+
+SAMPLED: dict[str, Sampled] = {"tasks in general": tasks_and_runs, "these tasks": mean_of_these}
+"""What a verdict is about, and how it is found; the first is the one that every page has."""
+
+
+def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled = tasks_and_runs) -> Finding:
     """Answer a question, without the correction for others."""
     ours, theirs = _rows(cells, question.entry, question.number), None
     if question.other is not None:
@@ -108,7 +119,7 @@ def ask(cells: Sequence[CellResult], question: ClaimQuestion) -> Finding:
     else:
         differences = {unit: {task: a - theirs[unit][task] for task, a in row.items()} for unit, row in ours.items()}
         sides = [_mean(ours), _mean(theirs)]
-    found = crossed_mean(list(differences.values()))
+    found = sampled(differences)
     interval = found.interval()
     bar = question.bar
     if question.relation == "within" and found.value < 0:
@@ -142,11 +153,11 @@ def verdict(question: ClaimQuestion, interval: tuple[float, float] | None, runs:
     return HOLDS if yes else FAILS if no else OPEN
 
 
-def judge(cells: Sequence[CellResult], claims: Sequence[Claim]) -> list[Judged]:
+def judge(cells: Sequence[CellResult], claims: Sequence[Claim], sampled: Sampled = tasks_and_runs) -> list[Judged]:
     """Judge claims from whatever cells there are."""
     judged = []
     for claim in claims:
-        found = [ask(cells, question) for question in claim.questions]
+        found = [ask(cells, question, sampled) for question in claim.questions]
         tested = [finding.p_value for finding in found if finding.p_value is not None]
         adjusted = iter(holm(tested))
         found = [each if each.p_value is None else replace(each, adjusted=next(adjusted)) for each in found]

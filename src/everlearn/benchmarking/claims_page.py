@@ -8,7 +8,7 @@ from pathlib import Path
 
 from everlearn import files
 from everlearn.benchmarking.cells import CellResult, load_results
-from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, Finding, Judged, judge
+from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, SAMPLED, Finding, Judged, judge
 from everlearn.benchmarking.degenerate import constant_table
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of
@@ -49,12 +49,20 @@ def write_claims(suite: Suite, results: Path, output: Path) -> list[Judged]:
     if suite.claims is None:
         raise RecipeError(f"`--claims`: the suite `{suite.name}` comes without claims that could be judged.")
     cells = load_results(results)
-    judged = judge(cells, suite.claims.claims)
-    files.write_text(output, page(suite, suite.claims.title, suite.claims.introduction, judged, cells))
-    return judged
+    general, these = (judge(cells, suite.claims.claims, sampled) for sampled in SAMPLED.values())
+    beside = these if suite.claims.these_tasks else ()
+    files.write_text(output, page(suite, suite.claims.title, suite.claims.introduction, general, cells, beside))
+    return general
 
 
-def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], cells: Sequence[CellResult]) -> str:
+def page(
+    suite: Suite,
+    title: str,
+    introduction: str,
+    judged: Sequence[Judged],
+    cells: Sequence[CellResult],
+    these: Sequence[Judged] = (),
+) -> str:
     """The page.
 
     Args:
@@ -63,12 +71,19 @@ def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], 
         introduction: Markdown.
         judged: the claims.
         cells: what they were judged from.
+        these: the same claims about these very tasks, seeds being the only sample; empty to leave that out.
     """
-    titles = _titles(judged, cells)
-    parts = [f"# {escape_markdown(title)}", introduction.strip(), _measured(cells), markdown_table(summary(judged), 2)]
+    titles = _titles(judged, cells, suite)
+    parts = [
+        f"# {escape_markdown(title)}",
+        introduction.strip(),
+        _measured(cells),
+        markdown_table(summary(judged, these), 2),
+    ]
     parts.append("## The comparisons")
     for number, each in enumerate(judged, 1):
-        parts.append(markdown_table(claim_table(number, each, titles), 3))
+        beside = these[number - 1] if these else None
+        parts.append(markdown_table(claim_table(number, each, titles, beside), 3))
     if (constant := constant_table(cells)) is not None:
         parts += ["## What the end tasks can tell", markdown_table(constant, 3)]
     effects = effect_tables(cells, suite)
@@ -77,32 +92,38 @@ def page(suite: Suite, title: str, introduction: str, judged: Sequence[Judged], 
     return "\n\n".join(parts) + "\n"
 
 
-def summary(judged: Sequence[Judged]) -> Table:
-    """One line a claim."""
+def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
+    """One line a claim; with `these` a second verdict."""
     verdicts = (HOLDS, FAILS, OPEN, MISSING)
     rows = []
     for number, each in enumerate(judged, 1):
         counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
         counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
-        rows.append((f"{number}. {each.claim.sentence}", (TableCell(f"**{each.verdict}**"), *counted)))
+        bold = [TableCell(f"**{one.verdict}**") for one in (each, *these[number - 1 : number])]
+        rows.append((f"{number}. {each.claim.sentence}", (*bold, *counted)))
     tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
     asked = sum(len(each.findings) for each in judged)
     caption = (
         f"The last four columns count the claim's comparisons of F1 and accuracy. {asked} comparisons in all, bits per "
     )
     caption += f"byte included; {tested} have a p-value so far."
-    return Table("Verdicts", ("Claim", "Verdict", *verdicts), tuple(rows), caption)
+    said = [f"Verdict for {about}" for about in SAMPLED] if these else ["Verdict"]
+    return Table("Verdicts", ("Claim", *said, *verdicts), tuple(rows), caption)
 
 
-def claim_table(number: int, judged: Judged, titles: Mapping[str, str]) -> Table:
-    """The comparisons of one claim."""
+def claim_table(number: int, judged: Judged, titles: Mapping[str, str], these: Judged | None = None) -> Table:
+    """The comparisons of one claim; with `these` what they say of these very tasks."""
     alone = all(finding.question.other is None for finding in judged.findings)  # its difference is what was measured
     measured = ("Measured [95 %]",) if alone else ("Measured", "Difference [95 %]")
-    header = ("Compared", *measured, "p", "p (Holm)", "Runs × tasks", "Verdict")
+    second = ("These tasks: difference [95 %]", "p", "p (Holm)", "Verdict") if these is not None else ()
+    header = ("Compared", *measured, "p", "p (Holm)", "Runs × tasks", "Verdict", *second)
     rows = []
-    for finding in judged.findings:
-        cells = _cells(finding)
-        rows.append((question(finding.question, titles), tuple(cells[1:] if alone else cells)))
+    for place, finding in enumerate(judged.findings):
+        cells = _cells(finding)[1 if alone else 0 :]
+        if these is not None:
+            own = _cells(these.findings[place])
+            cells += [*own[1:4], own[5]]
+        rows.append((question(finding.question, titles), tuple(cells)))
     return Table(f"{number}. {judged.claim.sentence}", header, tuple(rows), judged.claim.remark)
 
 
@@ -157,8 +178,8 @@ def _measured(cells: Sequence[CellResult]) -> str:
     return "**Measured**\n\n" + "\n".join(f"- {escape_markdown(f'{name}: {value}')}" for name, value in facts)
 
 
-def _titles(judged: Sequence[Judged], cells: Sequence[CellResult]) -> dict[str, str]:
+def _titles(judged: Sequence[Judged], cells: Sequence[CellResult], suite: Suite) -> dict[str, str]:
     questions = [finding.question for each in judged for finding in each.findings]
     names = {name for asked in questions for name in (asked.entry, asked.other) if name is not None}
     known = {cell.entry: cell.title for cell in cells}
-    return {name: known[name] if name in known else entry_of(name).title for name in sorted(names)}
+    return {name: known[name] if name in known else entry_of(name, suite).title for name in sorted(names)}

@@ -14,6 +14,9 @@ from scipy.stats import t as student
 
 from everlearn.evaluation.statistics import LEVEL
 
+_ROUNDING = 1e-12
+"""Of numbers that are all equal."""
+
 
 @dataclass(frozen=True)
 class CrossedMean:
@@ -76,9 +79,37 @@ def crossed_mean(values: Sequence[Mapping[str, float]]) -> CrossedMean:
             return CrossedMean(mean)
         parts.append((float(np.square(sums).sum()) * groups / (groups - 1) / known.sum() ** 2, groups - 1))
     variance = sum(part for part, _ in parts)
-    if np.sqrt(variance) <= 1e-12 * max(1e-3, np.abs(table[known]).max()):  # all equal, but for rounding
+    if np.sqrt(variance) <= _ROUNDING * max(1e-3, np.abs(table[known]).max()):  # all equal, but for rounding
         return CrossedMean(mean, 0.0)
     return CrossedMean(mean, float(np.sqrt(variance)), float(variance**2 / sum(v * v / n for v, n in parts)))
+
+
+def mean_of_these(runs: Mapping[tuple[int | None, int | None], Mapping[str, float]]) -> CrossedMean:
+    """The mean over runs and tasks where tasks and orders are the ones that are meant: seeds are the only sample.
+
+    With y the mean over a run's tasks: m = (1/O) Σ_o ȳ_o over O orders; s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R
+    runs; the error is √((1/O²) Σ_o s²/n_o), with R − O degrees of freedom.
+
+    Args:
+        runs: order and seed of each run → task → number.
+
+    Raises:
+        ValueError: there is no number.
+    """
+    orders: dict[int | None, list[float]] = {}
+    for (order, _), row in runs.items():
+        if row:
+            orders.setdefault(order, []).append(float(np.mean(list(row.values()))))
+    if not orders:
+        raise ValueError("There is nothing to take the mean of.")
+    means = [float(np.mean(values)) for values in orders.values()]
+    mean, freedom = float(np.mean(means)), sum(map(len, orders.values())) - len(orders)
+    if freedom < 1:
+        return CrossedMean(mean)
+    deviations = [value - own for own, values in zip(means, orders.values(), strict=True) for value in values]
+    spread = float(np.square(deviations).sum()) / freedom
+    error = float(np.sqrt(spread * sum(1 / len(values) for values in orders.values()))) / len(orders)
+    return CrossedMean(mean, error if error > _ROUNDING * max(1e-3, abs(mean)) else 0.0, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

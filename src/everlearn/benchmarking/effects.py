@@ -26,11 +26,15 @@ def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
     if not ordered:
         return []
     if any(cell.tasks for cell in ordered):
-        shown: list[tuple[Number, str]] = [("f1", "average F1 (points)"), ("f1_forgetting", "F1 forgetting (points)")]
+        lead = next((each for each in suite.metrics if any(parts(cell, each) for cell in ordered)), suite.metrics[0])
+        word = {"f1": "F1", "accuracy": "accuracy"}[lead]
+        lost: Number = "f1_forgetting" if lead == "f1" else "accuracy_forgetting"
+        shown: list[tuple[Number, str]] = [(lead, f"average {word} (points)"), (lost, f"{word} forgetting (points)")]
     else:
         shown = [("bits", "bits per byte at the end"), ("bits_forgotten", "bits per byte forgotten")]
     found = [order_table(ordered, number, title) for number, title in shown]
-    return [*found, ends_table(ordered, shown[0][0], "F1, points" if shown[0][0] == "f1" else "bits per byte")]
+    unit = {"f1": "F1, points", "accuracy": "accuracy, points", "bits": "bits per byte"}[shown[0][0]]
+    return [*found, ends_table(ordered, shown[0][0], unit)]
 
 
 def order_table(cells: Sequence[CellResult], number: Number, title: str) -> Table:
@@ -123,7 +127,8 @@ def ends_table(cells: Sequence[CellResult], number: Number, unit: str) -> Table:
 def _moments(cell: CellResult, name: str, number: Number) -> dict[str, float]:
     if number == "bits":
         return {str(moment): value for moment, value in cell.bits_per_byte.get(name, {}).items()}
-    return {str(moment): float(np.mean(getattr(at, number))) for moment, at in cell.tasks.get(name, {}).items()}
+    found = {str(moment): getattr(at, number) for moment, at in cell.tasks.get(name, {}).items()}
+    return {moment: float(np.mean(values)) for moment, values in found.items() if values}
 
 
 def _entries(cells: Sequence[CellResult]) -> list[tuple[str, list[CellResult]]]:

@@ -52,10 +52,13 @@ ARRANGEMENTS = {
         Entry(BASE, "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
+        Entry("per_task", "One model per task (PerTaskFT)", "", making.separate, ordered=False),
+        Entry("mtl", "All tasks at once (MTL)", "", making.pool, ordered=False),
     )
 }
 """No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
-training on all domains shuffled together, with as many steps as all of them."""
+training on all domains shuffled together, with as many steps as all of them. Where domains are tasks the last two are
+called per-task fine-tuning and multi-task learning."""
 
 
 def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> list[Entry]:
@@ -74,29 +77,33 @@ def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> l
         for name in suite.groups.get(word.strip().lower(), (word,)):
             ours = our_name(name, suite)
             if ours is None:
-                known = [*names(), *ARRANGEMENTS, *suite.groups, *suite.paper_names]
+                known = [*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names]
                 raise MethodError(
                     f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
-            found.setdefault(ours, entry_of(ours))
+            found.setdefault(ours, entry_of(ours, suite))
     return list(found.values())
 
 
 def our_name(name: str, suite: Suite) -> str | None:
     """Our name for an entry that may be called as in the paper; None where there is no such entry."""
-    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS)}
-    return ours.get(suite.paper_names.get(base.plain_name(name), base.plain_name(name)))
+    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *suite.systems)}
+    return ours.get(base.plain_name(suite.paper_names.get(base.plain_name(name), name)))
 
 
 def in_order(entries: Iterable[str], suite: Suite) -> list[str]:
     """Entries as tables list them: in the order of the suite's groups; behind them the others by name."""
-    listed = {our_name(name, suite): place for place, name in enumerate(itertools.chain(*suite.groups.values()))}
+    names = dict.fromkeys(our_name(name, suite) for name in itertools.chain(*suite.groups.values()))
+    listed = {name: place for place, name in enumerate(names)}
     return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
 
 
-def entry_of(name: str) -> Entry:
-    """The entry of one of our own names."""
+def entry_of(name: str, suite: Suite) -> Entry:
+    """The entry of one of our own names, or of one of a suite's systems."""
+    if (system := suite.systems.get(name)) is not None:
+        methods = tuple(dict(each) for each in system.methods)
+        return Entry(name, system.title, system.paper, making.stream, methods, changes=system.changes)
     if name in ARRANGEMENTS:
         return ARRANGEMENTS[name]
     method = build(name)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from everlearn import files
 from everlearn.benchmarking.cells import CellResult, cell_name, load_cell, load_results
-from everlearn.benchmarking.entries import Entry
+from everlearn.benchmarking.entries import Entry, our_name
 from everlearn.benchmarking.settings import Settings, identity
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import EverlearnError, RecipeError, RunError
@@ -84,6 +84,9 @@ class Grid(Workbench):
     ) -> None:
         super().__init__(suite, settings, runs, data, reporter)
         self.results, self.keep = results, keep
+        for name in settings.entries:
+            if our_name(name, suite) != name:
+                raise RecipeError(f"`entries` in the settings names '{name}', which is no row of a table of ours.")
         for order in orders:
             if order not in suite.orders:
                 known = ", ".join(map(str, suite.orders))
@@ -104,7 +107,8 @@ class Grid(Workbench):
                     domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
                     methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
                     seeded = seed if entry.seeded else None
-                    cell = GridCell(own, seeded, domains, methods, entry.changes, entry)
+                    changes = {**entry.changes, **self.settings.entries.get(entry.name, {})}
+                    cell = GridCell(own, seeded, domains, methods, changes, entry)
                     found.setdefault(cell.name, cell)
         return list(found.values())
 

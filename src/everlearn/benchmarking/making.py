@@ -7,19 +7,20 @@ model is measured once for the whole grid (:attr:`Workbench.base`): its scores d
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from everlearn import files
 from everlearn.benchmarking.cells import (
-    BitsPerByte,
     Measured,
     Moment,
     PointScores,
+    ScoreMatrix,
     TaskScores,
     bits_of,
     measured_sets,
@@ -28,9 +29,13 @@ from everlearn.benchmarking.cells import (
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents
-from everlearn.data.endtask import EndTask, read_end_task
+from everlearn.data.endtask import EndTask, TaskConfig, read_end_task
 from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.prompts import AnswerTask, ChoiceTask
 from everlearn.evaluation import METRICS, Cell, Results, classification_cell, set_path, task_path
+from everlearn.evaluation.choice import Choice
+from everlearn.evaluation.generation import Generation
+from everlearn.evaluation.task import make_task
 from everlearn.learner import ContinualLearner
 from everlearn.report.along import moments as moments_of
 from everlearn.report.runs import read_run
@@ -53,9 +58,9 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
     costs = [method.cost(model) for method in methods]
     return Measured(
         domains=domains,
-        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in classifications(recipe)},
+        tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in scored(recipe)},
         bits_per_byte={name: {m: bits_of(evaluation, row, name) for m, row in moments(name).items()} for name in sets},
-        matrix=BitsPerByte(
+        matrix=ScoreMatrix(
             rows=["base", *domains],
             columns=sets,
             values=[
@@ -63,6 +68,7 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
                 for row in range(last + 1)
             ],
         ),
+        accuracies=_accuracies(evaluation, domains, [task.name for task in scored(recipe)]),
         points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
@@ -72,11 +78,18 @@ def stream(bench: Workbench, job: Job, place: Path) -> Measured:
 
 def constant(bench: Workbench, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
-    tasks = classifications(bench.recipe(job, place / "run"))
-    scores = {task.name: scores_of(always_the_most_frequent(task)) for task in tasks}
+    recipe = bench.recipe(job, place / "run")
+    scores = {task.name: scores_of(_constant(task, recipe)) for task in scored(recipe)}
     return Measured(
         domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
+
+
+def _constant(task: TaskConfig, recipe: Recipe) -> Cell:
+    """Of a task that is asked and not fine-tuned, the training part is its domain."""
+    if isinstance(task, EndTask):
+        return always_the_most_frequent(task)
+    return cast(Generation | Choice, make_task(task)).always(_most_frequent(task, recipe))
 
 
 def always_the_most_frequent(task: EndTask) -> Cell:
@@ -95,7 +108,7 @@ def none(bench: Workbench, job: Job, place: Path) -> Measured:
     sets = measured_sets(evaluation, 0, held_out_names(recipe))
     return Measured(
         domains=[domain.name for domain in recipe.domains],
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in classifications(recipe)},
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(recipe)},
         bits_per_byte={name: {moment: bits_of(evaluation, 0, name) for moment in rows} for name in sets},
         notes=list(recipe.run.notes),
     )
@@ -109,7 +122,7 @@ def separate(bench: Workbench, job: Job, place: Path) -> Measured:
     general: dict[str, list[dict[Moment, float]]] = {}
     for learner in parts:
         evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
-        for task in classifications(learner.recipe):
+        for task in scored(learner.recipe):
             found.tasks[task.name] = _tasks(evaluation, rows, task.name)
         for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):
             bits = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
@@ -137,13 +150,14 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
         if all(options.get(key, 0) >= 1 for options in each)
     }
     answers = any(domain.target_column for domain in whole.domains)
+    last = max(part.keep_last for domain in whole.domains for part in domain.parts)
     with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
         text = pooled(whole, bench.shared(job, "pool-corpus"))
         corpus = {"name": POOL, "path": str(text), "validation": None}
     learner = bench.finish(
         job,
         whole.changed(
-            domains=[corpus | ({"target_column": "target"} if answers else {})],
+            domains=[corpus | ({"target_column": "target", "keep_last": last} if answers else {})],
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
             train=whole.train | longer,
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
@@ -165,7 +179,7 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
         bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
     return Measured(
         domains=list(job.domains),
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in classifications(learner.recipe)},
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(learner.recipe)},
         bits_per_byte=bits,
         **_spent(learner),
     )
@@ -193,9 +207,34 @@ def held_out_names(recipe: Recipe) -> list[str]:
     return [domain.name for domain in (*recipe.domains, *([recipe.general] if recipe.general else []))]
 
 
-def classifications(recipe: Recipe) -> list[EndTask]:
-    """The end tasks that have an accuracy and an F1; those of other kinds are on the page of the runs."""
-    return [task for task in recipe.end_tasks if isinstance(task, EndTask)]
+def scored(recipe: Recipe) -> list[TaskConfig]:
+    """The end tasks that have an accuracy: those that are fine-tuned, and those of a domain that the model answers.
+
+    Others are on the page of the runs, and tasks of no domain in :mod:`everlearn.benchmarking.along`.
+    """
+    answered = [task for task in recipe.end_tasks if isinstance(task, AnswerTask | ChoiceTask) and task.domain]
+    return [task for task in recipe.end_tasks if isinstance(task, EndTask) or task in answered]
+
+
+def _most_frequent(task: TaskConfig, recipe: Recipe) -> str:
+    """The most frequent answer of a task's domain."""
+    found = Counter[str]()
+    for domain in recipe.domains:
+        if domain.name == task.domain:
+            found.update(document.target or "" for part in domain.parts for document, _ in read_documents(part))
+    return min(found, key=lambda word: (-found[word], word), default="")
+
+
+def _accuracies(evaluation: Path, domains: list[str], tasks: list[str]) -> ScoreMatrix | None:
+    """Accuracy of every task after every domain, where it was measured; None where there is no task."""
+
+    def score(row: int, task: str) -> float | None:
+        place = task_path(evaluation, row, task)
+        return float(np.mean(scores_of(Cell.load(place)).accuracy)) if place.is_file() else None
+
+    rows = ["base", *domains]
+    values = [[score(row, task) for task in tasks] for row in range(len(rows))]
+    return ScoreMatrix(rows=rows, columns=tasks, values=values) if tasks else None
 
 
 def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Moment, TaskScores]:

@@ -17,7 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.summary import METRICS, Line, Metric, plain_or_first, summarise
+from everlearn.benchmarking.summary import Line, plain_or_first, summarise
 from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
@@ -32,9 +32,22 @@ from everlearn.report.figures.swept import Swept
 from everlearn.report.html import render
 from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
 from everlearn.suites import Published, Suite
+from everlearn.suites.claims import Metric
 from everlearn.version import __version__
 
 WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
+_STREAM = (
+    ("accuracy_learnt", "Just learnt ↑"),
+    ("accuracy", "AP (macro) ↑"),
+    ("accuracy_micro", "Micro ↑"),
+    ("accuracy_bwt", "BWT, T−1 ↑"),
+    ("accuracy_bwt_over_all", "BWT, T ↑"),
+    ("accuracy_forgetting", "Forgetting, T−1 ↓"),
+    ("accuracy_forgetting_max", "Forgetting, max form, T−1 ↓"),
+    ("accuracy_forgetting_max_over_all", "Forgetting, max form, T ↓"),
+    ("accuracy_fwt", "FWT, T−1 ↑"),
+    ("accuracy_fwt_over_all", "FWT, T ↑"),
+)
 _BITS = (
     ("bits", "At the end ↓"),
     ("bits_learnt", "Learnt ↑"),
@@ -86,12 +99,15 @@ class Sheet:
         if suite.ranked:
             self.lines.sort(key=_rank)
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
+        self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
-        found = [self._task_table(metric) for metric in METRICS if self.tasks]
+        found = [self._task_table(metric) for metric in self.metrics]
+        if any("accuracy_fwt" in line.numbers for line in self.lines):
+            found.append(self._stream_table())
         found += self.along.tables()
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
@@ -120,6 +136,18 @@ class Sheet:
             caption,
         )
 
+    def _stream_table(self) -> Table:
+        return Table(
+            "End tasks along the stream (accuracy)",
+            ("Method", *(title for _, title in _STREAM)),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name, _ in _STREAM]),
+            "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
+            "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
+            "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
+            "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does). "
+            f"{_INTERVALS}",
+        )
+
     def _bits_table(self) -> Table:
         return Table(
             "Held-out text (bits per byte)",
@@ -130,8 +158,8 @@ class Sheet:
         )
 
     def _difference_table(self) -> Table:
-        shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in METRICS]
-        shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in METRICS]
+        shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in self.metrics]
+        shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in self.metrics]
         shown += [(name, f"{title} (points)", 100, 2) for name, title in _ALONG]
         shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
         shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
@@ -180,21 +208,25 @@ class Sheet:
         )
 
     def _published_table(self, published: Published) -> Table:
-        mine = _BESIDE if self.tasks else _BESIDE_ALONG
+        mine = published.beside or tuple((name, None) for name in (_BESIDE if self.tasks else _BESIDE_ALONG))
         lines = {line.entry: line for line in self.lines}
+
+        def ours(entry: str, name: str, order: int | None) -> Estimate | None:
+            if entry not in lines or order is None:
+                return lines[entry].numbers.get(name) if entry in lines else None
+            rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
+            return Estimate(sum(rows) / len(rows)) if rows else None
+
         rows = []
         for entry in in_order({*published.rows, *lines}, self.suite):
             given = published.rows.get(entry, (None,) * len(published.columns))
-            own = [lines[entry].numbers.get(name) if entry in lines else None for name in mine]
+            own = [ours(entry, name, order) for name, order in mine]
             cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
-            rows.append((lines[entry].title if entry in lines else entry_of(entry).title, tuple(cells)))
+            rows.append((lines[entry].title if entry in lines else entry_of(entry, self.suite).title, tuple(cells)))
         header = ("Method", *(f"published: {name}" for name in published.columns))
-        return Table(
-            f"Beside {published.title}",
-            (*header, *(f"here: {title}" for title in mine.values())),
-            tuple(rows),
-            published.caption,
-        )
+        words = _BESIDE | _BESIDE_ALONG
+        here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]
+        return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
 
     # -- outputs ----------------------------------------------------------------------------------------------
 
@@ -249,10 +281,11 @@ class Sheet:
         """One self-contained HTML page."""
         plates = [
             plate
-            for metric in METRICS
+            for metric in self.metrics
             for plate in self._dots(f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric, True)
         ]
-        plates += self._dots("F1 forgetting rate (points)", 100, "f1_forgetting")
+        for metric in self.metrics[:1]:
+            plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
         plates += self.along.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
@@ -298,8 +331,10 @@ class Sheet:
 
     def _swept(self, along: SweptOption) -> list[Plate]:
         """Learnt, forgotten and the end against the values of an option."""
-        shown: list[tuple[str, str, float]] = [(name, f"{WORDS[name]} at the end (points)", 100.0) for name in METRICS]
-        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in METRICS]
+        shown: list[tuple[str, str, float]] = [
+            (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
+        ]
+        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in self.metrics]
         shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
         plates = []
         for name, unit, scale in shown:
@@ -321,7 +356,7 @@ class Sheet:
                     f"{unit[:1].upper()}{unit[1:]} by {along.option}.",
                     None if level is None else _scaled(level, scale).value,
                     self.reference.title,
-                    zero=name not in (*METRICS, "bits"),
+                    zero=name not in (*WORDS, "bits"),
                 ),
             )
         return plates
@@ -348,7 +383,7 @@ def status_table(states: Sequence[State]) -> Table:
 
 def _rank(line: Line) -> float:
     """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
-    end = [line.numbers[name].value for name in ("bits", "f1") if name in line.numbers][:1]
+    end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
 
 

@@ -64,7 +64,7 @@ def identity(settings: Settings, suite: Suite, recipe: Recipe) -> dict[str, Any]
     Defaults are left out, so that a key which a later version adds does not make old cells useless; so are the
     methods' own options, which each cell keeps.
     """
-    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "model", "corpora"})
+    known = settings.model_dump(mode="json", exclude_defaults=True, exclude={"methods", "entries", "model", "corpora"})
     general = [recipe.general] if recipe.general is not None else []
     return (
         known

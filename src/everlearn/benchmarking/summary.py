@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,11 @@ from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.pairing import Rows, aligned
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.estimate import Estimate
-from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.evaluation.quantities import QUANTITIES, Scores
 from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
 from everlearn.methods.sequential import PLAIN
+from everlearn.suites.claims import Metric
 
-Metric = Literal["f1", "accuracy"]
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
 BASE = "none"
 """The entry of the base model as it is."""
@@ -83,6 +83,8 @@ def numbers(cell: CellResult) -> dict[str, float]:
     ``f1/<task>`` …           the same of one task
     ``f1_forgetting`` …       (1/(T−1)) Σ_{k<T} (A_kk − A_Tk): what the tasks of earlier domains lost (DAS, arXiv
                               2302.03241); below 0 later domains helped. Only where domains are learnt in an order
+    ``accuracy_micro``        the same over all test examples together
+    ``accuracy_learnt`` …     the stream of end tasks, from the whole matrix: see :func:`stream_numbers`
     ``kept``, ``pass_at_1`` … end tasks that are asked inside the stages (:func:`.along.asked`): their means
     ``bits``                  held-out bits per byte at the end, mean over domains
     ``bits_learnt``           base model − right after the own domain, mean over domains; above 0 is good
@@ -96,7 +98,8 @@ def numbers(cell: CellResult) -> dict[str, float]:
 
         def score(task: str, moment: Moment, metric: Metric = metric) -> float | None:
             scores = cell.tasks[task].get(moment)
-            return None if scores is None else float(np.mean(getattr(scores, metric)))
+            values = [] if scores is None else getattr(scores, metric)
+            return float(np.mean(values)) if values else None
 
         finals = {task: score(task, "final") for task in cell.tasks}
         known = {task: value for task, value in finals.items() if value is not None}
@@ -108,7 +111,7 @@ def numbers(cell: CellResult) -> dict[str, float]:
             {m: value for m, value in each.items() if value is not None} for each in moments.values()
         ]
         _add_mean(found, f"{metric}_forgetting", _each("forgotten", lost, higher_is_better=True))
-    found |= asked_numbers(cell)
+    found |= _micro(cell) | stream_numbers(cell) | asked_numbers(cell)
     own = [bits for name, bits in cell.bits_per_byte.items() if name in cell.domains]
     before = [bits for name, bits in cell.bits_per_byte.items() if name in earlier]
     general = [bits for name, bits in cell.bits_per_byte.items() if name not in cell.domains]
@@ -117,6 +120,64 @@ def numbers(cell: CellResult) -> dict[str, float]:
     _add_mean(found, "bits_forgotten", _each("forgotten", before, higher_is_better=False))
     _add_mean(found, "bits_drift", _each("general_drift", general, higher_is_better=False))
     return found
+
+
+STREAM = {
+    "accuracy_bwt": "backward_transfer",
+    "accuracy_forgetting_max": "forgotten_max",
+    "accuracy_fwt": "forward_transfer",
+}
+"""Numbers of the stream of end tasks: quantities that are means over T − 1 tasks."""
+
+
+def stream_numbers(cell: CellResult) -> dict[str, float]:
+    """What the matrix R[i, j] of accuracies says, task j after i tasks of T; absent where it was not measured.
+
+    ===========================  ===================================================================================
+    ``accuracy_learnt``          (1/T) Σ_j R[j, j]: each task right after it was learnt
+    ``accuracy_bwt``             (1/(T−1)) Σ_{j<T} (R[T, j] − R[j, j]): backward transfer (GEM, arXiv 1706.08840, eq. 3)
+    ``accuracy_forgetting_max``  (1/(T−1)) Σ_{j<T} (max_{j≤i≤T} R[i, j] − R[T, j]) (RWalk, arXiv 1801.10112)
+    ``accuracy_fwt``             (1/(T−1)) Σ_{j>1} (R[j−1, j] − R[0, j]): forward transfer (GEM, eq. 4), against the
+                                 base model
+    ``…_over_all``               the same sums over T: some released code divides so (SAPT); × (T−1)/T
+    ===========================  ===================================================================================
+    """
+    if cell.accuracies is None or cell.order is None:
+        return {}
+    last, found = len(cell.domains), dict[str, float]()
+    rows = tuple(range(last + 1))
+    values = np.array(cell.accuracies.values, dtype=np.float64)  # null becomes NaN
+    columns = [
+        (cell.domains.index(task) + 1, Scores(rows, values[:, place]))
+        for place, task in enumerate(cell.accuracies.columns)
+        if task in cell.domains
+    ]
+    if columns:
+        own = [float(scores[stage]) for stage, scores in columns]
+        _add_known(found, "accuracy_learnt", own)
+    for name, key in STREAM.items():
+        quantity = QUANTITIES[key]
+        parts = [(stage, scores) for stage, scores in columns if quantity.applies(stage, last) and stage <= last]
+        _add_known(found, name, [float(quantity.of(scores, stage, last, True)) for stage, scores in parts])
+        if name in found:
+            found[f"{name}_over_all"] = found[name] * (last - 1) / last
+    return found
+
+
+def _micro(cell: CellResult) -> dict[str, float]:
+    """Accuracy over all test examples, where their numbers are known."""
+    finals = [moments["final"] for moments in cell.tasks.values() if "final" in moments]
+    asked = [scores.examples for scores in finals]
+    if not finals or not all(asked):
+        return {}
+    right = sum(scores.examples * float(np.mean(scores.accuracy)) for scores in finals)
+    return {"accuracy_micro": right / sum(asked)}
+
+
+def _add_known(found: dict[str, float], name: str, values: Sequence[float]) -> None:
+    """The mean, where every one of the values is known."""
+    if values and not any(map(math.isnan, values)):
+        found[name] = float(np.mean(values))
 
 
 def _each(quantity: str, moments: Iterable[Mapping[Moment, float]], higher_is_better: bool) -> list[float]:

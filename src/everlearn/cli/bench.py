@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, Quiet, telling
+from everlearn.cli.common import AsJson, Quiet, show, telling
 from everlearn.cli.grids import KeepModels, OnlyShow, Output, check_outputs, show_grid
+
+FETCH = "fetch"
+"""What `--data` says instead of a folder."""
 
 
 def command(
@@ -18,13 +21,23 @@ def command(
         typer.Option(
             help="Methods and variants by our names or the paper's, with commas; also `constant` "
             "(the most frequent label), `none` (the base model), `separate` (one model per domain), `pool` (all "
-            "domains at once), or `all` (the paper's table, and `constant`), `ablations` (of DAS) and `relatives`."
+            "domains at once; of tasks `per_task` and `mtl`), or a group of the suite: `all` (the paper's table, and "
+            "`constant`); of six-domains `ablations` (of DAS) and `relatives`; of tasks `migu-pairs`."
         ),
     ] = None,
-    orders: Annotated[str, typer.Option(help="Numbers of the suite's orders, with commas.")] = "0",
+    orders: Annotated[
+        str | None, typer.Option(help="Numbers of the suite's orders, with commas; its first one when left out.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds of training: 0, 1, …")] = 3,
     budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with the suite's data.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER|fetch",
+            help="Folder with the suite's data; `fetch` gets what can be fetched into the cache, "
+            "where later calls find it (a folder of that name is ./fetch). Without `--methods` that is all.",
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Hub id or folder of the base model.")] = None,
     run_code: Annotated[
         bool | None,
@@ -59,10 +72,16 @@ def command(
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.places import check_place
     from everlearn.suites import find_suite
+    from everlearn.suites.fetching import fetch
 
     libraries_quiet()
     check_outputs(output)
     chosen = find_suite(suite)
+    if data is not None and str(data) == FETCH and not only_show:
+        data = fetch(chosen, telling(quiet).say)
+        if methods is None:
+            show({"data": str(data)}, as_json, lambda: f"The data of {suite} lies in {data}.")
+            return
     entries = resolve(_words(methods), chosen) if methods is not None else []
     against = resolve([reference], chosen, "--reference")[0].name if reference else None
     place, working = results or Path("bench") / suite, runs or Path("runs") / f"bench-{suite}"
@@ -84,7 +103,7 @@ def command(
         grid = Grid(
             chosen,
             entries,
-            _numbers(orders),
+            _numbers(orders) if orders is not None else [min(chosen.orders)],
             range(seeds),
             load_settings(settings, model=model, budget_tokens=budget, run_code=run_code),
             place,

@@ -16,7 +16,7 @@ from everlearn.options import Options, slug
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-HANDED_DOWN = ("text_column", "target_column", "documents", "streaming")
+HANDED_DOWN = ("text_column", "target_column", "keep_last", "documents", "streaming")
 """Keys of a domain that its sources take over."""
 
 
@@ -59,6 +59,9 @@ class Corpus(Reads):
     target_column: str | None = None
     """Column with the answer; makes text-to-text examples, where only the answer is learnt. Text and answer are joined
     as they are: put the space or line end between them into one of the two."""
+    keep_last: int = Field(default=0, ge=0)
+    """With `target_column`: so many tokens at the end of a prompt stay where it is too long for a row, and what is
+    before them is cut. 0 cuts the end."""
     streaming: bool = False
     """Tokenise while training instead of once before it: nothing is stored, the order is that of the files."""
     shuffle_buffer: int = Field(default=0, ge=0)

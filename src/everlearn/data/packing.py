@@ -136,10 +136,11 @@ class TextPacker:
 class _ExamplePacker:
     """Tokenises prompts and answers; the answer is kept before the prompt where both do not fit."""
 
-    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None) -> None:
+    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None, keep_last: int = 0) -> None:
         self.encoder = encoder
         self.block_size = block_size
         self.target_size = target_size or block_size
+        self.keep_last = keep_last
         self.count = Count()
 
     def _examples(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
@@ -153,7 +154,7 @@ class _ExamplePacker:
 
 
 class PairPacker(_ExamplePacker):
-    """Encoder-decoder examples: a prompt row and an answer row, of their own lengths, cut at the end if too long."""
+    """Encoder-decoder examples: a prompt row and an answer row, of their own lengths, cut if too long."""
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
         """One block an example."""
@@ -164,7 +165,7 @@ class PairPacker(_ExamplePacker):
         for prompt, answer in self._examples(documents):
             self.count.truncated += len(prompt) > room or len(answer) > answer_room
             self.count.tokens += len(prompt) + len(answer) + 2 * around
-            ids = [*prefix, *prompt[:room], *suffix]
+            ids = [*prefix, *shortened(prompt, room, self.keep_last), *suffix]
             labels = [*prefix, *answer[:answer_room], *suffix]
             blocks.append({"input_ids": np.array(ids, np.int32), "labels": np.array(labels, np.int32)})
         return blocks
@@ -188,8 +189,8 @@ class AnswerPacker(_ExamplePacker):
     and the tail is filled up, without labels, as a last segment.
     """
 
-    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None) -> None:
-        super().__init__(encoder, block_size, target_size)
+    def __init__(self, encoder: Encoder, block_size: int, target_size: int | None, keep_last: int = 0) -> None:
+        super().__init__(encoder, block_size, target_size, keep_last)
         self._row: list[tuple[list[int], list[int]]] = []
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
@@ -203,7 +204,7 @@ class AnswerPacker(_ExamplePacker):
             room = self.block_size - len(prefix) - len(kept) - len(end)
             self.count.truncated += len(prompt) > room or len(answer) > answer_room
             self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(end)
-            before, learnt = [*prefix, *prompt[:room]], [*kept, *end]
+            before, learnt = [*prefix, *shortened(prompt, room, self.keep_last)], [*kept, *end]
             example = ([*before, *learnt], [*[IGNORED] * len(before), *learnt])
             if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
                 blocks.extend(self.finish())
@@ -236,7 +237,13 @@ class AnswerPacker(_ExamplePacker):
 
 
 def make_packer(
-    encoder: Encoder, block_size: int, *, examples: bool, target_size: int | None = None, where: str = "The corpus"
+    encoder: Encoder,
+    block_size: int,
+    *,
+    examples: bool,
+    target_size: int | None = None,
+    keep_last: int = 0,
+    where: str = "The corpus",
 ) -> Packer:
     """The packer for a kind of model and of text.
 
@@ -245,6 +252,7 @@ def make_packer(
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
         examples: documents are prompts with answers.
         target_size: the longest answer, end token included; `block_size` when None.
+        keep_last: tokens at the end of a prompt that stay where it is too long.
         where: the corpus, for errors.
 
     Raises:
@@ -262,7 +270,14 @@ def make_packer(
         raise DataError(f"{where} has a `target_column`, but a masked model learns plain text. Remove it.")
     if not examples:
         return TextPacker(encoder, block_size)
-    return (PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker)(encoder, block_size, target_size)
+    packer = PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker
+    return packer(encoder, block_size, target_size, keep_last)
+
+
+def shortened(ids: Sequence[int], room: int, keep_last: int = 0) -> list[int]:
+    """At most `room` ids of a prompt: its beginning, and of its end `keep_last`."""
+    last = min(keep_last, room)
+    return list(ids) if len(ids) <= room else [*ids[: room - last], *ids[len(ids) - last :]]
 
 
 def chunks(documents: Iterable[T]) -> Iterator[list[T]]:

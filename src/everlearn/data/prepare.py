@@ -200,7 +200,14 @@ class _Work:
     def _packer(self, part: str) -> Any:
         where = f"'{self.name}'" if part == "train" else f"The held-out text of '{self.name}'"
         examples = self.corpus.target_column is not None
-        return make_packer(self.encoder, self.block_size, examples=examples, target_size=self.target_size, where=where)
+        return make_packer(
+            self.encoder,
+            self.block_size,
+            examples=examples,
+            target_size=self.target_size,
+            keep_last=self.corpus.keep_last,
+            where=where,
+        )
 
     def _check(self, blocks: dict[str, int], counts: dict[str, Count]) -> None:
         if not self.corpus.streaming and not blocks["train"]:

@@ -30,8 +30,17 @@ class Asked(TaskConfig):
     max_length: int | None = Field(default=None, ge=8)
     """Tokens of a prompt; what is longer is cut: at its end before an encoder, as in training, else at its beginning.
     As many as the model has positions for when left out."""
+    keep_last: int = Field(default=0, ge=0)
+    """So many tokens at a prompt's end stay where it is too long, and what is before them is cut, for every kind of
+    model: as the key of the same name does it in training. 0 cuts as `max_length` says."""
     max_test: int | None = Field(default=None, ge=1)
     """Measure on no more than so many examples, drawn at random, the same ones each time."""
+
+    @property
+    def marks(self) -> str:
+        """What scores depend on beside the examples, for a fingerprint; newer keys only where they are set."""
+        later = set() if self.keep_last else {"keep_last"}
+        return self.model_dump_json(exclude={"name", "domain", "test", *later})
 
     @field_validator("prompt")
     @classmethod
@@ -47,16 +56,24 @@ class AnswerTask(Asked):
     """The model writes an answer, which is compared with the right one; nothing is fine-tuned."""
     target_column: str = "target"
     """Column with the right answer: a text or number, or a list of which any is right."""
-    max_new_tokens: int = Field(default=32, ge=1)
-    """Tokens that the model may write; it stops before where it writes its end-of-text token."""
+    max_new_tokens: int | None = Field(default=32, ge=1)
+    """Tokens that the model may write; it stops before where it writes its end-of-text token. null: one more than the
+    longest of `labels` has, so that an answer that goes on behind a label is seen to do so."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer, such as a line end, for models that never learnt where an answer ends."""
     labels: tuple[str, ...] = ()
     """The answers that there are. Then accuracy and macro-F1 are measured too: the label that the written answer begins
     with, whole words, whatever their case; an answer that begins with none is wrong."""
-    match: Literal["exact", "squad"] = "exact"
-    """What counts as an exact match: the same characters but for white space, or the same after SQuAD's normalisation
-    (case, punctuation and the articles a, an, the do not count: not for tasks whose answer may be the letter A)."""
+    match: Literal["exact", "words", "squad"] = "exact"
+    """What counts as an exact match: the same characters but for white space; `words`, the same words but for case and
+    ASCII punctuation; or the same after SQuAD's normalisation (as `words`, and without the articles a, an, the: not for
+    tasks whose answer may be the letter A)."""
+
+    @model_validator(mode="after")
+    def _limited(self) -> AnswerTask:
+        if self.max_new_tokens is None and not self.labels:
+            raise ValueError("`max_new_tokens: null` writes as much as the longest of `labels`, and there are none")
+        return self
 
     @field_validator("stop")
     @classmethod

@@ -84,6 +84,7 @@ class StreamedBlocks(BlockSource):
             self.block_size,
             examples=self.corpus.target_column is not None,
             target_size=self.target_size,
+            keep_last=self.corpus.keep_last,
             where=f"'{self.name}'",
         )
         self._position: dict[str, Any] | None = position

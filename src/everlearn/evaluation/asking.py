@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from everlearn.data.packing import shortened
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import ModelError
 from everlearn.evaluation.predictor import Predictor, at_rest, models_of
@@ -89,11 +90,15 @@ class Asking:
         return most
 
     def prompt(self, ids: Sequence[int], room: int) -> list[int]:
-        """A prompt with its special tokens, cut to the room: before an encoder at its end, else at its beginning."""
-        prefix, suffix = self.encoder.prefix, self.encoder.suffix
+        """A prompt with its special tokens, cut to the room: in front of the tokens that the task keeps of its end.
+
+        Where it keeps none: before an encoder at its end, else at its beginning.
+        """
+        prefix, suffix, last = self.encoder.prefix, self.encoder.suffix, self.task.keep_last
         if self.kind == "encoder-decoder":
-            return [*prefix, *ids[: room - len(prefix) - len(suffix)], *suffix]
-        kept = list(ids[max(0, len(ids) - (room - len(prefix))) :])
+            return [*prefix, *shortened(ids, room - len(prefix) - len(suffix), last), *suffix]
+        own = room - len(prefix)
+        kept = shortened(ids, own, last or own)
         # Something must stand before the first token that is predicted.
         return [*prefix, *kept] or [self.encoder.pad if self.encoder.end is None else self.encoder.end]
 

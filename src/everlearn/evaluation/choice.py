@@ -60,8 +60,7 @@ class Choice(Task):
         check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
-        options = self.config.model_dump_json(exclude={"name", "domain", "test"})
-        return hash_of(self.kind, options, [(q.prompt, q.answers, q.right) for q in self.questions])
+        return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers, q.right) for q in self.questions])
 
     def texts(self) -> Sequence[str]:
         return [question.prompt for question in self.questions]
@@ -98,6 +97,16 @@ class Choice(Task):
             {"right_option": np.array([q.right for q in self.questions], np.int64), "option_bytes": sizes},
             fingerprint=self.fingerprint(),
         )
+
+    def always(self, answer: str) -> Cell:
+        """What it would be worth to choose one answer always; of a question that has it not the first."""
+        nats = np.full((max(len(q.answers) for q in self.questions), len(self.questions)), np.inf)
+        for number, question in enumerate(self.questions):
+            nats[question.answers.index(answer) if answer in question.answers else 0, number] = 0.0
+        sizes = np.ones(nats.shape, np.int64)
+        outcomes, right = {"option_nats": nats, "option_tokens": sizes}, [q.right for q in self.questions]
+        given = {"right_option": np.array(right, np.int64), "option_bytes": sizes}
+        return Cell(self.kind, self.name, answer, outcomes, given, fingerprint=self.fingerprint())
 
 
 @register_kind(SchemaTask)

@@ -48,22 +48,29 @@ class Generation(Task):
         check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
-        options = self.config.model_dump_json(exclude={"name", "domain", "test"})
-        return hash_of(self.kind, options, [(q.prompt, q.answers) for q in self.questions])
+        return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers) for q in self.questions])
 
     def texts(self) -> Sequence[str]:
         return [question.prompt for question in self.questions]
 
     def work(self, seeds: int) -> Work:
         prompts = [len(question.prompt.encode()) for question in self.questions]
-        longest = sum(prompts) // (_BYTES_PER_TOKEN * len(prompts)) + self.config.max_new_tokens
+        labels = max((len(label.encode()) for label in self.config.labels), default=0) // _BYTES_PER_TOKEN + 1
+        longest = sum(prompts) // (_BYTES_PER_TOKEN * len(prompts)) + (self.config.max_new_tokens or labels)
         return Work(units=len(prompts), rows=len(prompts), tokens=longest)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        texts = self.answers(predictor, conditions)
+        return self.cell(self.answers(predictor, conditions), conditions.row)
+
+    def always(self, answer: str) -> Cell:
+        """What it would be worth to give one answer to everything."""
+        return self.cell([answer] * len(self.questions), answer)
+
+    def cell(self, texts: Sequence[str], row: str) -> Cell:
+        """What answers are worth, one to each prompt."""
         config, pairs = self.config, [(text, q.answers) for text, q in zip(texts, self.questions, strict=True)]
         outcomes = {
-            "exact_match": [exact_match(text, right, config.match == "squad") for text, right in pairs],
+            "exact_match": [exact_match(text, right, config.match) for text, right in pairs],
             "token_f1": [token_f1(text, right) for text, right in pairs],
             "rouge_l": [rouge_l(text, right) for text, right in pairs],
         }
@@ -77,7 +84,7 @@ class Generation(Task):
         return Cell(
             self.kind,
             self.name,
-            conditions.row,
+            row,
             found,
             given,
             facts,
@@ -90,8 +97,9 @@ class Generation(Task):
         asking = Asking(self.config, predictor, conditions)
         encoder = asking.encoder
         # An encoder-decoder was trained to write its tokenizer's first special tokens too.
-        most = self.config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
-        room = asking.room(most, f"Lower its `max_new_tokens` (now {self.config.max_new_tokens}).")
+        wanted = self.config.max_new_tokens or 1 + max(map(len, encoder(self.config.labels)))
+        most = wanted + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
+        room = asking.room(most, f"Lower its `max_new_tokens` (now {wanted}).")
         rows = [asking.prompt(ids, room) for ids in encoder([question.prompt for question in self.questions])]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # what is similarly long shares a batch
         texts = [""] * len(rows)

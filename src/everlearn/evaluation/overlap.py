@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from everlearn.evaluation.metrics import register_mean
 
@@ -30,9 +30,25 @@ def squad_normalised(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_match(answer: str, right: Sequence[str], squad: bool = False) -> float:
-    """Whether the answer is one of the right ones, white space aside, or after SQuAD's normalisation."""
-    plain = squad_normalised if squad else (lambda text: " ".join(text.split()))
+def words_of(text: str) -> str:
+    """Lower case, without ASCII punctuation and more than one blank; articles stay.
+
+    As the continual fine-tuning benchmarks of O-LoRA (arXiv 2310.14152) and MIGU (arXiv 2406.17245) compare answers.
+    """
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
+
+
+MATCHES: dict[str, Callable[[str], str]] = {
+    "exact": lambda text: " ".join(text.split()),
+    "words": words_of,
+    "squad": squad_normalised,
+}
+"""What two texts must have in common to count as the same answer."""
+
+
+def exact_match(answer: str, right: Sequence[str], match: str = "exact") -> float:
+    """Whether the answer is one of the right ones, by one of :data:`MATCHES`."""
+    plain = MATCHES[match]
     return float(any(plain(answer) == plain(one) for one in right))
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from everlearn.suites.base import SUITES, Published, Suite, find_suite, locate, register_suite
-from everlearn.suites.settings import EndTaskSettings, Settings
+from everlearn.suites.base import SUITES, Published, Suite, System, find_suite, locate, register_suite
+from everlearn.suites.settings import EndTaskSettings, PromptSettings, Settings
 
 for _suite in sorted(Path(__file__).parent.glob("*/suite.py")):
     importlib.import_module(f"{__name__}.{_suite.parent.name}.suite")
@@ -18,9 +18,11 @@ for _suite in sorted(Path(__file__).parent.glob("*/suite.py")):
 __all__ = [
     "SUITES",
     "EndTaskSettings",
+    "PromptSettings",
     "Published",
     "Settings",
     "Suite",
+    "System",
     "find_suite",
     "locate",
     "register_suite",

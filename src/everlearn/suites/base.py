@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.suites.claims import Claims
+from everlearn.suites.claims import Claims, Metric
 from everlearn.suites.settings import Settings
+from everlearn.suites.sources import Fetchable
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,32 @@ class Published:
         columns: what each number is, as the source says.
         rows: entry → numbers in percent; None where the source has none.
         caption: where they were read, and what is doubtful.
+        beside: what of ours stands beside them: a number of :func:`everlearn.benchmarking.summary.numbers`, and the
+            order that it is of (None: the mean over all). Averages and forgetting of the suite's metrics when empty.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: Mapping[str, tuple[float | None, ...]]
     caption: str
+    beside: tuple[tuple[str, int | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of a suite's table that is more than one method's name: several together, or with other options.
+
+    Attributes:
+        title: as tables write it.
+        methods: as a recipe has them.
+        paper: URL, or "".
+        changes: keys of the recipe, dotted, that are not as in the other rows.
+    """
+
+    title: str
+    methods: tuple[Mapping[str, Any], ...]
+    paper: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Suite:
@@ -41,6 +62,13 @@ class Suite:
         groups: words for several entries of a table, such as ``all``; tables list entries in this order.
         paper_names: what its paper calls entries that have another name here, without spaces and hyphens.
         ranked: whether tables list the entries by what they brought, the best first, and not in the order of groups.
+        systems: rows of the table that are no single method, or one with other options, by name; a name that a method
+            has too stands for the row.
+        metrics: of end tasks, the leading one first; one for each table.
+        lacks: keys of the settings, dotted, that mean nothing here.
+        sources: where its data can be fetched (``--data fetch``).
+        by_hand: where to get what cannot be fetched.
+        cache: its folder in the user's cache; its name when empty.
     """
 
     name: str
@@ -51,11 +79,30 @@ class Suite:
     groups: Mapping[str, tuple[str, ...]] = {}
     paper_names: Mapping[str, str] = {}
     ranked = False
+    systems: Mapping[str, System] = {}
+    metrics: tuple[Metric, ...] = ("f1", "accuracy")
+    lacks: tuple[str, ...] = ()
+    sources: tuple[Fetchable, ...] = ()
+    by_hand: str = ""
+    cache: str = ""
 
     @property
     def first(self) -> tuple[str, ...]:
         """The domains in the order of what is not learnt in any."""
         return tuple(self.orders[min(self.orders)])
+
+    def check(self, settings: Settings) -> None:
+        """Refuse settings that mean nothing here.
+
+        Raises:
+            RecipeError: there is one.
+        """
+        for key in self.lacks:
+            given: Any = settings
+            for part in key.split("."):
+                given = getattr(given, part)
+            if given is not None:
+                raise RecipeError(f"`{key}` is '{given}' in the settings, but `{self.name}` has no such choice.")
 
     def facts(self) -> dict[str, Any]:
         """What else must be equal for two cells to stand in one table: of suites whose recipes may change."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+Metric = Literal["f1", "accuracy"]
+"""Of end tasks."""
 Number = Literal[
     "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten",
     "kept", "kept_forgotten", "pass_at_1",
@@ -55,11 +57,14 @@ class Claims:
         title: heading of the page.
         introduction: Markdown: whose claims these are, and how they are decided.
         claims: in the order of the page.
+        these_tasks: whether a second verdict is given beside the one for tasks in general: for these very tasks and
+            orders, with seeds as the only sample.
     """
 
     title: str
     introduction: str
     claims: tuple[Claim, ...]
+    these_tasks: bool = False
 
 
 def questions(

@@ -39,8 +39,23 @@ class EndTaskSettings(Given):
     """Examples per step."""
     seeds: int | None = Field(default=None, ge=1)
     """Fine-tunings per end task."""
+    when: Literal["final", "diagonal", "every"] | None = None
+    """After which domains end tasks are measured: see `evaluation.end_tasks`."""
+    answers: Literal["written", "chosen", "head"] | None = None
+    """Where domains are tasks: the model writes the answer, or its likeliest label is the answer, or (encoders) a
+    classifier is fine-tuned on every checkpoint that is measured."""
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Tokens of a program (`code`)."""
+
+
+class PromptSettings(Given):
+    """How examples become prompts, where domains are tasks."""
+
+    names: bool | None = None
+    """Begin with the names of task and data set."""
+    cut: Literal["text", "end"] | None = None
+    """What of a prompt that is too long goes: the end of its text, or the end of all, "Answer:" included, as in the
+    released code."""
 
 
 class Settings(Given):
@@ -69,15 +84,26 @@ class Settings(Given):
     run_code: bool | None = None
     """Whether programs that the model writes are run, in a sandbox (`code`, which wants it said; `--run-code`)."""
     end_tasks: EndTaskSettings = EndTaskSettings()
-    """How end tasks are fine-tuned."""
+    """How end tasks are fine-tuned, or asked."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Learn from no more than so many examples of a domain, where domains are tasks."""
+    prompts: PromptSettings = PromptSettings()
+    """How examples become prompts, where domains are tasks."""
     train: dict[str, Any] = Field(default={})
     """Further `TrainingArguments`, such as `{bf16: true}`."""
     methods: dict[str, dict[str, Any]] = Field(default={})
     """Options of methods, by name, where the defaults are not wanted."""
+    entries: dict[str, dict[str, Any]] = Field(default={})
+    """Keys of the recipe, dotted, that single rows of the table have of their own:
+    `{lora: {train.learning_rate: 1.0e-3}}`."""
 
     def spec(self, method: str) -> dict[str, Any]:
         """A method with its options, as a recipe has it."""
         return {"name": method, **self.methods.get(method, {})}
+
+
+PROGRAMS = ("run_code", "end_tasks.max_new_tokens")
+"""Keys of settings that mean something only where programs are written."""
 
 
 def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherwise: int) -> int:
@@ -106,9 +132,15 @@ def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherw
 
 def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
     """What a recipe says of its methods, with a number of rows for importance where none is given."""
+    return with_options(method, samples=samples)
+
+
+def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
+    """What a recipe says of its methods, with these options where a method has them and none is given; None is none."""
     listed = [method] if isinstance(method, str | Mapping) else list(method)
     specs: list[dict[str, Any]] = [{"name": item} if isinstance(item, str) else dict(item) for item in listed]
     for spec in specs:
-        if samples is not None and "samples" in type(build(spec).config).model_fields:
-            spec.setdefault("samples", samples)
+        for key, value in options.items():
+            if value is not None and key in type(build(spec).config).model_fields:
+                spec.setdefault(key, value)
     return specs

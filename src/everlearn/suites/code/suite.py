@@ -10,7 +10,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
-from everlearn.suites.settings import Settings, steps_of, with_samples
+from everlearn.suites.settings import Settings, steps_of, with_options
 
 CODE, GENERAL = "code", "general"
 STEPS, BATCH, BLOCK = 1000, 16, 512
@@ -34,6 +34,7 @@ class Code(Suite):
     tasks = {"humaneval": CODE}  # noqa: RUF012 - see Suite
     published = PUBLISHED
     claims = CLAIMS
+    lacks = ("max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
         """A part of the functions of installed libraries, or an end task's file."""
@@ -61,6 +62,7 @@ class Code(Suite):
             raise RecipeError(f"The suite `code` has no order {order}; it has 0.")
         if not isinstance(order, int) and tuple(order) != (CODE,):
             raise RecipeError(f"The suite `code` has one domain, '{CODE}' (got {', '.join(order) or 'none'}).")
+        self.check(settings)
         given = settings.given()
         if "model" not in given:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
@@ -91,7 +93,8 @@ class Code(Suite):
                 {"name": task, "test": str(files.find(task, place)), **_options(options, settings)}
                 for task, options in TASKS.items()
             ],
-            "method": with_samples(method, settings.samples),
+            # There is one domain: what a method does from the second on it does here from the first step.
+            "method": with_options(method, samples=settings.samples, skip_first_domain=False),
             "train": {
                 "per_device_train_batch_size": batch,
                 "gradient_accumulation_steps": accumulate,

@@ -10,7 +10,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.docs import address
 from everlearn.suites.docs.corpus import DOMAINS
-from everlearn.suites.settings import Settings, steps_of, with_samples
+from everlearn.suites.settings import PROGRAMS, Settings, steps_of, with_samples
 
 STEPS = 20
 BLOCK = 128
@@ -24,6 +24,9 @@ class Docs(Suite):
     name = "docs"
     orders = {0: DOMAINS}  # noqa: RUF012 - see Suite
     tasks = {f"{name}-part": name for name in DOMAINS}  # noqa: RUF012 - see Suite
+
+    lacks = (*PROGRAMS, "end_tasks.aspect", "end_tasks.settings", "end_tasks.answers", "max_train", "prompts.names",
+             "prompts.cut")  # fmt: skip
 
     def locate(self, inside: str) -> Path:
         """A corpus' or an end task's file, or the base model's folder."""
@@ -45,13 +48,9 @@ class Docs(Suite):
         for each in names:
             if each not in DOMAINS:
                 raise RecipeError(f"The suite `docs` has no domain '{each}'.{did_you_mean(each, DOMAINS)}")
+        self.check(settings)
         given = settings.given()
         ends = given["end_tasks"].given()
-        for key in ("aspect", "settings"):
-            if key in ends:
-                raise RecipeError(f"`end_tasks.{key}` is '{ends[key]}' in the settings, but `docs` has no such choice.")
-        if settings.run_code is not None or "max_new_tokens" in ends:
-            raise RecipeError("`run_code` and `end_tasks.max_new_tokens` are of programs, and `docs` has none.")
         batch, accumulate = given.get("batch", BATCH), given.get("accumulate", 1)
         block = given.get("block_size", BLOCK)
         number = steps_of(settings.steps, settings.budget_tokens, batch * accumulate * block, STEPS)
@@ -83,7 +82,12 @@ class Docs(Suite):
                 "warmup_steps": round(0.15 * number),
                 **settings.train,
             },
-            "evaluation": {"blocks": given.get("blocks", 32), "batch_size": 16, "end_task_seeds": ends.get("seeds", 1)},
+            "evaluation": {
+                "blocks": given.get("blocks", 32),
+                "batch_size": 16,
+                "end_task_seeds": ends.get("seeds", 1),
+                "end_tasks": ends.get("when", "diagonal"),
+            },
             "run": {"name": name, "seed": seed, "folder": str(folder)},
         }
 

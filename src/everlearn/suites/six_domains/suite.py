@@ -8,10 +8,11 @@ from typing import Any
 
 from everlearn.errors import RecipeError
 from everlearn.suites.base import Suite, register_suite
-from everlearn.suites.settings import Settings
+from everlearn.suites.settings import PROGRAMS, Settings
 from everlearn.suites.six_domains import address, streams
 from everlearn.suites.six_domains.claims import DAS_PAPER
 from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES, PUBLISHED
+from everlearn.suites.six_domains.sources import BY_HAND, SOURCES
 from everlearn.suites.six_domains.tasks import TASKS, EndTasks
 
 
@@ -26,6 +27,9 @@ class SixDomains(Suite):
     claims = DAS_PAPER
     groups = GROUPS
     paper_names = PAPER_NAMES
+    sources = SOURCES
+    by_hand = BY_HAND
+    lacks = (*PROGRAMS, "end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
         """A corpus' or an end task's file."""
@@ -43,11 +47,11 @@ class SixDomains(Suite):
         folder: Path,
     ) -> dict[str, Any]:
         """A run over the six domains."""
+        self.check(settings)
         given = settings.given()
-        if given.pop("run_code", None) is not None or settings.end_tasks.max_new_tokens is not None:
-            raise RecipeError("`run_code` and `end_tasks.max_new_tokens` are of programs, and `six-domains` has none.")
         tasks = EndTasks(**given.pop("end_tasks").given())
-        given.pop("methods")
+        for key in ("methods", "entries", "prompts"):
+            given.pop(key)
         if "model" not in given:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
         return streams.recipe(order, data, method=method, end_tasks=tasks, seed=seed, name=name, folder=folder, **given)

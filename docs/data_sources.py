@@ -1,0 +1,50 @@
+"""Write docs/data-sources.md: where the suites' data can be fetched, from the tables in the code.
+
+python docs/data_sources.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everlearn.suites import SUITES, Suite
+
+PAGE = Path(__file__).with_name("data-sources.md")
+HEAD = """\
+# Data sources
+
+What `everlearn bench SUITE --data fetch` gets, file by file, with the licence that the repository states. It goes into
+`$EVERLEARN_CACHE` (else `everlearn` in the user's cache folder), a folder a suite, where later commands find it. A file
+is moved to its place when it is whole and has its SHA-256; where nobody wrote that down, the first fetch does, in
+`fetched.json` beside the files, and from then on the file must have it. An interrupted command goes on with the next
+file. Nothing of it is part of this repository, and nothing is fetched unless you ask for it.
+
+Addresses are those of commits, put together from repository, commit and path; they have not been tried yet. The
+checksums are those of the copies that the committed results were made with. Of CL_Benchmark the files dbpedia/train,
+yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others.
+
+`python docs/data_sources.py` writes this page.
+"""
+
+
+def page() -> str:
+    """The page."""
+    parts = [HEAD]
+    listed: dict[tuple[str, ...], list[Suite]] = {}
+    for suite in SUITES.values():
+        if suite.sources:
+            listed.setdefault((suite.cache or suite.name,), []).append(suite)
+    for suites in listed.values():
+        names = " and ".join(f"`{suite.name}`" for suite in sorted(suites, key=lambda suite: len(suite.sources)))
+        largest = max(suites, key=lambda suite: len(suite.sources))
+        rows = [
+            f"| {each.path} | <{each.address}> | {each.licence} | {each.sha256 or 'that of the first fetch'} |"
+            for each in largest.sources
+        ]
+        table = "\n".join(["| file | address | licence | SHA-256 |", "|---|---|---|---|", *rows])
+        parts.append(f"## {names}\n\n{largest.by_hand}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

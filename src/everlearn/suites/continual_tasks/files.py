@@ -1,0 +1,146 @@
+"""The examples of a task as files of prompts and answers, made of what is in the data folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import DataError
+from everlearn.files import digest
+from everlearn.suites import derived as made
+from everlearn.suites.continual_tasks import prompts
+from everlearn.suites.continual_tasks.prompts import prompt
+from everlearn.suites.continual_tasks.tasks import TASKS, TextTask
+
+NAME = "continual-tasks"
+"""Folder in the cache, for both suites."""
+VARIABLE = "EVERLEARN_CONTINUAL_TASKS"
+PARTS = ("train", "dev", "test")
+HELD_OUT = 0.1
+"""Share of a published training file that is held out for development."""
+NO_LABEL = "-"
+"""What 131 test examples of MNLI have instead of a label: annotators did not agree. They are left out."""
+HOW = (
+    f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with the published files "
+    "(`CL_Benchmark/<group>/<data set>/{train,test}.json` of the repository cmnfriend/O-LoRA) or with copies of them "
+    "(`tasks/long15_<task>/{train,dev,test}.jsonl.gz`, rows of `text` and `label`); `--data fetch` gets the published "
+    "ones. docs/continual-fine-tuning.md has the list."
+)
+Row = dict[str, str]
+
+
+def data_folder(given: Path | str | None = None) -> Path:
+    """The folder with the data; by default what the environment variable names, or what was fetched.
+
+    Raises:
+        DataError: there is none.
+    """
+    return made.data_folder(NAME, VARIABLE, given, HOW)
+
+
+def published(task: TextTask, folder: Path) -> tuple[Path, ...]:
+    """The published files, train and test; empty where one is missing."""
+    place = folder / "CL_Benchmark" / task.group / task.dataset
+    files = tuple(place / f"{part}.json" for part in ("train", "test"))
+    return files if all(file.is_file() for file in files) else ()
+
+
+def copies(task: TextTask, folder: Path) -> tuple[Path, ...]:
+    """The re-split copy, train, dev and test; empty where a part is missing."""
+    found = []
+    for part in PARTS:
+        places = [folder / "tasks" / task.copy / f"{part}.jsonl{ending}" for ending in (".gz", "")]
+        found += [place for place in places if place.is_file()][:1]
+    return tuple(found) if len(found) == len(PARTS) else ()
+
+
+def is_proxy(name: str, folder: Path) -> bool:
+    """Whether the examples in a folder stand for others that could not be had."""
+    return bool(TASKS[name].proxy) and not published(TASKS[name], folder)
+
+
+def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
+    """Prompts and answers of a task, in an order drawn once: JSON lines with ``prompt``, ``answer``, and both as one
+    ``text`` for models that fill gaps.
+
+    Args:
+        name: a key of :data:`~everlearn.suites.continual_tasks.tasks.TASKS`.
+        part: ``train``, ``dev`` or ``test``. What is measured between domains is ``dev``, held out of the training
+            part: the ``dev.json`` of the published folder is its ``test.json``.
+        data: the folder with the data.
+        names: whether prompts name task and data set.
+
+    Raises:
+        DataError: a file is missing or holds something else.
+    """
+    task = TASKS[name]
+    files = published(task, data) or copies(task, data)
+    if not files:
+        raise DataError(f"The task '{name}' needs its examples, and '{data}' has none of them. {HOW}")
+
+    def write(folder: Path) -> None:
+        for each, rows in parted(name, files).items():
+            asked = [(prompt(task, row["text"], names), row["label"]) for row in rows]
+            found = ({"prompt": read, "answer": said, "text": f"{read} {said}"} for read, said in asked)
+            made.write_lines(folder / f"{each}.jsonl", found)
+
+    code = [digest(Path(module)) for module in (__file__, prompts.__file__)]
+    facts = json.dumps([task.group, task.dataset, task.labels, task.train, task.test, task.opening, names])
+    return made.derived(NAME, name, files, (*code, facts), write) / f"{part}.jsonl"
+
+
+def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
+    """Examples of each part, not more than the published file has, in the order of their hashes.
+
+    Args:
+        name: of the task.
+        files: two published ones, or the three of a copy.
+
+    Raises:
+        DataError: a file holds something else.
+    """
+    task = TASKS[name]
+    read = [list(_rows(task, file)) for file in files]
+    train, test = _drawn(read[0], task.train), _drawn(read[-1], task.test)
+    if len(read) == len(PARTS):
+        dev = _drawn(read[1], len(read[1]))
+    else:
+        dev = train[: max(1, round(HELD_OUT * len(train)))]
+        train = train[len(dev) :]
+    held_out = {row["text"] for row in (*dev, *test)}
+    return {"train": [row for row in train if row["text"] not in held_out], "dev": dev, "test": test}
+
+
+def _drawn(rows: list[Row], most: int) -> list[Row]:
+    """At most so many, in an order that depends on the examples alone, so that fewer are the first of more."""
+    return sorted(rows, key=lambda row: hashlib.blake2b(f"{row['text']}\0{row['label']}".encode()).digest())[:most]
+
+
+def _rows(task: TextTask, file: Path) -> Iterable[Row]:
+    try:
+        if file.name.endswith(".json"):
+            found: Iterable[Mapping[str, Any]] = json.loads(made.read_text(file))
+            yield from _kept(task, file, ((row["sentence"], row["label"]) for row in found))
+        else:
+            rows = ((str(row["text"]), row["label"]) for row in made.read_lines(file))
+            yield from _kept(
+                task, file, ((text if _opened(text) else task.opening + text, label) for text, label in rows)
+            )
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise DataError(f"{file} holds no examples of '{task.dataset}': {error!r}.") from None
+
+
+def _opened(text: str) -> bool:
+    return text.startswith(("Title:", "Text:"))
+
+
+def _kept(task: TextTask, file: Path, found: Iterable[tuple[str, str]]) -> Iterable[Row]:
+    for text, word in found:
+        label = task.label(word)
+        if label is not None:
+            yield {"text": text, "label": label}
+        elif word.strip() != NO_LABEL:
+            raise DataError(f"{file} has the label '{word}', but those of {task.dataset} are {', '.join(task.labels)}.")

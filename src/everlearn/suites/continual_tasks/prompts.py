@@ -1,0 +1,37 @@
+"""How an example becomes a prompt.
+
+The form is that of the released code of O-LoRA and MIGU: task and data set by name, one instruction, the options, the
+text, and "Answer:". The sentences of the instructions are our own wording.
+"""
+
+from __future__ import annotations
+
+from everlearn.suites.continual_tasks.tasks import TextTask
+
+INSTRUCTIONS = {
+    "NLI": "Decide how the second sentence follows from the first one, and choose the answer from the option.",
+    "QQP": "Decide whether both sentences ask for the same thing, and choose the answer from the option.",
+    "SC": "Decide which opinion the writer of the text has, and choose the answer from the option.",
+    "TC": "Decide what the text is about, and choose the answer from the option.",
+    "BoolQA": "Decide with the help of the passage what the question must be answered, and choose it from the option.",
+    "MultiRC": "Decide with the help of the paragraph whether the candidate answers the question, and choose it from "
+    "the option.",
+    "WiC": "Decide whether the word means the same in both sentences, and choose the answer from the option.",
+}
+"""By group; COPA, whose text asks the question itself and lists both answers, has neither instruction nor options."""
+ENDING = "\nAnswer:"
+
+
+def prompt(task: TextTask, text: str, names: bool = True) -> str:
+    """What a model reads before the answer.
+
+    Args:
+        task: of the example.
+        text: of the example.
+        names: begin with the names of task and data set. The published runs do, in training and at test, so that a
+            model that is "not told the task" reads it all the same.
+    """
+    begin = f"Task:{task.group}\nDataset:{task.dataset}\n" if names else ""
+    if task.group in INSTRUCTIONS:
+        begin += f"{INSTRUCTIONS[task.group]}\nOption: {', '.join(task.labels)} \n"
+    return f"{begin}{text}{ENDING}"

@@ -1,0 +1,82 @@
+"""The suites `standard-cl` and `long-sequence`, as recipes, grids and pages see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import RecipeError
+from everlearn.suites.base import Suite, register_suite
+from everlearn.suites.continual_tasks import address, streams
+from everlearn.suites.continual_tasks.claims import LONG_CLAIMS, STANDARD_CLAIMS
+from everlearn.suites.continual_tasks.published import published
+from everlearn.suites.continual_tasks.sources import BY_HAND, sources
+from everlearn.suites.continual_tasks.systems import GROUPS, LONG_SYSTEMS, PAPER_NAMES, SYSTEMS
+from everlearn.suites.settings import PROGRAMS, Settings
+
+
+class ContinualTasks(Suite):
+    """Base of the two: classification tasks as text to text."""
+
+    groups = GROUPS
+    paper_names = PAPER_NAMES
+    systems = SYSTEMS
+    metrics = ("accuracy",)
+    lacks = (*PROGRAMS, "corpora", "end_tasks.settings", "end_tasks.aspect")
+    by_hand = BY_HAND
+    cache = "continual-tasks"
+
+    def locate(self, inside: str) -> Path:
+        """A task's file of prompts and answers."""
+        return address.locate(inside, self.name, self.tasks)
+
+    def recipe(
+        self,
+        order: int | Sequence[str],
+        *,
+        settings: Settings,
+        data: Path | None,
+        method: Sequence[Mapping[str, Any]],
+        seed: int,
+        name: str,
+        folder: Path,
+    ) -> dict[str, Any]:
+        """A run over tasks."""
+        self.check(settings)
+        if settings.model is None:
+            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        ends = settings.end_tasks
+        tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
+        if tuned and ends.answers != "head":
+            raise RecipeError(
+                f"`end_tasks.{tuned[0]}` is set in the settings, but nothing is fine-tuned for an end task unless "
+                "`end_tasks.answers` is 'head'."
+            )
+        names = streams.order_of(order, self.orders, self.name)
+        return streams.recipe(names, settings=settings, data=data, method=method, seed=seed, name=name, folder=folder)
+
+
+@register_suite
+class StandardCL(ContinualTasks):
+    """Four tasks in the orders 1 to 3 of O-LoRA and MIGU."""
+
+    name = "standard-cl"
+    orders = streams.STANDARD
+    tasks = {name: name for name in streams.STANDARD[1]}  # noqa: RUF012 - see Suite
+    published = published(0, tuple(streams.STANDARD), name)
+    claims = STANDARD_CLAIMS
+    sources = sources(streams.STANDARD[1])
+
+
+@register_suite
+class LongSequence(ContinualTasks):
+    """Fifteen tasks in the orders 4 to 6."""
+
+    name = "long-sequence"
+    orders = streams.LONG
+    tasks = {name: name for name in streams.LONG[4]}  # noqa: RUF012 - see Suite
+    published = published(4, tuple(streams.LONG), name)
+    claims = LONG_CLAIMS
+    systems = LONG_SYSTEMS
+    sources = sources(streams.LONG[4])

@@ -1,0 +1,87 @@
+"""The rows of the suites' tables: systems of the MIGU paper (arXiv 2406.17245) as methods with their options.
+
+This is the only place to change when a system gets another method or other options. A row whose method is not there
+(yet) is left out of the word ``all``, and named alone it is refused like any other unknown method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from everlearn.methods import names
+from everlearn.methods.sequential import PLAIN
+from everlearn.suites.base import System
+
+MIGU_PAPER = "https://arxiv.org/abs/2406.17245"
+ADAPTERS = {"train.learning_rate": 1e-3}
+"""The learning rate of everything with adapters; full fine-tuning has 1e-4."""
+SHARED = {"train.learning_rate": 3e-4}
+"""That of SAPT's authors."""
+PREFIXES = {"train.learning_rate": 2e-2}
+"""That of MoCL's authors for prefixes (with a decoder, which gets low-rank blocks, they have 1e-3: see `entries`)."""
+ADAFACTOR = {"train.optim": "adafactor"}
+"""The optimizer of LFPT5's authors; its learning rate is an option of the method, like that of Progressive Prompts."""
+EARLIER = {"name": "replay_sample"}
+"""2 % of the examples of every earlier task beside those of the present one."""
+
+
+def _migu(threshold: float) -> dict[str, Any]:
+    return {"name": "migu", "threshold": threshold}
+
+
+SYSTEMS: dict[str, System] = {
+    PLAIN: System("FT", ({"name": PLAIN},)),
+    "migu": System("FT + MIGU", (_migu(0.7),), MIGU_PAPER),
+    "replay": System("FTReplay", (EARLIER,)),
+    "replay+migu": System("FTReplay + MIGU", (EARLIER, _migu(0.7)), MIGU_PAPER),
+    "lora": System("LoRA", ({"name": "lora"},), "https://arxiv.org/abs/2106.09685", ADAPTERS),
+    "lora+migu": System("LoRA + MIGU", ({"name": "lora"}, _migu(0.7)), MIGU_PAPER, ADAPTERS),
+    "inc_lora": System("IncLoRA", ({"name": "inc_lora"},), "https://arxiv.org/abs/2310.14152", ADAPTERS),
+    "inc_lora+migu": System("IncLoRA + MIGU", ({"name": "inc_lora"}, _migu(0.7)), MIGU_PAPER, ADAPTERS),
+    "o_lora": System("O-LoRA", ({"name": "o_lora"},), "https://arxiv.org/abs/2310.14152", ADAPTERS),
+    "o_lora+migu": System("O-LoRA + MIGU", ({"name": "o_lora"}, _migu(0.05)), MIGU_PAPER, ADAPTERS),
+    "lora+replay": System("LoRAReplay", ({"name": "lora"}, EARLIER), "", ADAPTERS),
+    "lora+replay+migu": System("LoRAReplay + MIGU", ({"name": "lora"}, EARLIER, _migu(0.4)), MIGU_PAPER, ADAPTERS),
+    "moe_lora": System("MoE-LoRA", ({"name": "moe_lora"},), "", ADAPTERS),
+    "sapt_lora": System(
+        "SAPT-LoRA", ({"name": "sapt_lora"},), "https://arxiv.org/abs/2401.08295", {"train.learning_rate": 3e-4}
+    ),
+    "mocl": System("MoCL", ({"name": "mocl"},), "https://arxiv.org/abs/2404.00790", PREFIXES),
+    "lfpt5": System("LFPT5", ({"name": "lfpt5"},), "https://arxiv.org/abs/2110.07298", ADAFACTOR),
+    "progressive_prompts": System(
+        "Progressive Prompts", ({"name": "progressive_prompts"},), "https://arxiv.org/abs/2301.12314"
+    ),
+}
+"""By the name of the row."""
+LONG_SYSTEMS = SYSTEMS | {
+    "o_lora": replace(SYSTEMS["o_lora"], methods=({"name": "o_lora_long_sequence"},)),
+    "o_lora+migu": replace(SYSTEMS["o_lora+migu"], methods=({"name": "o_lora_long_sequence"}, _migu(0.05))),
+}
+"""The same for fifteen tasks: O-LoRA with the strengths of its scripts for them."""
+PAPER_NAMES = {
+    "ft": PLAIN,
+    "ft+migu": "migu",
+    "ftreplay": "replay",
+    "ftreplay+migu": "replay+migu",
+    "oinclora": "o_lora",
+    "oinclora+migu": "o_lora+migu",
+    "lorareplay": "lora+replay",
+    "lorareplay+migu": "lora+replay+migu",
+    "pertaskft": "per_task",
+    "progprompt": "progressive_prompts",
+}
+"""Names of the paper where they are not ours."""
+GROUPS = {
+    "all": (
+        "constant",
+        "none",
+        *(name for name, row in SYSTEMS.items() if all(each["name"] in names() for each in row.methods)),
+        "per_task",
+        "mtl",
+    ),
+    "migu-pairs": tuple(
+        name for name in SYSTEMS if name.endswith("migu") or f"{name}+migu" in SYSTEMS or name == PLAIN
+    ),
+}
+"""Every row whose methods are there; what is compared with and without MIGU."""

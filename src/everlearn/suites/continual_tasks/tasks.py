@@ -1,0 +1,81 @@
+"""The fifteen tasks: their labels, sizes, and where their examples come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """A classification task whose answers are words.
+
+    Attributes:
+        group: kind of task, as prompts name it.
+        dataset: as prompts name it, and the published folder below ``CL_Benchmark/<group>/``.
+        labels: the answers, as published.
+        train: training examples of the published file.
+        test: test examples of the published file.
+        copy: folder of a re-split copy below ``tasks/``.
+        proxy: what the copy is where one part of the published task could not be had; empty where it is the task.
+        opening: begins every text of the published files, and is left out in the copy.
+        spelt: label of the copy, in lower case → as published.
+    """
+
+    group: str
+    dataset: str
+    labels: tuple[str, ...]
+    train: int
+    test: int
+    copy: str
+    proxy: str = ""
+    opening: str = ""
+    spelt: Mapping[str, str] = field(default_factory=dict)
+
+    def label(self, word: str) -> str | None:
+        """A label as published, however it is spelt in a file; None where it is none."""
+        known = {label.casefold(): label for label in self.labels} | dict(self.spelt)
+        return known.get(" ".join(word.split()).casefold())
+
+
+_STARS = ("very negative", "negative", "neutral", "positive", "very positive")
+_OPINION = ("Good", "Bad")
+_CLASSES = ("Company", "Educational Institution", "Artist", "Athlete", "Office Holder", "Mean of Transportation",
+            "Building", "Natural Place", "Village", "Animal", "Plant", "Album", "Film", "Written Work")  # fmt: skip
+_TOPICS = ("Society & Culture", "Science & Mathematics", "Health", "Education & Reference", "Computers & Internet",
+           "Sports", "Business & Finance", "Entertainment & Music", "Family & Relationships",
+           "Politics & Government")  # fmt: skip
+_YAHOO = {
+    **{topic.replace("&", "and").casefold(): topic for topic in _TOPICS},
+    "science": "Science & Mathematics",
+    "business": "Business & Finance",
+    "computers and internet": "Computers & Internet",
+}
+_AGAIN = "the published {} file, parted again"
+
+TASKS: dict[str, TextTask] = {
+    "dbpedia": TextTask("TC", "dbpedia", _CLASSES, 14_000, 7_600, "long15_dbpedia", _AGAIN.format("test")),
+    "amazon": TextTask("SC", "amazon", _STARS, 5_000, 7_600, "long15_amazon"),
+    "yahoo": TextTask(
+        "TC", "yahoo", _TOPICS, 10_000, 7_600, "long15_yahoo", "few-shot samples of LFPT5, together", "Text: ", _YAHOO
+    ),
+    "agnews": TextTask(
+        "TC", "agnews", ("World", "Sports", "Business", "Science or Technology"), 4_000, 7_600, "long15_agnews"
+    ),
+    "mnli": TextTask("NLI", "MNLI", ("neutral", "entailment", "contradiction"), 3_000, 7_600, "long15_mnli"),
+    "cb": TextTask("NLI", "CB", ("entailment", "contradiction", "neutral"), 250, 56, "long15_cb"),
+    "wic": TextTask("WiC", "WiC", ("True", "False"), 2_000, 638, "long15_wic"),
+    "copa": TextTask("COPA", "COPA", ("A", "B"), 400, 100, "long15_copa"),
+    "qqp": TextTask("QQP", "QQP", ("False", "True"), 2_000, 7_600, "long15_qqp"),
+    "boolqa": TextTask("BoolQA", "BoolQA", ("True", "False"), 2_000, 3_270, "long15_boolq"),
+    "rte": TextTask("NLI", "RTE", ("contradiction", "entailment"), 2_000, 277, "long15_rte"),
+    "imdb": TextTask(
+        "SC", "IMDB", _OPINION, 2_000, 7_600, "long15_imdb", "the published train file, and other test reviews"
+    ),
+    "yelp": TextTask("SC", "yelp", _STARS, 5_000, 7_600, "long15_yelp", _AGAIN.format("train"), "Text: "),
+    "sst-2": TextTask("SC", "SST-2", _OPINION, 2_000, 872, "long15_sst2", opening="Text: "),
+    "multirc": TextTask(
+        "MultiRC", "MultiRC", ("False", "True"), 2_000, 4_848, "long15_multirc", _AGAIN.format("train")
+    ),
+}
+"""By the name that a domain and its end task have. Labels and sizes are those of the files of O-LoRA's repository."""

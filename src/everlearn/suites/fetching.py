@@ -1,0 +1,142 @@
+"""Fetch a suite's data into the user's cache: whole files, checked against their digests, or a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from everlearn import files
+from everlearn.errors import DataError, RunError
+from everlearn.suites.base import Suite
+from everlearn.suites.derived import FETCHED, cache_folder
+from everlearn.suites.sources import Fetchable
+
+RECORD = "fetched.json"
+"""What was fetched, in the folder with it: path → address, digest and bytes."""
+WAIT = 60.0
+"""Seconds without an answer after which a server counts as silent."""
+_PIECE = 2**20
+Say = Callable[[str], None]
+
+
+def fetch(suite: Suite, say: Say = lambda text: None) -> Path:
+    """Fetch whatever is missing of a suite's data; what is there and whole is left alone.
+
+    Every file is fetched beside its place and moved there when it is whole and has the digest that is known of it, so
+    an interrupted command goes on with the next one. Where no digest was ever written down, that of the first fetch is,
+    and from then on the file must have it.
+
+    Args:
+        suite: whose data.
+        say: told what is going on.
+
+    Returns:
+        The folder with the data, for ``--data``; later runs find it themselves.
+
+    Raises:
+        DataError: the suite has nothing to fetch, or some file could not be had; the sentence says which, why, and
+            where to get it by hand. What was fetched stays.
+    """
+    if not suite.sources:
+        raise DataError(f"`--data fetch`: the suite `{suite.name}` has nothing to fetch: it makes its own data.")
+    folder = cache_folder(suite.cache or suite.name) / FETCHED
+    failures: list[str] = []
+    for number, source in enumerate(suite.sources, 1):
+        try:
+            if _has(folder, source):
+                continue
+            say(f"Fetching {source.path} ({number} of {len(suite.sources)})")
+            _fetch(folder, source)
+        except DataError as error:
+            say(str(error))
+            failures.append(str(error))
+    if failures:
+        more = f" ({len(failures)} of {len(suite.sources)} files are missing.)" if len(failures) > 1 else ""
+        raise DataError(
+            f"{failures[0]}{more} The same command fetches what is missing; what was fetched lies in {folder}. "
+            f"{suite.by_hand}".strip()
+        )
+    return folder
+
+
+def known_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """What was written down of the files in a folder when they were fetched."""
+    try:
+        found = files.read_json(folder / RECORD)
+        return found if isinstance(found, dict) else {}
+    except RunError:
+        return {}
+
+
+def _wanted(folder: Path, source: Fetchable) -> str:
+    """The digest that a file must have; empty where none is known."""
+    return source.sha256 or str(known_of(folder).get(source.path, {}).get("sha256", ""))
+
+
+def _has(folder: Path, source: Fetchable) -> bool:
+    """Whether the file is there; one with another digest than it must have is no such file."""
+    place, wanted = folder / source.path, _wanted(folder, source)
+    if not place.is_file():
+        return False
+    with place.open("rb") as file:
+        return not wanted or hashlib.file_digest(file, "sha256").hexdigest() == wanted
+
+
+def _fetch(folder: Path, source: Fetchable) -> None:
+    place, wanted = folder / source.path, _wanted(folder, source)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f"{files.PARTIAL}{place.name}")
+    try:
+        digest, size = _downloaded(source.address, partial)
+        if wanted and digest != wanted:
+            raise DataError(
+                f"{source.address} holds another file than the one that is known as {source.path}: its SHA-256 is "
+                f"{digest}, not {wanted}."
+            )
+        record = known_of(folder) | {source.path: {"address": source.address, "sha256": digest, "bytes": size}}
+        partial.replace(place)
+        files.write_json(folder / RECORD, record)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _downloaded(address: str, to: Path) -> tuple[str, int]:
+    """Write what an address holds; its SHA-256 and its bytes."""
+    digest, size = hashlib.sha256(), 0
+    request = urllib.request.Request(address, headers={"User-Agent": "everlearn"})
+    try:
+        with urllib.request.urlopen(request, timeout=WAIT) as answer, files.writing(to), to.open("wb") as file:
+            for piece in _pieces(answer):
+                digest.update(piece)
+                size += len(piece)
+                file.write(piece)
+    except _Broken as error:
+        raise DataError(f"{address} could not be fetched: {error}.") from None
+    except (OSError, ValueError, HTTPException) as error:
+        raise DataError(f"{address} could not be fetched: {getattr(error, 'reason', None) or error}.") from None
+    return digest.hexdigest(), size
+
+
+class _Broken(Exception):
+    """A server that stopped answering; no ``OSError``, which would look like a disk that cannot be written."""
+
+
+def _pieces(answer: Any) -> Iterator[bytes]:
+    """What a server sends, to the end that it promised."""
+    left = answer.headers.get("Content-Length")
+    remaining = None if left is None else int(left)
+    while True:
+        try:
+            piece = answer.read(_PIECE)
+        except (OSError, HTTPException) as error:
+            raise _Broken(str(error) or type(error).__name__) from None
+        if not piece:
+            break
+        remaining = None if remaining is None else remaining - len(piece)
+        yield piece
+    if remaining:
+        raise _Broken(f"it was cut off {remaining:,} bytes before its end")

@@ -1,0 +1,245 @@
+"""The suites `standard-cl` and `long-sequence`: examples, prompts, splits, recipes, rows of the table."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import continual_tasks as small
+from everlearn.benchmarking.entries import our_name, resolve
+from everlearn.config.recipe import Recipe, parse
+from everlearn.errors import DataError, RecipeError
+from everlearn.methods import names
+from everlearn.suites import Settings, find_suite, locate
+from everlearn.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
+from everlearn.suites.continual_tasks.systems import GROUPS, SYSTEMS
+from everlearn.suites.continual_tasks.tasks import TASKS
+from everlearn.suites.derived import read_lines
+
+STANDARD, LONG = find_suite("standard-cl"), find_suite("long-sequence")
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get(VARIABLE, BESIDE))
+needs_data = pytest.mark.skipif(not (DATA / "tasks").is_dir(), reason=f"no data: set {VARIABLE}")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Published files of three tasks, copies of the others."""
+    folder = tmp_path / "data"
+    for name in TASKS:
+        (small.publish if name in ("amazon", "mnli", "copa") else small.copied)(folder, name)
+    return folder
+
+
+def rows(name: str, part: str, data: Path, **options: Any) -> list[dict[str, Any]]:
+    return list(read_lines(task_file(name, part, data, **options)))
+
+
+def made(order: Any, data: Path, suite: Any = STANDARD, method: Any = "sequential", **settings: Any) -> Recipe:
+    keys = suite.recipe(
+        order,
+        settings=Settings(model="m", **settings),
+        data=data,
+        method=[{"name": method}],
+        seed=3,
+        name="x",
+        folder=Path("x"),
+    )
+    return parse(keys)
+
+
+def test_the_published_streams() -> None:
+    """Table 7 of arXiv 2406.17245; sizes of the published files."""
+    assert STANDARD.orders[1] == ("dbpedia", "amazon", "yahoo", "agnews")
+    assert [STANDARD.orders[2][2:], STANDARD.orders[3]] == [
+        ("agnews", "yahoo"),
+        ("yahoo", "amazon", "agnews", "dbpedia"),
+    ]
+    assert " ".join(LONG.orders[4]) == (
+        "mnli cb wic copa qqp boolqa rte imdb yelp amazon sst-2 dbpedia agnews multirc yahoo"
+    )
+    assert " ".join(LONG.orders[6][:4]) == "yelp amazon mnli cb"
+    assert sum(TASKS[name].test for name in STANDARD.tasks) == 30_400
+    assert sum(TASKS[name].test for name in LONG.tasks) == 70_861
+    steps = {order: sum(-(-TASKS[name].train // 64) for name in tasks) for order, tasks in LONG.orders.items()}
+    assert steps[4] == 879
+    assert sum(-(-TASKS[name].train // 64) for name in STANDARD.tasks) == 518
+    twice = {order: -(-TASKS[streams.TWICE[tasks]].train // 64) for order, tasks in LONG.orders.items() if order > 4}
+    assert {order: steps[order] + more for order, more in twice.items()} == {5: 911, 6: 926}
+
+
+def test_a_prompt_names_task_and_data_set_unless_told_otherwise() -> None:
+    task = TASKS["amazon"]
+    whole = prompt(task, "Title: t\nText: x").split("\n")
+    assert whole[:2] == ["Task:SC", "Dataset:amazon"]
+    assert whole[2].endswith("from the option.")
+    assert whole[3:] == ["Option: very negative, negative, neutral, positive, very positive ", "Title: t", "Text: x",
+                         "Answer:"]  # fmt: skip
+    assert prompt(task, "x", names=False).startswith(whole[2])
+    assert prompt(TASKS["copa"], "Which?") == "Task:COPA\nDataset:COPA\nWhich?\nAnswer:"
+    assert prompt(TASKS["copa"], "Which?", names=False) == "Which?\nAnswer:"
+
+
+def test_development_examples_are_held_out_of_the_training_file(data: Path) -> None:
+    parts = {part: rows("amazon", part, data) for part in files.PARTS}
+    assert {part: len(found) for part, found in parts.items()} == {"train": 18, "dev": 2, "test": 6}
+    texts = {part: {row["prompt"] for row in found} for part, found in parts.items()}
+    assert not (texts["train"] | texts["dev"]) & texts["test"]
+    assert not texts["train"] & texts["dev"]
+    assert all(row["text"] == f"{row['prompt']} {row['answer']}" for row in parts["train"])
+    copied = {part: rows("yelp", part, data) for part in files.PARTS}
+    assert {part: len(found) for part, found in copied.items()} == dict.fromkeys(files.PARTS, 12)
+    assert all("\nText: " in row["prompt"] for row in copied["train"])
+    assert not files.is_proxy("amazon", data)
+    assert files.is_proxy("yelp", data)
+    assert rows("yelp", "test", data, names=False)[0]["prompt"] in copied["test"][0]["prompt"]
+
+
+def test_what_has_no_label_is_left_out_and_another_label_is_refused(data: Path) -> None:
+    place = data / "CL_Benchmark/NLI/MNLI/test.json"
+    found = [{"sentence": "a", "label": "-"}, {"sentence": "b", "label": "entailment"}]
+    place.write_text(json.dumps(found))
+    assert [row["answer"] for row in rows("mnli", "test", data)] == ["entailment"]
+    place.write_text(json.dumps([{"sentence": "a", "label": "perhaps"}]))
+    with pytest.raises(DataError, match=r"has the label 'perhaps', but those of MNLI are neutral, entailment, contra"):
+        rows("mnli", "test", data)
+    place.write_text(json.dumps([{"text": "a"}]))
+    with pytest.raises(DataError, match=r"test.json holds no examples of 'MNLI': KeyError"):
+        rows("mnli", "test", data)
+    with pytest.raises(DataError, match=rf"'cb' needs its examples, and '.*' has none of them. Set {VARIABLE}"):
+        rows("cb", "test", data / "tasks")
+
+
+def test_labels_are_spelt_as_published(data: Path) -> None:
+    yahoo = TASKS["yahoo"]
+    assert yahoo.label("entertainment and Music") == "Entertainment & Music"
+    assert yahoo.label("science") == "Science & Mathematics"
+    assert yahoo.label("computers and internet") == "Computers & Internet"
+    assert yahoo.label("politics and government") == "Politics & Government"
+    assert yahoo.label("cooking") is None
+
+
+def test_a_recipe_has_the_released_settings_and_measures_the_whole_matrix(data: Path) -> None:
+    recipe = made(1, data)
+    assert recipe.objective == "text-to-text"
+    assert [domain.name for domain in recipe.domains] == list(STANDARD.orders[1])
+    train = recipe.train
+    assert (train["learning_rate"], train["num_train_epochs"], train["lr_scheduler_type"]) == (1e-4, 1, "constant")
+    assert train["per_device_train_batch_size"] * train["gradient_accumulation_steps"] == 64
+    assert (train["weight_decay"], train["max_grad_norm"], recipe.data.block_size) == (0.0, 1.0, 512)
+    assert recipe.evaluation.end_tasks == "every"
+    assert {domain.keep_last for domain in recipe.domains} == {task.keep_last for task in recipe.end_tasks} == {8}
+    task = recipe.end_tasks[1]
+    assert (task.kind, task.max_new_tokens, task.match) == ("text-to-text", None, "words")
+    assert task.labels == TASKS["amazon"].labels
+    assert [note.split("'")[1] for note in recipe.run.notes if note.startswith("Proxy")] == ["dbpedia", "yahoo"]
+    assert "the test files again" in recipe.run.notes[-1]
+
+
+def test_settings_of_a_recipe(data: Path) -> None:
+    recipe = made(
+        ("copa", "amazon"), data, LONG, max_train=5, steps=3, blocks=2, prompts={"names": False, "cut": "end"},
+        end_tasks={"answers": "chosen", "max_test": 4, "when": "diagonal"},
+    )  # fmt: skip
+    assert (recipe.train["max_steps"], recipe.domains[0].max_documents, recipe.domains[0].keep_last) == (3, 5, 0)
+    assert not next(read_lines(Path(recipe.domains[0].path)))["prompt"].startswith("Task:")
+    assert [(task.kind, task.max_test) for task in recipe.end_tasks] == [("choice", 4)] * 2
+    assert recipe.evaluation.end_tasks == "diagonal"
+    head = made(("copa",), data, LONG, end_tasks={"answers": "head", "epochs_factor": 2, "seeds": 2, "max_train": 7})
+    assert (head.objective, head.domains[0].target_column, head.domains[0].text_column) == ("masked", None, "text")
+    task = head.end_tasks[0]
+    assert (task.kind, task.epochs, task.max_train, task.label_column) == ("classification", 6, 7, "answer")
+    assert (head.evaluation.end_tasks, head.evaluation.end_task_seeds) == ("diagonal", 2)
+    third = made(5, data, LONG)
+    assert {domain.name: third.train_of(domain.name)["num_train_epochs"] for domain in third.domains}["wic"] == 2
+    assert [domain.name for domain in third.domains if domain.train] == ["wic"]
+    assert [domain.name for domain in made(6, data, LONG).domains if domain.train] == ["mnli"]
+    assert not any(domain.train for domain in made(6, data, LONG, steps=3).domains)
+
+
+@pytest.mark.parametrize(
+    ("order", "settings", "sentence"),
+    [
+        (7, {}, r"`standard-cl` has no order 7; it has 1, 2, 3"),
+        (("amazonn",), {}, r"has no task 'amazonn'. Did you mean 'amazon'"),
+        (("amazon", "amazon"), {}, r"each once \(got amazon, amazon\)"),
+        (1, {"corpora": {"amazon": "x"}}, r"`corpora` is .* but `standard-cl` has no such choice"),
+        (1, {"end_tasks": {"aspect": "pair"}}, r"`end_tasks.aspect` is 'pair'"),
+        (1, {"end_tasks": {"seeds": 3}}, r"`end_tasks.seeds` is set .* unless `end_tasks.answers` is 'head'"),
+    ],
+)
+def test_what_a_recipe_refuses(data: Path, order: Any, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        made(order, data, **settings)
+    keys = {"data": data, "method": [], "seed": 0, "name": "x", "folder": Path("x")}
+    with pytest.raises(RecipeError, match="needs a base model: `--model`"):
+        STANDARD.recipe(1, settings=Settings(), **keys)
+
+
+def test_addresses(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"`continual-tasks` brings no data along. Set .*`--data fetch`"):
+        locate("standard-cl/amazon/train.jsonl")
+    monkeypatch.setenv(VARIABLE, str(data))
+    assert len(list(read_lines(locate("standard-cl/amazon/train.jsonl")))) == 18
+    with pytest.raises(RecipeError, match=r"no 'amazon/tain.jsonl'. Did you mean 'amazon/train.jsonl'"):
+        locate("standard-cl/amazon/tain.jsonl")
+
+
+def test_rows_of_the_table() -> None:
+    """Whatever the paper calls a row; rows whose methods are not there are no part of `all`."""
+    assert [entry.name for entry in resolve(["FT", "FT+MIGU", "PerTaskFT", "MTL", "FTReplay"], STANDARD)] == [
+        "sequential", "migu", "per_task", "mtl", "replay",
+    ]  # fmt: skip
+    (entry,) = resolve(["IncLoRA + MIGU"], LONG)
+    assert [method["name"] for method in entry.methods] == ["inc_lora", "migu"]
+    assert (entry.title, dict(entry.changes)) == ("IncLoRA + MIGU", {"train.learning_rate": 1e-3})
+    everything = {entry.name for entry in resolve(["all"], STANDARD)}
+    assert {"constant", "none", "sequential", "migu", "inc_lora+migu", "per_task", "mtl"} <= everything
+    missing = {name for name, row in SYSTEMS.items() if any(each["name"] not in names() for each in row.methods)}
+    assert not everything & missing
+    assert all(our_name(name, STANDARD) == name for name in GROUPS["all"])
+    for suite in (STANDARD, LONG):
+        assert suite.published is not None
+        assert set(suite.published.rows) <= {*SYSTEMS, "per_task", "mtl"}
+    thresholds = {name: row.methods[-1].get("threshold") for name, row in SYSTEMS.items() if name.endswith("migu")}
+    assert thresholds == {
+        "migu": 0.7, "replay+migu": 0.7, "lora+migu": 0.7, "inc_lora+migu": 0.7, "o_lora+migu": 0.05,
+        "lora+replay+migu": 0.4,
+    }  # fmt: skip
+
+
+def test_published_means_are_means() -> None:
+    """Of the orders, as far as the paper is consistent: FT's long mean is 68.3 where its orders give 68.6."""
+    for suite in (STANDARD, LONG):
+        assert suite.published is not None
+        for name, (*orders, mean) in suite.published.rows.items():
+            if None not in orders and (suite, name) != (LONG, "sequential"):
+                assert sum(orders) / 3 == pytest.approx(mean, abs=0.11), name
+
+
+def test_claims_name_rows_that_can_be_there() -> None:
+    for suite in (STANDARD, LONG):
+        assert suite.claims is not None
+        assert suite.claims.these_tasks
+        for claim in suite.claims.claims:
+            for asked in claim.questions:
+                assert {asked.entry, asked.other} <= {*SYSTEMS, "per_task", "mtl", None}
+
+
+@needs_data
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_the_copies_beside_us_are_read(name: str) -> None:
+    found = files.parted(name, files.copies(TASKS[name], DATA))
+    assert all(found.values())
+    assert {row["label"] for row in found["train"]} <= set(TASKS[name].labels)
+    assert len(found["train"]) <= TASKS[name].train
