@@ -133,8 +133,12 @@ def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> N
     likely = torch.log_softmax(torch.tensor([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]], dtype=torch.float64), -1)
 
     def rows(top_k: int, penalty: float = 1.0, seed: int = 0) -> list[list[int]]:
-        torch.manual_seed(seed)
-        return decode(always(likely), Ending(200), drawn(top_k, penalty))
+        draws = torch.rand(2, 200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        together = decode(always(likely), Ending(200), drawn(draws, top_k, penalty))
+        for row in range(2):  # whatever shares a batch with it
+            alone = decode(always(likely[row][None]), Ending(200), drawn(draws[row][None], top_k, penalty))
+            assert alone == [together[row]]
+        return together
 
     assert rows(1) == [[0] * 200, [3] * 200] == decode(always(likely), Ending(200))
     assert rows(2) == rows(2) != rows(2, seed=1)
@@ -143,7 +147,7 @@ def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> N
     share = first.count(0) / 200
     assert abs(share - 1 / (1 + math.exp(-1))) < 0.1, "as likely as they are among the two"
     assert rows(1, penalty=50.0)[0][:4] == [0, 1, 2, 3], "what was written is unlikely to come again"
-    assert decode(always(likely), Ending(5, [0]), drawn(1)) == [[], [3] * 5]
+    assert decode(always(likely), Ending(5, [0]), drawn(torch.zeros(2, 5), 1)) == [[], [3] * 5]
 
 
 def always(likely: Tensor) -> Any:

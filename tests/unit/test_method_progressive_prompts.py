@@ -77,7 +77,10 @@ def test_only_the_newest_prompt_learns() -> None:
     at = stages.stage(model, 3, "text-to-text")
     held: list[Tensor] = []
     stages.learn(
-        [method], at, weight_decay=0.1, each=lambda *_: held.append(attached(model, method.name).earlier.clone())
+        [method],
+        at,
+        weight_decay=0.1,
+        each=lambda *_: held.append(attached(model, method.name).prompt()[N:].detach().clone()),
     )
     expected = torch.cat([before["d2"], before["d1"]])
     assert all(torch.equal(earlier, expected) for earlier in held), "in front of P_1 stands P_2"

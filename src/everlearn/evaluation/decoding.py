@@ -61,10 +61,11 @@ class Ending:
         return torch.searchsorted(upto, drawn, right=True).squeeze(1).clamp(max=likely.shape[1] - 1)
 
 
-def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
-    """Draws among the k likeliest tokens, by torch's generator, for one batch of rows from their beginning.
+def drawn(draws: Tensor, top_k: int, repetition_penalty: float = 1.0) -> Choose:
+    """Draws among the k likeliest tokens, for one batch of rows from their beginning.
 
     Args:
+        draws: as in :class:`Ending`, so that what a row says does not depend on what shares its batch.
         top_k: k (arXiv 1805.04833).
         repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before the k are
             taken (arXiv 1909.05858, there on logits).
@@ -76,7 +77,9 @@ def drawn(top_k: int, repetition_penalty: float = 1.0) -> Choose:
             seen = torch.stack(before, 1)
             likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
         most, tokens = likely.topk(min(top_k, likely.shape[-1]))
-        chosen = tokens.gather(1, torch.multinomial(most.softmax(-1), 1))[:, 0]
+        upto = most.softmax(-1).cumsum(-1)
+        at = draws[:, len(before), None].to(upto) * upto[:, -1:]
+        chosen = tokens.gather(1, torch.searchsorted(upto, at, right=True).clamp(max=most.shape[1] - 1))[:, 0]
         before.append(chosen)
         return chosen
 

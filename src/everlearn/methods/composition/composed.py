@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.engine.attachment import Attachment
+from everlearn.methods.engine.attachment import Attachment, frozen
 from everlearn.model.anatomy import kind_of
 
 KEY = "key"
@@ -53,8 +53,7 @@ class Composed(Attachment):
         super().__init__()
         self.mixed = modules
         self.key = nn.Parameter(key.clone())
-        before = torch.stack(list(earlier)) if earlier else key.new_empty(0, len(key))
-        self.earlier_keys = nn.Parameter(before.to(key), requires_grad=False)
+        self.earlier_keys = frozen(earlier)
         self.weights = torch.empty(0)
         self.token_by_token = self.asking = False
 
@@ -75,7 +74,7 @@ class Composed(Attachment):
     @property
     def keys(self) -> Tensor:
         """k_1 to k_t, [t, E]."""
-        return torch.cat([self.earlier_keys, self.key[None]])
+        return torch.stack([*self.earlier_keys, self.key])
 
     def place(self, model: nn.Module) -> None:
         """Hook what reads the text, and the modules' places."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from everlearn.methods.composition.composed import Learnt, Modules
+from everlearn.methods.engine.attachment import frozen
 from everlearn.model.targets import Targets, sizes_of, targets_of
 
 
@@ -58,10 +59,7 @@ class LayerBlocks(nn.Module):
         super().__init__()
         self.a, self.b = nn.Parameter(torch.empty(r, inputs)), nn.Parameter(torch.zeros(outputs, r))
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
-        before_a = torch.cat([self.a.detach()[:0], *(a.to(self.a) for a, _ in earlier)])
-        before_b = torch.cat([self.b.detach()[:, :0], *(b.to(self.b) for _, b in earlier)], 1)
-        self.before_a = nn.Parameter(before_a, requires_grad=False)
-        self.before_b = nn.Parameter(before_b, requires_grad=False)
+        self.before_a, self.before_b = frozen(a for a, _ in earlier), frozen(b for _, b in earlier)
         self.scale, self.dropout = scale, nn.Dropout(dropout)
         self.weights: Tensor | None = None
 
@@ -70,9 +68,9 @@ class LayerBlocks(nn.Module):
         if self.weights is None:
             return None
         x = self.dropout(inputs[0].to(self.a.dtype))
-        seen = F.linear(x, torch.cat([self.before_a, self.a])).unflatten(-1, (self.weights.shape[-1], -1))
+        seen = F.linear(x, torch.cat([*self.before_a, self.a])).unflatten(-1, (self.weights.shape[-1], -1))
         mixed = (seen * self.weights[..., None].to(seen.dtype)).flatten(-2)
-        added = F.linear(mixed, torch.cat([self.before_b, self.b], 1))
+        added = F.linear(mixed, torch.cat([*self.before_b, self.b], 1))
         return output + self.scale * added.to(output.dtype)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.composition.composed import Learnt, Modules
+from everlearn.methods.engine.attachment import frozen
 from everlearn.methods.prompts.soft_prompt import BeforeText
 from everlearn.model.anatomy import anatomy, kind_of
 
@@ -110,14 +111,13 @@ class Nothing(BeforeText):
 
 
 class LayerPrefixes(nn.Module):
-    """The prefixes of one layer: P_t [2, n, features] is trained; those of earlier domains, [t − 1, 2, n, features]."""
+    """The prefixes of one layer: P_t [2, n, features] is trained, those of earlier domains are not."""
 
     def __init__(self, n: int, features: int, earlier: Sequence[Tensor]) -> None:
         super().__init__()
         self.prefix = nn.Parameter(torch.empty(2, n, features))
         nn.init.uniform_(self.prefix, -1, 1)
-        before = torch.stack([self.prefix.detach(), *(one.to(self.prefix) for one in earlier)])[1:]
-        self.before = nn.Parameter(before.clone(), requires_grad=False)
+        self.before = frozen(earlier)
         self.weights: Tensor | None = None
         self.begins = False
 
@@ -141,7 +141,7 @@ class LayerPrefixes(nn.Module):
         """Σ_i w_i P_i in the place of the first n positions."""
         if self.weights is None:
             return None
-        prefixes = torch.cat([self.before[:, number], self.prefix[None, number]])
+        prefixes = torch.stack([each[number] for each in (*self.before, self.prefix)])
         mixed = torch.einsum("bt,tnd->bnd", self.weights.to(prefixes.dtype), prefixes)
         return torch.cat([mixed.to(output.dtype), output[:, mixed.shape[1] :]], 1)
 

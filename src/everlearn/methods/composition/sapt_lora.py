@@ -232,12 +232,12 @@ class SAPTLoRA(Method):
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         device = next(stage.model.parameters()).device
         rows: list[list[int]] = []
+        draws = torch.rand(count, self.config.pseudo_tokens, dtype=torch.float64)
         with torch.no_grad(), evaluating(stage.model):
-            while len(rows) < count:
-                size = min(stage.batch_size, count - len(rows))
-                ids = torch.full((size, 1), start, device=device)
+            for part in draws.split(stage.batch_size):
+                ids = torch.full((len(part), 1), start, device=device)
                 steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-                choose = drawn(self.config.top_k)
+                choose = drawn(part, self.config.top_k)
                 rows += decode(steps, Ending(self.config.pseudo_tokens), choose)
         ids = torch.tensor(rows, dtype=torch.int32)
         return {IDS: ids, DOCUMENT: torch.zeros_like(ids)}

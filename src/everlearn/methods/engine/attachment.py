@@ -7,10 +7,10 @@ alone, placed by module path, so that it fits the language model and the classif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 
@@ -60,6 +60,11 @@ class Attachment(nn.Module):
                 parameter.requires_grad_(False)
         model.add_module(PREFIX + name, self.to(next(model.parameters()).device))
         self.place(model)
+
+
+def frozen(values: Iterable[Tensor]) -> nn.ParameterList:
+    """Copies as parameters that are never trained, each of its own: FSDP2 cannot shard one that is empty."""
+    return nn.ParameterList(nn.Parameter(value.detach().clone(), requires_grad=False) for value in values)
 
 
 def attached(model: nn.Module, name: str) -> Any:

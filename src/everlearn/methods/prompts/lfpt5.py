@@ -241,10 +241,11 @@ class LFPT5(Method):
         with torch.no_grad(), evaluating(stage.model):
             for domain in stage.earlier:
                 asked, blocks = writer.asked(domain), list[Block]()
-                for _ in range(0, DRAWS * wanted, stage.batch_size):
-                    ids = torch.tensor([asked] * stage.batch_size, device=next(stage.model.parameters()).device)
+                draws = torch.rand(DRAWS * wanted, most, dtype=torch.float64)
+                for part in draws.split(stage.batch_size):
+                    ids = torch.tensor([asked] * len(part), device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-                    choose = drawn(self.config.top_k, self.config.repetition_penalty)
+                    choose = drawn(part, self.config.top_k, self.config.repetition_penalty)
                     ending = Ending(most - len(asked)) if decoder else Ending(most, [end])
                     rows = decode(steps, ending, choose)
                     blocks += [block for row in rows if (block := writer.block(row)) is not None]

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
-from everlearn.methods.engine.attachment import detach, freeze_base
+from everlearn.methods.engine.attachment import detach, freeze_base, frozen
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
     at_rate,
@@ -145,8 +145,7 @@ class ProgressivePrompt(SoftPrompt):
     def __init__(self, vectors: Tensor, earlier: Sequence[Tensor], bottleneck: int | None = None) -> None:
         super().__init__(vectors)
         features = vectors.shape[1]
-        before = torch.cat(list(earlier)[::-1]) if earlier else vectors.new_empty(0, features)
-        self.earlier = nn.Parameter(before, requires_grad=False)
+        self.earlier = frozen(earlier)
         self.mlp: nn.Module | None = None
         if bottleneck is not None:
             self.mlp = nn.Sequential(nn.Linear(features, bottleneck), nn.ReLU(), nn.Linear(bottleneck, features))
@@ -157,8 +156,8 @@ class ProgressivePrompt(SoftPrompt):
         return changed
 
     def prompt(self) -> Tensor:
-        return torch.cat([self.own(), self.earlier.to(self.vectors)])
+        return torch.cat([self.own(), *list(self.earlier)[::-1]])
 
     @property
     def taken_positions(self) -> int:
-        return len(self.vectors) + len(self.earlier)
+        return len(self.vectors) + sum(len(prompt) for prompt in self.earlier)
