@@ -100,6 +100,9 @@ def test_both_curves_from_one_command(everlearn: Project, data: Path) -> None:
     for point in cell["points"]:
         assert point["learnt"].keys() >= {"bits_per_byte", "pass_at_1", "solution_bits_per_byte"}
         assert point["kept"]["choice_accuracy_per_byte"].keys() == {"hellaswag", "winogrande", "arc_challenge"}
+    plain = json.loads((everlearn.folder / "bench/code/sequential-order0-seed0.json").read_text())
+    assert plain["points"][0] == cell["points"][0]
+    assert plain["points"][-1] != cell["points"][-1]  # the one domain is masked from its first step
     page = (everlearn.folder / "bench/code/index.html").read_text()
     assert "What is learnt, and tasks of no domain, at the end" in page
     assert "a line a run, from the base model (0, 0)" in page

@@ -7,6 +7,7 @@ import json
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,27 @@ def test_a_run_and_its_page(everlearn: Project, tmp_path: Path) -> None:
     assert "<script" not in page
     assert "What importance" not in page
     assert write_analysis(tmp_path / "empty.html", "x").is_file()
+
+
+@pytest.mark.parametrize(
+    ("method", "moved"), [({"name": "inc_lora", "merge": False}, ["query", "value"]), ("elle", [])]
+)
+def test_layers_that_stay_or_grow_are_left_out(everlearn: Project, method: Any, moved: list[str]) -> None:
+    everlearn.recipe["method"] = method
+    everlearn.recipe["train"] |= {"max_steps": 1, "save_steps": 1}
+    assert everlearn("run", "recipe.yaml").code == 0
+    shown = everlearn("analyse", "runs/first", "--magnitude", "8", "--json")
+    assert shown.code == 0, shown.err
+    found = {each["title"]: each for each in json.loads(shown.out)["magnitudes"]}
+    rows = found.pop("Rows that moved furthest", None)
+    assert list(rows["overlap"] if rows else []) == [*([ALL] if moved else []), *moved]
+    assert len(found) == 2
+
+
+def test_rows_that_are_all_equal_have_no_correlation(tmp_path: Path) -> None:
+    rows = {path: torch.ones(7) for path in COMPONENTS}
+    measured = Magnitudes("Outputs", COMPONENTS, {"x": (rows, rows), "y": (rows, rows)})
+    found = alike(measured, 0.5)
+    assert found.correlation[ALL] == [[None, None], [None, None]]
+    assert json.dumps(found.to_json(), allow_nan=False)
+    assert "–" in write_analysis(tmp_path / "p.html", "x", outputs=[measured], compared=[found]).read_text("utf-8")

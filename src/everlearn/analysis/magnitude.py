@@ -7,18 +7,20 @@ measured on any model and its domains; every number stands beside what text of o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from everlearn.data.loader import sample_batches
 from everlearn.errors import RunError
 from everlearn.importance.magnitude import magnitude
 from everlearn.methods.masks.migu import MIGU
-from everlearn.methods.masks.rows import largest, rows_of
+from everlearn.methods.masks.rows import largest
 from everlearn.model.anatomy import anatomy
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Objective
@@ -70,7 +72,7 @@ class Alike:
         threshold: share of rows that are not counted as the largest.
         overlap: component → share of the largest rows that two names have in common, [names][names]. On the diagonal:
             of two samples of one name.
-        correlation: the same of Pearson's correlation of the numbers of a layer's rows.
+        correlation: the same of Pearson's correlation of the numbers of a layer's rows; None where all rows are equal.
         chance: component → the overlap of rows drawn at random.
     """
 
@@ -78,7 +80,7 @@ class Alike:
     names: list[str]
     threshold: float
     overlap: dict[str, list[list[float]]]
-    correlation: dict[str, list[list[float]]]
+    correlation: dict[str, list[list[float | None]]]
     chance: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
@@ -165,18 +167,21 @@ def mean_magnitudes(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], o
 
 
 def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
-    """How far each row of every projection moved in each stage, ‖ΔW_row‖₂; None without two checkpoints in a row."""
+    """How far each row of the projections that move in every stage moved, ‖ΔW_row‖₂.
+
+    None without two stages to compare: weights were removed, layers grew, or nothing in them moves (prompts).
+    """
     moved: dict[str, tuple[Rows, Rows]] = {}
     components: dict[str, str] = {}
     for (_, before), (index, after) in itertools.pairwise(_checkpoints(learner)):
         if before is not None and after is not None:
-            own = {
-                path: change for path in anatomy(after).linears if (change := _change(before, after, path)) is not None
-            }
             components = _components(after)
-            moved[learner.recipe.domains[index - 1].name] = own, own
+            own = {path: _change(before, after, path) for path in components.keys() & _components(before).keys()}
+            changes = {path: change for path, change in own.items() if change is not None and change.any()}
+            if changes:
+                moved[learner.recipe.domains[index - 1].name] = changes, changes
     known = {path: of for path, of in components.items() if all(path in rows for rows, _ in moved.values())}
-    return Magnitudes("Rows that moved furthest", known, moved) if known else None
+    return Magnitudes("Rows that moved furthest", known, moved) if known and len(moved) > 1 else None
 
 
 def _checkpoints(learner: ContinualLearner) -> Iterator[tuple[int, nn.Module | None]]:
@@ -193,11 +198,10 @@ def _has_weights(learner: ContinualLearner, index: int) -> bool:
 
 def _change(before: nn.Module, after: nn.Module, path: str) -> Tensor | None:
     """Norm of the change of each row, [d_out] float32; None where the layer grew."""
-    (_, new, dim) = next(rows_of(after, path, bias=False))
-    old = before.get_submodule(path).get_parameter("weight")
+    new, old = (model.get_submodule(path).get_parameter("weight").detach() for model in (after, before))
     if old.shape != new.shape:
         return None
-    return (new.detach() - old.detach()).norm(dim=1 - dim).cpu()
+    return (new - old).norm(dim=0 if isinstance(after.get_submodule(path), Conv1D) else 1).cpu()
 
 
 def _components(model: nn.Module) -> dict[str, str]:
@@ -208,11 +212,14 @@ def alike(found: Magnitudes, threshold: float) -> Alike:
     """Compare every two names: one's first sample with the other's second, and the other way round."""
     names = list(found.halves)
     pairs = {path: [[_pair(found, path, a, b, threshold) for b in names] for a in names] for path in found.components}
-    overlap, correlation, chance = {}, {}, {}
+    overlap: dict[str, list[list[float]]] = {}
+    correlation: dict[str, list[list[float | None]]] = {}
+    chance: dict[str, float] = {}
     for part in found.parts:
         paths = found.paths(part)
         tables = torch.tensor([pairs[path] for path in paths], dtype=torch.float64).nanmean(0)
-        overlap[part], correlation[part] = tables[..., 0].tolist(), tables[..., 1].tolist()
+        overlap[part] = tables[..., 0].tolist()
+        correlation[part] = [[None if math.isnan(x) else x for x in row] for row in tables[..., 1].tolist()]
         chance[part] = sum(_share(found, path, threshold) for path in paths) / len(paths)
     return Alike(found.title, names, threshold, overlap, correlation, chance)
 

@@ -71,16 +71,14 @@ def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list
     return draw("violins", spread), [*draw("heat", common), *draw("heat", linear)]
 
 
-def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float]], chance: float) -> Heat:
+def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | None]], chance: float) -> Heat:
     """Coloured by what is over chance; 1 is the strongest colour."""
+
+    def shade(a: str, b: str, value: float | None) -> Shade:
+        return Shade(None if value is None else value - chance, fixed(value, 2), f"{a} and {b}: {fixed(value)}")
+
     rows = [
-        (
-            a,
-            [
-                Shade(value - chance, fixed(value, 2), f"{a} and {b}: {value:.3f}")
-                for b, value in zip(names, row, strict=True)
-            ],
-        )
+        (a, [shade(a, b, value) for b, value in zip(names, row, strict=True)])
         for a, row in zip(names, matrix, strict=True)
     ]
     return Heat(title, "", names, rows, scale=1 - chance)
@@ -116,8 +114,13 @@ def _by_component(found: Alike) -> Table:
     )
 
 
-def _means(matrix: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
-    size = len(matrix)
-    same = [matrix[i][i] for i in range(size)]
-    different = [matrix[i][j] for i in range(size) for j in range(size) if i != j]
-    return sum(same) / size, sum(different) / len(different) if different else None
+def _means(matrix: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
+    size = range(len(matrix))
+    same = [matrix[i][i] for i in size]
+    different = [matrix[i][j] for i in size for j in size if i != j]
+    return _mean(same), _mean(different)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -132,9 +132,15 @@ def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherw
 
 def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
     """What a recipe says of its methods, with a number of rows for importance where none is given."""
+    return with_options(method, samples=samples)
+
+
+def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
+    """What a recipe says of its methods, with these options where a method has them and none is given; None is none."""
     listed = [method] if isinstance(method, str | Mapping) else list(method)
     specs: list[dict[str, Any]] = [{"name": item} if isinstance(item, str) else dict(item) for item in listed]
     for spec in specs:
-        if samples is not None and "samples" in type(build(spec).config).model_fields:
-            spec.setdefault("samples", samples)
+        for key, value in options.items():
+            if value is not None and key in type(build(spec).config).model_fields:
+                spec.setdefault(key, value)
     return specs

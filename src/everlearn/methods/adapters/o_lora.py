@@ -107,7 +107,7 @@ class OLoRA(IncLoRA):
         """λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F), in float32 whatever the pass computes in."""
         first, second = _at(self.config.lambda_1, stage.index), _at(self.config.lambda_2, stage.index)
         losses = {}
-        with torch.autocast(outputs.loss.device.type, enabled=False):
+        with torch.autocast(self._matrices[0].device.type, enabled=False):
             if first and self._layers:
                 sums = [overlap(layers.a, layers.earlier, self.config.orthogonality) for layers in self._layers]
                 losses["orthogonality"] = first * torch.stack(sums).sum()

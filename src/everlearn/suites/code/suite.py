@@ -10,7 +10,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
-from everlearn.suites.settings import Settings, steps_of, with_samples
+from everlearn.suites.settings import Settings, steps_of, with_options
 
 CODE, GENERAL = "code", "general"
 STEPS, BATCH, BLOCK = 1000, 16, 512
@@ -93,7 +93,8 @@ class Code(Suite):
                 {"name": task, "test": str(files.find(task, place)), **_options(options, settings)}
                 for task, options in TASKS.items()
             ],
-            "method": with_samples(method, settings.samples),
+            # There is one domain: what a method does from the second on it does here from the first step.
+            "method": with_options(method, samples=settings.samples, skip_first_domain=False),
             "train": {
                 "per_device_train_batch_size": batch,
                 "gradient_accumulation_steps": accumulate,
