@@ -179,7 +179,7 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
         bits[name] = {moment: bits_of(evaluation, row, name) for moment, row in rows.items()}
     return Measured(
         domains=list(job.domains),
-        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(learner.recipe)},
+        tasks={task.name: _tasks(evaluation, rows, task.name) for task in scored(whole)},
         bits_per_byte=bits,
         **_spent(learner),
     )
