@@ -19,6 +19,8 @@ OPTIONS = {"replay_sample": {"sample": 0.3}}
 """Where a default means nothing on twelve rows."""
 LATER = {"o_lora_long_sequence"}
 """Differ from another one from a later domain on."""
+WRITING = {name for name in names() if "masked" not in build(name).needs.objectives}
+"""Need a model that writes, and this one fills masks."""
 DOMAINS = ("d1", "d2", None)
 """What is read at test: both learnt domains, and general text."""
 
@@ -58,11 +60,11 @@ def fingerprint(name: str) -> Tensor:
 def test_no_two_methods_give_the_same_model() -> None:
     found: dict[str, Tensor] = {}
     refused = []
-    for name in sorted(set(names()) - LATER):
+    for name in sorted(set(names()) - LATER - WRITING):
         try:
             found[name] = fingerprint(name)
         except MethodError as error:
             refused.append(f"{name}: {error}")
-    assert not refused, "every method works on an encoder"
+    assert not refused, "every other method works on an encoder"
     same = [(a, b) for a, b in itertools.combinations(found, 2) if torch.equal(found[a], found[b])]
     assert same == []

@@ -245,6 +245,10 @@ class Recipe(Options):
             whole.pop("max_steps", None)  # TrainingArguments would let it decide, and the domain's own says otherwise
         return whole
 
+    def __eq__(self, other: object) -> bool:
+        """Whether every key has the same value, wherever it was read."""
+        return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
+
     def methods(self) -> list[Method]:
         """Fresh method objects, in the recipe's order."""
         return [build(spec) for spec in self.method]
