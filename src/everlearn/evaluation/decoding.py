@@ -56,9 +56,7 @@ class Ending:
         """The next token of each row, [B], from log-probabilities [B, V]."""
         if self.draws is None or self.temperature == 0:
             return likely.argmax(-1)
-        upto = torch.softmax(likely / self.temperature, -1).cumsum(-1)
-        drawn = self.draws[:, step : step + 1].to(upto.device) * upto[:, -1:]  # a sum of many is not quite 1
-        return torch.searchsorted(upto, drawn, right=True).squeeze(1).clamp(max=likely.shape[1] - 1)
+        return _at(self.draws[:, step : step + 1], torch.softmax(likely / self.temperature, -1))[:, 0]
 
 
 def drawn(draws: Tensor, top_k: int, repetition_penalty: float = 1.0) -> Choose:
@@ -77,13 +75,18 @@ def drawn(draws: Tensor, top_k: int, repetition_penalty: float = 1.0) -> Choose:
             seen = torch.stack(before, 1)
             likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
         most, tokens = likely.topk(min(top_k, likely.shape[-1]))
-        upto = most.softmax(-1).cumsum(-1)
-        at = draws[:, len(before), None].to(upto) * upto[:, -1:]
-        chosen = tokens.gather(1, torch.searchsorted(upto, at, right=True).clamp(max=most.shape[1] - 1))[:, 0]
+        chosen = tokens.gather(1, _at(draws[:, len(before), None], most.softmax(-1)))[:, 0]
         before.append(chosen)
         return chosen
 
     return choose
+
+
+def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
+    """Where uniform numbers in [0, 1), [B, 1], fall in distributions [B, K]: indices [B, 1]."""
+    upto = probabilities.cumsum(-1)
+    within = numbers.to(upto) * upto[:, -1:]  # a sum of many is not quite 1
+    return torch.searchsorted(upto, within, right=True).clamp(max=upto.shape[1] - 1)
 
 
 def decode(steps: Continuation, ending: Ending, choose: Choose | None = None) -> list[list[int]]:
