@@ -6,10 +6,12 @@ in one of the tables below; everything else is read from what it declares.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -62,7 +64,7 @@ matrix = pytest.mark.parametrize("objective", OBJECTIVES)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def known() -> Iterator[None]:
     """The methods that only the tests have are known by name."""
     with registered():
@@ -122,47 +124,106 @@ def train(
     return [line for line in lines if "loss" in line]
 
 
-@matrix
-@every_method
-def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path: Path) -> None:
-    """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
+class Learnt(NamedTuple):
+    """Two domains learnt under a method.
+
+    Attributes:
+        folder: with the method's memory and the model after the first of them, as a stage folder keeps them.
+        method: what learnt.
+        stage: the second one, over.
+        start: parameters before.
+        weights: parameters after.
+        logs: of both.
+    """
+
+    folder: Path
+    method: Method
+    stage: Stage
+    start: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    logs: list[list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module", params=itertools.product(METHODS, OBJECTIVES), ids="-".join)
+def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Learnt:
+    """Each method under each objective, once for all tests that only look at what it did."""
+    name, objective = request.param
+    folder = tmp_path_factory.mktemp("learnt")
     method, model = make(name, objective), model_for(objective)
-    tokens = next(stages.stage(model, 9, objective).batches(2))
-    start = stages.weights(model)
+    start, logs = stages.weights(model), []
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method])
-        log = train([method], stage, tmp_path / str(index))
+        logs.append(train([method], stage, folder / str(index)))
+        model = stage.model
+        if index == 1:
+            save_memories(folder / "memory", [method])
+            model.save_pretrained(folder / "model")
+    return Learnt(folder, method, stage, start, stages.weights(model), logs)
+
+
+def test_works_or_is_refused_with_a_sentence(learnt: Learnt, tmp_path: Path) -> None:
+    """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
+    method, stage, model = learnt.method, learnt.stage, learnt.stage.model
+    for log in learnt.logs:
         assert len(log) == stage.steps
         assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
-        model = stage.model
-        assert isinstance(model, PreTrainedModel)
+    assert isinstance(model, PreTrainedModel)
     if not method.grows:
-        assert model.state_dict().keys() == model_for(objective).state_dict().keys()
+        assert model.state_dict().keys() == model_for(stage.objective.name).state_dict().keys()
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    moved = any(not torch.equal(parameter, start[key]) for key, parameter in model.named_parameters())
+    moved = any(not torch.equal(value, learnt.start[key]) for key, value in learnt.weights.items())
     # Beside a frozen model, what was learnt is what the method keeps of its own parameters.
     assert moved or (method.needs.extra_parameters and method.memory().tensors)
     model.save_pretrained(tmp_path / "saved")
     plain = type(model).from_pretrained(tmp_path / "saved").eval()
+    tokens = next(stages.stage(model, 9, stage.objective.name).batches(2))
     losses = [stage.objective.per_sample_loss(m, tokens) for m in (model.eval(), plain)]
     assert torch.equal(*losses)
 
 
+def test_memory_round_trip_continues_exactly(learnt: Learnt, tmp_path: Path) -> None:
+    """What a stage folder keeps is all that the next domain needs."""
+    objective = learnt.stage.objective.name
+    model = type(learnt.stage.model).from_pretrained(learnt.folder / "model")
+    method = make(learnt.method.label, objective)
+    load_memories(learnt.folder / "memory", [method])
+    second = stage_for(model, 2, objective, [method])
+    train([method], second, tmp_path)
+    theirs, memory, restored = stages.weights(second.model), learnt.method.memory(), method.memory()
+    assert all(torch.equal(value, theirs[key]) for key, value in learnt.weights.items())
+    assert memory.facts == restored.facts
+    assert memory.tensors.keys() == restored.tensors.keys()
+    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
+
+
 @matrix
 @pytest.mark.parametrize("name", [name for name in METHODS if ALL[name].identity is not None])
-def test_identity_options_are_plain_training_bit_for_bit(name: str, objective: str, tmp_path: Path) -> None:
-    results = []
-    for methods in ([ALL[name](**ALL[name].identity)], []):
-        model = model_for(objective)
-        for index in (1, 2):
-            stage = stage_for(model, index, objective, methods)
-            log = train(methods, stage, tmp_path / str(index))
-            model = stage.model
-            assert not any("/" in key for line in log for key in line), "no extra loss is left in the log"
-        results.append(stages.weights(model))
-        assert not any(method.memory() for method in methods)
-    assert all(torch.equal(value, results[1][key]) for key, value in results[0].items())
+def test_identity_options_are_plain_training_bit_for_bit(
+    name: str, objective: str, plainly: Callable[[str], dict[str, Tensor]], tmp_path: Path
+) -> None:
+    methods = [ALL[name](**ALL[name].identity)]
+    learnt = two_domains(methods, objective, tmp_path)
+    assert not any(method.memory() for method in methods)
+    plain = plainly(objective)
+    assert all(torch.equal(value, plain[key]) for key, value in learnt.items())
+
+
+def two_domains(methods: Sequence[Method], objective: str, folder: Path) -> dict[str, Tensor]:
+    """The weights after both, learnt with methods that do nothing."""
+    model = model_for(objective)
+    for index in (1, 2):
+        stage = stage_for(model, index, objective, methods)
+        log = train(methods, stage, folder / str(index))
+        model = stage.model
+        assert not any("/" in key for line in log for key in line), "no extra loss is left in the log"
+    return stages.weights(model)
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Tensor]]:
+    """Plain training's weights under an objective, made once."""
+    return functools.cache(lambda objective: two_domains([], objective, tmp_path_factory.mktemp("plain")))
 
 
 @matrix
@@ -184,34 +245,6 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
     for line, again in zip(lines, other, strict=True):
         extra = {key: value for key, value in line.items() if key == "loss" or key.startswith(f"{name}/")}
         assert {key: again[key] for key in extra} == pytest.approx(extra, rel=1e-3, abs=1e-6)
-
-
-@matrix
-@every_method
-def test_memory_round_trip_continues_exactly(name: str, objective: str, tmp_path: Path) -> None:
-    """What a stage folder keeps is all that the next domain needs."""
-    method, model = make(name, objective), model_for(objective)
-    stage = stage_for(model, 1, objective, [method])
-    train([method], stage, tmp_path / "1")
-    save_memories(tmp_path / "memory", [method])
-    stage.model.save_pretrained(tmp_path / "model")
-
-    results = []
-    for again in (False, True):
-        if again:
-            model = type(stage.model).from_pretrained(tmp_path / "model")
-            method = make(name, objective)
-            load_memories(tmp_path / "memory", [method])
-        else:
-            model = stage.model
-        second = stage_for(model, 2, objective, [method])
-        train([method], second, tmp_path / f"2{again}")
-        results.append((stages.weights(second.model), method.memory()))
-    (ours, memory), (theirs, restored) = results
-    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
-    assert memory.facts == restored.facts
-    assert memory.tensors.keys() == restored.tensors.keys()
-    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
 
 
 @matrix
