@@ -13,7 +13,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
-import everlearn.learner  # noqa: F401  (before the freeze)
+import everlearn.learner
 import tiny
 from cli_project import Project
 
