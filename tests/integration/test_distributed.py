@@ -30,7 +30,10 @@ QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "
 QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
-TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}
+TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 3}
+OFTEN = {"save_steps": 2}
+"""Of runs that stop and go on; gathering a checkpoint takes as long as all steps of a domain."""
+STOPPED = ("resumed", "signalled", "created")
 ONE = {"per_device_train_batch_size": 4}
 TWO = {"per_device_train_batch_size": 2}
 SHARDED = {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
@@ -87,7 +90,9 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     architecture, method, _ = CASES[case]
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
-    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where, optimizer=optimizer)
+    stops = case.startswith(STOPPED)
+    more = {"train": TRAIN | OFTEN | train} if stops else {"train": TRAIN | train, "evaluation": {"samples": 0}}
+    return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **more)
 
 
 def paths_to(here: Path) -> list[str]:
