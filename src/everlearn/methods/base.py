@@ -116,8 +116,8 @@ class Memory:
 
 
 Factor = Tensor | Callable[[], Tensor]
-"""A tensor in [0, 1] that broadcasts to a whole parameter. A function is asked when the optimizer has stepped: for update
-masks that depend on its new state."""
+"""A tensor in [0, 1] that broadcasts to a whole parameter. A function is asked when the optimizer has stepped: for
+update masks that depend on its new state."""
 
 
 @dataclass(frozen=True)
