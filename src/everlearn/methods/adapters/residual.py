@@ -15,8 +15,9 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B, MergedConfig
-from everlearn.methods.base import Cost, Memory, MethodConfig, Setting, Stage
+from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Setting, Stage
 from everlearn.model.modes import evaluating
+from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
 from everlearn.model.targets import Targets
 
@@ -118,10 +119,10 @@ class Residual(IncLoRA):
         raise NotImplementedError
 
     def _read(self, stage: Stage, source: BlockSource | None) -> None:
-        """Rows of a source through the model, for hooks that watch it; one at a time, so that none is padded."""
+        """Rows of a source through the model, for hooks that watch it: one at a time, which PEFT's need."""
         with evaluating(stage.model), torch.no_grad():
             for row in replace(stage, batch_size=1).batches(self.config.samples, source):
-                stage.objective.forward(stage.model, row)
+                stage.objective.forward(stage.model, _unpadded(row))
 
     def attach(self, stage: Stage) -> None:
         """W − s B₀ A₀ in place of W, and the adapter that makes up for it."""
@@ -157,6 +158,15 @@ class Residual(IncLoRA):
         self._start = {name[1:]: value for name, value in memory.tensors.items() if name.startswith("/")}
         finished = {name: value for name, value in memory.tensors.items() if not name.startswith("/")}
         super().load_memory(Memory(finished, memory.facts))
+
+
+def _unpadded(row: Batch) -> Batch:
+    """A row without padding, which is no text but would be read as some; only prompts and their answers have it."""
+    if "decoder_input_ids" not in row:
+        return row
+    prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())
+    lengths = {"input_ids": prompt, "attention_mask": prompt}
+    return {name: value[:, : lengths.get(name, answer)] for name, value in row.items()}
 
 
 def matrix_of(layer: nn.Module) -> Tensor:
