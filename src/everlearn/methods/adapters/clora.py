@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
-from everlearn.methods.adapters.low_rank import ADAPTER, A, B, MergedConfig
+from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
 from everlearn.model.sharding import whole
 from everlearn.seeding import seed_for
@@ -36,7 +36,7 @@ class CLoRA(IncLoRA):
     title = "CLoRA"
     paper = "https://arxiv.org/abs/2410.16801"
 
-    class Config(MergedConfig):
+    class Config(IncLoRA.Config):
         """Options of CLoRA; those of LoRA are PEFT's."""
 
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)

@@ -11,7 +11,7 @@ from peft.tuners.lora.corda import preprocess_corda
 from torch import Tensor
 
 from everlearn.errors import MethodError
-from everlearn.methods.adapters.residual import Residual, ResidualConfig
+from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import Stage, register
 from everlearn.model.modes import evaluating
 
@@ -34,7 +34,7 @@ class CorDA(Residual):
     title = "CorDA"
     paper = "https://arxiv.org/abs/2406.05223"
 
-    class Config(ResidualConfig):
+    class Config(Residual.Config):
         """Options of CorDA, by PEFT's names."""
 
         corda_method: Literal["kpm", "ipm"] = "kpm"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from everlearn.methods.adapters.residual import Residual, ResidualConfig, matrix_of
+from everlearn.methods.adapters.residual import Residual, matrix_of
 from everlearn.methods.base import Stage, Variant, register
 
 
@@ -35,7 +35,7 @@ class LoRANull(Residual):
         ),
     )
 
-    class Config(ResidualConfig):
+    class Config(Residual.Config):
         """Options of LoRA-Null; those of LoRA are PEFT's."""
 
         freeze_a: bool = False

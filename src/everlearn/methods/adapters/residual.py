@@ -14,28 +14,12 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
-from everlearn.methods.adapters.low_rank import ADAPTER, A, B, MergedConfig
+from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Setting, Stage
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
 from everlearn.model.targets import Targets
-
-
-class ResidualConfig(MergedConfig):
-    """Options of adapters that begin as a part of the weights. As published α = r, so s = 1, there is no dropout, which
-    would fall on what the model knows, and every linear layer gets an adapter."""
-
-    lora_alpha: int = Field(8, ge=1)
-    """α: adapters are scaled by α / r (α / √r with `use_rslora`); at the beginning s B A is the same for every α."""
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout on the adapter's input."""
-    target_modules: Targets | list[str] = "all-linear"
-    """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries and
-    values, all attention projections, or names as PEFT takes them."""
-    samples: int = Field(256, ge=1)
-    """Rows of text that are read before each domain, to see what the layers read. PEFT advises 128 times a layer's
-    width in tokens: with fewer tokens than the width some directions look unused only because they were not seen."""
 
 
 class Residual(IncLoRA):
@@ -54,10 +38,22 @@ class Residual(IncLoRA):
     needs = replace(IncLoRA.needs, importance_pass=True)
     parts: ClassVar[int] = 2
 
-    class Config(ResidualConfig):
-        """Options of adapters that begin as a part of the weights."""
+    class Config(IncLoRA.Config):
+        """Options of adapters that begin as a part of the weights. As published α = r, so s = 1; there is no dropout,
+        which would fall on what the model knows; and every linear layer gets an adapter."""
 
-    config: ResidualConfig
+        lora_alpha: int = Field(8, ge=1)
+        """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ is the same for every α."""
+        lora_dropout: float = Field(0.0, ge=0, lt=1)
+        """Dropout on the adapter's input."""
+        target_modules: Targets | list[str] = "all-linear"
+        """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries
+        and values, all attention projections, or names as PEFT takes them."""
+        samples: int = Field(256, ge=1)
+        """Rows of text that are read before each domain, to see what the layers read. PEFT advises 128 times a layer's
+        width in tokens: with fewer than the width, directions look unused that were only not seen."""
+
+    config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
