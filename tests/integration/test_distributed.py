@@ -19,6 +19,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError, RunError
 from everlearn.files import read_json
 from everlearn.learner import ContinualLearner
+from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
 from everlearn.model.gathering import shared_parameters
 from everlearn.run import trainer
@@ -85,9 +86,11 @@ CASES = cases()
 
 def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     architecture, method, _ = CASES[case]
+    general = any(issubclass((REGISTRY | OTHERS)[each["name"]], Residual) for each in method)
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
-    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where, optimizer=optimizer)
+    groups = {"train": TRAIN | train, "run": where, "optimizer": optimizer} | ({"general": True} if general else {})
+    return recipe(folder, architecture, method, dropout=0.0, **groups)
 
 
 def paths_to(here: Path) -> list[str]:
