@@ -67,11 +67,11 @@ def test_a_recipe_is_one_task_and_general_text(data: Path) -> None:
 
 
 def test_what_a_recipe_refuses(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="`corpora.books` is set, but of `glue` only `corpora.general`"):
+    with pytest.raises(RecipeError, match=r"`corpora\.books` is set, but of `glue` only `corpora.general`"):
         made(1, data, tmp_path, corpora={"books": "x"})
-    with pytest.raises(RecipeError, match="`end_tasks.answers` is 'head' in the settings"):
+    with pytest.raises(RecipeError, match=r"`end_tasks\.answers` is 'head' in the settings"):
         made(1, data, tmp_path, end_tasks={"answers": "head"})
-    with pytest.raises(RecipeError, match="has no task 'sst2'. Did you mean 'sst-2'"):
+    with pytest.raises(RecipeError, match="has no task 'sst2'"):
         made(["sst2"], data, tmp_path)
     with pytest.raises(DataError, match="has no general text"):
         made(1, small_folder(tmp_path), tmp_path)

@@ -52,7 +52,7 @@ def rows_of(asking: Asking, questions: Iterable[Sequence[Pair]], separator: str 
     between = separator if separator is not None else "" if apart else " "
     encode, found = asking.encoder, []
     ending = encode.suffix if asking.kind == "encoder-decoder" else []
-    if apart and asking.kind == "decoder":
+    if apart and asking.kind == "decoder" and encode.end is not None:
         ending = [encode.end]
     begin = encode.prefix if asking.kind == "encoder-decoder" else []
     for number, pairs in enumerate(questions):

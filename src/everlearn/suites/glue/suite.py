@@ -85,7 +85,7 @@ def general_text(data: Path | None) -> dict[str, str]:
     folders = sorted(file.parent for file in place.glob(f"*/{PARTS['path']}"))
     if not folders:
         raise DataError(
-            f"'{place}' has no general text (`<source>/{PARTS['path']}` and `{PARTS['validation']}`). Put some there, or "
-            f"name your own in the settings (`corpora: {{{GENERAL}: {{path: …, validation: …}}}}`)."
+            f"'{place}' has no general text (`<source>/{PARTS['path']}` and `{PARTS['validation']}`). Put some there, "
+            f"or name your own in the settings (`corpora: {{{GENERAL}: {{path: …, validation: …}}}}`)."
         )
     return {key: str(place / "*" / file) for key, file in PARTS.items()}
