@@ -94,14 +94,10 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     general = any(issubclass((REGISTRY | OTHERS)[each["name"]], Residual) for each in method)
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
-<<<<<<< HEAD
     stops = case.startswith(STOPPED)
-    more = {"train": TRAIN | OFTEN | train} if stops else {"train": TRAIN | train, "evaluation": {"samples": 0}}
-    return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **more)
-=======
-    groups = {"train": TRAIN | train, "run": where, "optimizer": optimizer} | ({"general": True} if general else {})
-    return recipe(folder, architecture, method, dropout=0.0, **groups)
->>>>>>> main
+    groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {} if stops else {"samples": 0}}
+    groups |= {"general": True} if general else {}
+    return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
 
 
 def paths_to(here: Path) -> list[str]:
