@@ -120,7 +120,7 @@ def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stderr
