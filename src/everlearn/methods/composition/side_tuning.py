@@ -268,4 +268,3 @@ class TwoLayers(nn.Module):
         """[B, S, H] each."""
         merged: Tensor = self.second(F.relu(self.first(torch.cat([base, side], -1))))
         return merged
-

@@ -22,7 +22,7 @@ from everlearn.methods.base import (
     Setting,
     Stage,
 )
-from everlearn.methods.engine.attachment import attached, detach, PREFIX, refuse_other_additions, without_decay
+from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions, without_decay
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
 
 if TYPE_CHECKING:
