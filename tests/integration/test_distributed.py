@@ -27,7 +27,7 @@ from methods_of_other_kinds import OTHERS, registered
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
-QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16}
+QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16, "adapter_dropout": 0.0}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
 TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}

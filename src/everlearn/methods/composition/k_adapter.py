@@ -55,7 +55,7 @@ class KAdapter(Method):
         """Layers of T_i."""
         heads: int | None = Field(None, ge=1)
         """Attention heads of T_i, each as wide as the model's; null takes three quarters of the model's (12 of 16)."""
-        dropout: float = Field(0.1, ge=0, lt=1)
+        adapter_dropout: float = Field(0.1, ge=0, lt=1)
         """In T_i: on attention and before each residual sum."""
         combine: Literal["sum", "gate"] = "sum"
         """What a language model reads of a chain: all that it adds, or, token by token, σ(w · H + b) of it, with w and
@@ -129,7 +129,7 @@ class KAdapter(Method):
         size = config.hidden_size // config.num_attention_heads
         heads = options.heads or max(1, round(0.75 * config.num_attention_heads))
         adapters = [
-            KnowledgeAdapter(config.hidden_size, heads, size, options.transformer_layers, options.dropout)
+            KnowledgeAdapter(config.hidden_size, heads, size, options.transformer_layers, options.adapter_dropout)
             for _ in self._depths(model)
         ]
         return Chain(adapters, config.hidden_size if options.combine == "gate" else 0)
