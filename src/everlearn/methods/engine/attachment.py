@@ -59,7 +59,7 @@ class Attachment(nn.Module):
             self.frozen = tuple(key for key, _ in trained)
             for _, parameter in trained:
                 parameter.requires_grad_(False)
-        model.add_module(PREFIX + name, self.to(next(model.parameters()).device))
+        model.add_module(PREFIX + name, self.to(next(model.parameters()).device).train(model.training))
         self.place(model)
 
 
