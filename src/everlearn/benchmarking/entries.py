@@ -77,7 +77,7 @@ def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> l
         for name in suite.groups.get(word.strip().lower(), (word,)):
             ours = our_name(name, suite)
             if ours is None:
-                known = [*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names]
+                known = {*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names}
                 raise MethodError(
                     f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
