@@ -41,6 +41,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 EXACT: dict[str, dict[str, Any]] = {
     "classic": {"contrast": 0},
+    "clora": {"lora_dropout": 0.0},
     "das": {"general": "none", "contrast": 0},
     "inc_lora": {"lora_dropout": 0.0},
     "k_adapter": {"adapter_dropout": 0.0},
