@@ -40,8 +40,9 @@ class DomainEnsemble(Method):
     name = "ensemble"
     title = "Ensemble of domains"
     paper = "https://arxiv.org/abs/1612.01474"
+    kinds = ("ensembling",)
     needs = Needs(earlier_models=True)
-    identity: ClassVar[dict[str, Any] | None] = {"start": "previous"}
+    identity: ClassVar[dict[str, Any] | None] = {"start": "previous", "combine": "mean"}
 
     class Config(MethodConfig):
         """Options of the ensemble."""

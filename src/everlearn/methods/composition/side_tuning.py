@@ -51,6 +51,7 @@ class SideTuning(Method):
     name = "side_tuning"
     title = "Side-tuning"
     paper = "https://arxiv.org/abs/1912.13503"
+    kinds = ("isolation", "ensembling")
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True
     variants = (
