@@ -69,8 +69,15 @@ def every_label(objective: Any, architecture: str, kind: str) -> tuple[dict[str,
     words = torch.arange(tiny.VOCABULARY)
     rows = {name: value.expand(len(words), *value.shape[1:]).clone() for name, value in batch.items()}
     if architecture == "roberta":
-        rows["labels"][:, 1] = words
-        return rows, 1
+        near = rows["positions"] < 16
+        assert near[:, 0].all()
+        rows = {
+            "input_ids": rows["input_ids"][:, :16],
+            "positions": rows["positions"].where(near, 0),
+            "labels": rows["labels"].where(near, IGNORE),
+        }
+        rows["labels"][:, 0] = words
+        return rows, 0
     ids = rows["input_ids"][:, :5].clone()  # a long row is recognised whatever its last word is
     ids[:, 4] = words
     labels = torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORE)], 1)
@@ -165,9 +172,9 @@ def test_a_prompt_weighs_its_answer_and_a_text_its_classes() -> None:
         assert probabilities.tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "gemma2", "t5"])
+@pytest.mark.parametrize("architecture", ["gemma2", "t5"])
 def test_the_certain_have_more_weight(architecture: str) -> None:
-    kind = {"roberta": "encoder", "gemma2": "decoder", "t5": "encoder-decoder"}[architecture]
+    kind = {"gemma2": "decoder", "t5": "encoder-decoder"}[architecture]
     parts, objective = members(architecture)
     batch = batch_of(objective, kind)
     with torch.no_grad():
