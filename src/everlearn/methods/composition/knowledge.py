@@ -125,7 +125,7 @@ class Chains(BesideLayers):
     def __init__(self, chains: Sequence[Chain], depths: Sequence[int], features: int) -> None:
         super().__init__()
         self.chains = nn.ModuleList(chains)
-        self.states = nn.ModuleList(State(depth) for depth in depths)
+        self.states = nn.ModuleList(HiddenState(depth) for depth in depths)
         self.fused: nn.Linear | None = None
         self.causal = False
         self.sees = torch.empty(0)
@@ -155,7 +155,7 @@ class Chains(BesideLayers):
         return hidden + torch.stack(changes).sum(0)
 
 
-class State(nn.Module):
+class HiddenState(nn.Module):
     """Keeps H[l] of a pass: what enters layer l + 1, or what leaves the last layer.
 
     Args:
