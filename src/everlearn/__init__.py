@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.moe_lora import MoELoRA
     from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.ensemble import DomainEnsemble
+    from everlearn.methods.composition.k_adapter import KAdapter
     from everlearn.methods.composition.mocl import MoCL
     from everlearn.methods.composition.sapt_lora import SAPTLoRA
+    from everlearn.methods.composition.side_tuning import SideTuning
     from everlearn.methods.distillation.kd import KD
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
@@ -79,8 +82,11 @@ _WHERE = {
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.ensemble": ("DomainEnsemble",),
+    "everlearn.methods.composition.k_adapter": ("KAdapter",),
     "everlearn.methods.composition.mocl": ("MoCL",),
     "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
+    "everlearn.methods.composition.side_tuning": ("SideTuning",),
     "everlearn.methods.prompts.lfpt5": ("LFPT5",),
     "everlearn.methods.sequential": ("Sequential",),
     "everlearn.config.recipe": ("Recipe",),
@@ -109,10 +115,12 @@ __all__ = [
     "DAPPrompt",
     "DERpp",
     "Domain",
+    "DomainEnsemble",
     "EndTask",
     "EverlearnError",
     "HATAdapter",
     "IncLoRA",
+    "KAdapter",
     "LoRA",
     "LoRANull",
     "Mask",
@@ -131,6 +139,7 @@ __all__ = [
     "RunResults",
     "SAPTLoRA",
     "Sequential",
+    "SideTuning",
     "Stage",
     "__version__",
     "export",

@@ -35,6 +35,7 @@ from methods_of_other_kinds import OTHERS, registered
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},
     ("das", "text-to-text"): {"contrast": 0},
+    ("ensemble", "text-to-text"): {"combine": "by_confidence"},
     ("lfpt5", "causal"): {"n_tokens": 8, "pseudo_tokens": 12},
     ("lfpt5", "text-to-text"): {"n_tokens": 8, "pseudo_tokens": 20, "separator": "J", "top_k": 400, "samples": 6},
 }
@@ -45,6 +46,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "clora": {"lora_dropout": 0.0},
     "das": {"general": "none", "contrast": 0},
     "inc_lora": {"lora_dropout": 0.0},
+    "k_adapter": {"adapter_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
     "mocl": {"lora_dropout": 0.0},
     "moe_lora": {"lora_dropout": 0.0, "balance": 0},

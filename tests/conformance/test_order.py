@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "clora": {"lora_dropout": 0.0},
     "corda": {"samples": 4},
     "inc_lora": {"lora_dropout": 0.0},
+    "k_adapter": {"adapter_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
     "lora_null": {"samples": 4},
     "moe_lora": {"lora_dropout": 0.0},

@@ -28,7 +28,7 @@ from methods_of_other_kinds import OTHERS, registered
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
-QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16}
+QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16, "adapter_dropout": 0.0}
 # The smallest singular values of a tiny model lie so close that rounding decides which direction is whose.
 QUICK |= {"corda_method": "ipm"}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""

@@ -176,6 +176,17 @@ class Objective:
             found: Tensor = model(**self.inputs(batch), **self.options()).logits
         return found.view(*labels.shape, -1)
 
+    def certainty(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
+        [3, B, K] float64; 0 where there is no label. Nothing is kept for a backward pass."""
+        core, labels = unwrap(model), batch["labels"]
+        with (
+            torch.no_grad(),
+            _loss_at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], _certainty),
+        ):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.view(-1, 3).T.reshape(3, *labels.shape)
+
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
         core = unwrap(model)
@@ -459,6 +470,24 @@ def _log_probabilities(
     return torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), -1)
 
 
+def _certainty(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """Nats of each label, nats of the likeliest word and entropy, [N, 3], never holding more than a chunk of logits."""
+    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    found = []
+    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
+        likely = _log_probabilities(project, part, wanted, cap)
+        nats = -likely.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+        of_all = torch.stack([nats, -likely.amax(1), torch.special.entr(likely.exp()).sum(1)], 1)
+        found.append(of_all.masked_fill(wanted[:, None] == IGNORE, 0))
+    return torch.cat(found)
+
+
+def _width(project: Callable[[Tensor], Tensor]) -> int:
+    """Words of the vocabulary that a head's forward projects onto."""
+    head: Any = project.__self__  # type: ignore[attr-defined]
+    return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
 class LogitsHandle(NamedTuple):
     """Ends the watching of a head's logits."""
 
@@ -499,8 +528,7 @@ def _chunked_loss(
             logits = cap * torch.tanh(logits / cap)
         return cross_entropy(logits, wanted, IGNORE)
 
-    width: Any = getattr(head, "out_features", None) or head.weight.shape[0]  # type: ignore[index]
-    rows = max(1, LOGITS_PER_CHUNK // int(width))
+    rows = max(1, LOGITS_PER_CHUNK // _width(project))
     if len(features) <= rows:
         return losses(features, labels, own)
     parts = zip(features.split(rows), labels.split(rows), range(own, own - len(features), -rows), strict=True)
