@@ -53,8 +53,9 @@ class OutputsBeside(Outputs):
 def _hidden(objective: Objective, model: nn.Module, views: Sequence[View]) -> list[Tensor]:
     if any(view.labels is not None for view in views):
         raise MethodError("Views with labels need a loss for their rows, which another trainer's pass does not give.")
-    rows = [len(next(iter(view.inputs.values()))) for view in views]
-    inputs = {name: torch.cat([view.inputs[name] for view in views]) for name in views[0].inputs}
+    lots = [view.inputs for view in views if view.inputs is not None]  # what has no rows of its own has labels
+    rows = [len(next(iter(inputs.values()))) for inputs in lots]
+    inputs = {name: torch.cat([lot[name] for lot in lots]) for name in lots[0]}
     gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if any(view.gates is not None for view in views):
         gated = row_gates(model, [(n, view.gates) for n, view in zip(rows, views, strict=True)])
