@@ -49,6 +49,9 @@ EXACT: dict[str, dict[str, Any]] = {
 }
 """Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
 
+DECODERS = {("siatl", "text-to-text")}
+"""Methods that learn prompts and answers with a decoder only, where others take an encoder-decoder."""
+
 OPTIMIZER: dict[str, dict[str, Any]] = {"recadam": {"adam_epsilon": 1e-3}}
 """Training arguments of the test of accumulation, where a method has an optimizer of its own: others take SGD there.
 Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance."""
@@ -74,9 +77,10 @@ def make(name: str, objective: str, **options: Any) -> Method:
     return build({"name": name, **OPTIONS.get((name, objective), {}), **options})
 
 
-def model_for(objective: str, dropout: float = 0.1) -> PreTrainedModel:
-    """A tiny model of the kind that belongs to the objective."""
-    return tiny.model(stages.ARCHITECTURE[objective], dropout=dropout)
+def model_for(name: str, objective: str, dropout: float = 0.1) -> PreTrainedModel:
+    """A tiny model of the kind that belongs to the objective, and to the method."""
+    architecture = "gpt2" if (name, objective) in DECODERS else stages.ARCHITECTURE[objective]
+    return tiny.model(architecture, dropout=dropout)
 
 
 def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Method], **options: Any) -> Stage:
@@ -126,7 +130,7 @@ def train(
 @every_method
 def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path: Path) -> None:
     """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     tokens = next(stages.stage(model, 9, objective).batches(2))
     start = stages.weights(model)
     for index in (1, 2):
@@ -137,7 +141,7 @@ def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path
         model = stage.model
         assert isinstance(model, PreTrainedModel)
     if not method.grows:
-        assert model.state_dict().keys() == model_for(objective).state_dict().keys()
+        assert model.state_dict().keys() == model_for(name, objective).state_dict().keys()
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     moved = any(not torch.equal(parameter, start[key]) for key, parameter in model.named_parameters())
@@ -154,7 +158,7 @@ def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path
 def test_identity_options_are_plain_training_bit_for_bit(name: str, objective: str, tmp_path: Path) -> None:
     results = []
     for methods in ([ALL[name](**ALL[name].identity)], []):
-        model = model_for(objective)
+        model = model_for(name, objective)
         for index in (1, 2):
             stage = stage_for(model, index, objective, methods)
             log = train(methods, stage, tmp_path / str(index))
@@ -171,7 +175,7 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
     """8 × 1 and 1 × 8: the same weights, and the same value of every loss of the method in the log."""
     results = []
     for batch_size, accumulation in ((8, 1), (1, 8)):
-        method, model = make(name, objective, **EXACT.get(name, {})), model_for(objective, dropout=0.0)
+        method, model = make(name, objective, **EXACT.get(name, {})), model_for(name, objective, dropout=0.0)
         first = stage_for(model, 1, objective, [method], steps=2)
         optimizer = OPTIMIZER.get(name, {"optim": "sgd"})
         train([method], first, tmp_path / "first", **optimizer)
@@ -190,7 +194,7 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
 @every_method
 def test_memory_round_trip_continues_exactly(name: str, objective: str, tmp_path: Path) -> None:
     """What a stage folder keeps is all that the next domain needs."""
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     stage = stage_for(model, 1, objective, [method])
     train([method], stage, tmp_path / "1")
     save_memories(tmp_path / "memory", [method])
@@ -218,7 +222,7 @@ def test_memory_round_trip_continues_exactly(name: str, objective: str, tmp_path
 @every_method
 def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> None:
     """Memory, disk, parameters and old text: no more than the capability table says."""
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     declared = method.cost(model)
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method], steps=2)

@@ -44,6 +44,10 @@ def known() -> Iterator[None]:
         yield
 
 
+ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text"}}
+"""What the recipe says where a method learns prompts and answers only."""
+
+
 def quick(name: str) -> dict[str, Any]:
     known = (REGISTRY | OTHERS)[name].Config.model_fields
     return {"name": name} | {key: value for key, value in QUICK.items() if key in known}
@@ -73,6 +77,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["resumed ddp agem"] = ("llama", [quick("agem")], TWO)
     found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
     found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
+    found["resumed fsdp ulmfit"] = ("llama", [quick("ulmfit")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
     found["resumed fsdp moe_lora"] = ("llama", [quick("moe_lora")], TWO | SHARDED)
     for name in ("lora", "moe_lora", "o_lora"):
@@ -87,7 +92,10 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     architecture, method, _ = CASES[case]
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
-    return recipe(folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where, optimizer=optimizer)
+    more = ANSWERS.get(case.split()[-1], {})
+    return recipe(
+        folder, architecture, method, dropout=0.0, train=TRAIN | train, run=where, optimizer=optimizer, **more
+    )
 
 
 def paths_to(here: Path) -> list[str]:
