@@ -44,7 +44,7 @@ def known() -> Iterator[None]:
         yield
 
 
-ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text"}}
+ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}}
 """What the recipe says where a method learns prompts and answers only."""
 
 
