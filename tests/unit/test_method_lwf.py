@@ -135,3 +135,17 @@ def test_the_student_answers_more_like_its_teacher() -> None:
         after = _logits(model, batch).detach().log_softmax(-1)
         far.append(float((before.exp() * (before - after)).sum(-1).mean()))
     assert far[1] < 0.6 * far[0]
+
+
+@pytest.mark.parametrize(("architecture", "objective"), KINDS)
+def test_beside_a_pass_of_somebody_else_it_is_the_same(architecture: str, objective: str) -> None:
+    model = tiny.model(architecture)
+    stage = stages.stage(model, 1, objective)
+    protection = Protection([LwF()], stage)
+    protection.begin()
+    _moved(model)
+    batch = next(stage.batches(3))
+    wanted = protection.forward(model, batch)[1]["lwf/answers"]
+    result, found = protection.beside(model, batch, lambda: stage.objective.forward(model, batch).loss)
+    torch.testing.assert_close(found["lwf/answers"], wanted)
+    torch.testing.assert_close(result, stage.objective.forward(model, batch).loss)
