@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from everlearn.methods.base import Stage
 
@@ -43,11 +45,29 @@ class Thawing:
 
     def __init__(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
         parameters = dict(stage.model.named_parameters())
+        self._stage = stage
         self._starts = [([parameters[name] for name in names], start) for names, start in starts if start > 0]
 
-    def hold(self, step: int) -> None:
-        """Before clipping: take the gradients of what is frozen at a step."""
+    def before_clipping(self) -> None:
+        """Take the gradients of what is frozen, and the empty states of what thaws now."""
+        step, optimizer = self._stage.step, self._stage.optimizer
         for parameters, start in self._starts:
-            if step < start:
-                for parameter in parameters:
+            for parameter in parameters:
+                if step < start:
                     parameter.grad = None
+                elif step == start and optimizer is not None:
+                    optimizer.state.pop(parameter, None)
+
+    def after_update(self) -> None:
+        """Under FSDP2, give what is frozen an empty state: torch loads an optimizer that has one for all, or none."""
+        step, optimizer = self._stage.step, self._stage.optimizer
+        if optimizer is None or not optimizer.state:
+            return
+        like, theirs = next(iter(optimizer.state.items()))
+        for parameters, start in self._starts:
+            for parameter in parameters:
+                if step < start and isinstance(parameter, DTensor) and parameter not in optimizer.state:
+                    optimizer.state[parameter] = {
+                        key: torch.zeros_like(parameter) if value.shape == like.shape else value.clone()
+                        for key, value in theirs.items()
+                    }

@@ -200,7 +200,8 @@ class Recalling(Optimizer):
     def _recall(self, groups: list[dict[str, Any]], asked: list[Any], terms: list[tuple[float, float]]) -> None:
         for group, (rate, decay), (_, pull) in zip(groups, asked, terms, strict=True):
             for parameter in group["params"]:
-                self._pull(parameter, pull)
+                if pull:  # torch makes states by a step at rate 0, before there are anchors
+                    self._pull(parameter, pull)
                 if decay:
                     local(parameter).mul_(1 - float(rate) * decay)
 

@@ -144,8 +144,13 @@ class ULMFiT(Method):
     def mask(self, stage: Stage) -> Mask | None:
         """Gradual unfreezing."""
         if self._thawing is not None:
-            self._thawing.hold(stage.step)
+            self._thawing.before_clipping()
         return None
+
+    def after_step(self, stage: Stage) -> None:
+        """What a checkpoint needs of what is frozen."""
+        if self._thawing is not None:
+            self._thawing.after_update()
 
     def detach(self, stage: Stage) -> None:
         """Everything moves again."""
