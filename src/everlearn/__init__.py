@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from everlearn.methods.composition.sapt_lora import SAPTLoRA
     from everlearn.methods.composition.side_tuning import SideTuning
     from everlearn.methods.distillation.kd import KD
+    from everlearn.methods.distillation.lwf import LwF
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
     from everlearn.methods.gates.cpt import CPT
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
+    from everlearn.methods.tricks.mixout import Mixout
+    from everlearn.methods.tricks.recadam import RecAdam
+    from everlearn.methods.tricks.siatl import SiATL
+    from everlearn.methods.tricks.ulmfit import ULMFiT
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
     from everlearn.tools.exporting import export
@@ -89,6 +94,11 @@ _WHERE = {
     "everlearn.methods.composition.side_tuning": ("SideTuning",),
     "everlearn.methods.prompts.lfpt5": ("LFPT5",),
     "everlearn.methods.sequential": ("Sequential",),
+    "everlearn.methods.distillation.lwf": ("LwF",),
+    "everlearn.methods.tricks.mixout": ("Mixout",),
+    "everlearn.methods.tricks.recadam": ("RecAdam",),
+    "everlearn.methods.tricks.siatl": ("SiATL",),
+    "everlearn.methods.tricks.ulmfit": ("ULMFiT",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
     "everlearn.report.run_results": ("RunResults",),
@@ -123,24 +133,29 @@ __all__ = [
     "KAdapter",
     "LoRA",
     "LoRANull",
+    "LwF",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
+    "Mixout",
     "MoCL",
     "MoELoRA",
     "MoFO",
     "Needs",
     "OLoRA",
     "ProgressivePrompts",
+    "RecAdam",
     "Recipe",
     "Replay",
     "Results",
     "RunResults",
     "SAPTLoRA",
     "Sequential",
+    "SiATL",
     "SideTuning",
     "Stage",
+    "ULMFiT",
     "__version__",
     "export",
     "protect",

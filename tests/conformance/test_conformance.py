@@ -54,6 +54,9 @@ EXACT: dict[str, dict[str, Any]] = {
 }
 """Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
 
+DECODERS = {("siatl", "text-to-text")}
+"""Methods that learn prompts and answers with a decoder only, where others take an encoder-decoder."""
+
 OPTIMIZER: dict[str, dict[str, Any]] = {"recadam": {"adam_epsilon": 1e-3}}
 """Training arguments of the test of accumulation, where a method has an optimizer of its own: others take SGD there.
 Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance."""
@@ -79,9 +82,14 @@ def make(name: str, objective: str, **options: Any) -> Method:
     return build({"name": name, **OPTIONS.get((name, objective), {}), **options})
 
 
-def model_for(objective: str, dropout: float = 0.1) -> PreTrainedModel:
-    """A tiny model of the kind that belongs to the objective."""
-    return tiny.model(stages.ARCHITECTURE[objective], dropout=dropout)
+def architecture_for(name: str, objective: str) -> str:
+    """Of the kind that belongs to the objective, and to the method."""
+    return "gpt2" if (name, objective) in DECODERS else stages.ARCHITECTURE[objective]
+
+
+def model_for(name: str, objective: str, dropout: float = 0.1) -> PreTrainedModel:
+    """A tiny model of the kind that belongs to both."""
+    return tiny.model(architecture_for(name, objective), dropout=dropout)
 
 
 def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Method], **options: Any) -> Stage:
@@ -152,7 +160,7 @@ def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Each method under each objective, once for all tests that only look at what it did."""
     name, objective = request.param
     folder = tmp_path_factory.mktemp("learnt")
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     start, logs = stages.weights(model), []
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method])
@@ -172,7 +180,7 @@ def test_works_or_is_refused_with_a_sentence(learnt: Learnt, tmp_path: Path) -> 
         assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
     assert isinstance(model, PreTrainedModel)
     if not method.grows:
-        assert model.state_dict().keys() == model_for(stage.objective.name).state_dict().keys()
+        assert model.state_dict().keys() == model_for(method.label, stage.objective.name).state_dict().keys()
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     moved = any(not torch.equal(value, learnt.start[key]) for key, value in learnt.weights.items())
@@ -203,18 +211,18 @@ def test_memory_round_trip_continues_exactly(learnt: Learnt, tmp_path: Path) -> 
 @matrix
 @pytest.mark.parametrize("name", [name for name in METHODS if ALL[name].identity is not None])
 def test_identity_options_are_plain_training_bit_for_bit(
-    name: str, objective: str, plainly: Callable[[str], dict[str, Tensor]], tmp_path: Path
+    name: str, objective: str, plainly: Callable[[str, str], dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    methods = [ALL[name](**ALL[name].identity)]
-    learnt = two_domains(methods, objective, tmp_path)
+    methods, architecture = [ALL[name](**ALL[name].identity)], architecture_for(name, objective)
+    learnt = two_domains(methods, architecture, objective, tmp_path)
     assert not any(method.memory() for method in methods)
-    plain = plainly(objective)
+    plain = plainly(architecture, objective)
     assert all(torch.equal(value, plain[key]) for key, value in learnt.items())
 
 
-def two_domains(methods: Sequence[Method], objective: str, folder: Path) -> dict[str, Tensor]:
+def two_domains(methods: Sequence[Method], architecture: str, objective: str, folder: Path) -> dict[str, Tensor]:
     """The weights after both, learnt with methods that do nothing."""
-    model = model_for(objective)
+    model = tiny.model(architecture, dropout=0.1)
     for index in (1, 2):
         stage = stage_for(model, index, objective, methods)
         log = train(methods, stage, folder / str(index))
@@ -224,9 +232,11 @@ def two_domains(methods: Sequence[Method], objective: str, folder: Path) -> dict
 
 
 @pytest.fixture(scope="module")
-def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Tensor]]:
-    """Plain training's weights under an objective, made once."""
-    return functools.cache(lambda objective: two_domains([], objective, tmp_path_factory.mktemp("plain")))
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Tensor]]:
+    """Plain training's weights of an architecture under an objective, made once."""
+    return functools.cache(
+        lambda architecture, objective: two_domains([], architecture, objective, tmp_path_factory.mktemp("plain"))
+    )
 
 
 @matrix
@@ -235,7 +245,7 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
     """8 × 1 and 1 × 8: the same weights, and the same value of every loss of the method in the log."""
     results = []
     for batch_size, accumulation in ((8, 1), (1, 8)):
-        method, model = make(name, objective, **EXACT.get(name, {})), model_for(objective, dropout=0.0)
+        method, model = make(name, objective, **EXACT.get(name, {})), model_for(name, objective, dropout=0.0)
         first = stage_for(model, 1, objective, [method], steps=2)
         optimizer = OPTIMIZER.get(name, {"optim": "sgd"})
         train([method], first, tmp_path / "first", **optimizer)
@@ -254,7 +264,7 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
 @every_method
 def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> None:
     """Memory, disk, parameters and old text: no more than the capability table says."""
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     declared = method.cost(model)
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method], steps=2)

@@ -50,6 +50,10 @@ def known() -> Iterator[None]:
         yield
 
 
+ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}}
+"""What the recipe says where a method learns prompts and answers only."""
+
+
 def quick(name: str) -> dict[str, Any]:
     known = (REGISTRY | OTHERS)[name].Config.model_fields
     return {"name": name} | {key: value for key, value in QUICK.items() if key in known}
@@ -79,6 +83,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["resumed ddp agem"] = ("llama", [quick("agem")], TWO)
     found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
     found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
+    found["resumed fsdp ulmfit"] = ("llama", [quick("ulmfit")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
     found["resumed fsdp moe_lora"] = ("llama", [quick("moe_lora")], TWO | SHARDED)
     for name in ("lora", "moe_lora", "o_lora"):
@@ -97,6 +102,7 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     stops = case.startswith(STOPPED)
     groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {} if stops else {"samples": 0}}
     groups |= {"general": True} if general else {}
+    groups |= ANSWERS.get(case.split()[-1], {})
     return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
 
 

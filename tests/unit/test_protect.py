@@ -33,13 +33,13 @@ from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.tricks.recadam import Recalling
 from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import IGNORE
 from everlearn.protecting import protect
 from everlearn.protecting.memory import FACTS, MemoryFolder
 from everlearn.run.trainer import load_memories
 from methods_of_other_kinds import registered
-from methods_of_other_kinds.recadam import Recalling
 from two_processes import in_two_processes
 
 
@@ -436,7 +436,9 @@ def test_methods_with_an_optimizer_a_schedule_or_gradients_of_their_own_work_in_
         with pytest.raises(EverlearnError, match=r"replaces the optimizer, which a plain loop"):
             protect(model, optimizer, ["recadam"], **options).__enter__()
         with pytest.raises(EverlearnError, match="kept in a run folder"):
-            protect(stock(model, tmp_path, "gpt2"), ["mixout"], memory=tmp_path / "other").train()
+            protect(
+                stock(model, tmp_path, "gpt2"), [{"name": "mixout", "anchor": "base"}], memory=tmp_path / "other"
+            ).train()
 
 
 REFUSED = [
