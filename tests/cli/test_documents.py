@@ -23,6 +23,7 @@ from everlearn.cli import VERBS, application, main
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
 from everlearn.methods import REGISTRY
+from everlearn.methods.base import KINDS
 from everlearn.suites import find_suite
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,9 @@ def test_every_command_and_method_is_in_its_table() -> None:
     table = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     for name in REGISTRY:
         assert f"| `{name}` |" in table
+    for kind, meaning in KINDS.items():
+        of = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if kind in REGISTRY[name].kinds)
+        assert f"| **{kind}** | {meaning} | {of or '–'} |" in table
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

@@ -5,3 +5,6 @@ row at once or, in a decoder, for a token from what came before it; :mod:`low_ra
 is mixed. Modules and keys of earlier domains stand in the model as parameters that are not trained, so no optimizer
 holds anything of them.
 """
+
+KINDS = ("isolation",)
+"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
