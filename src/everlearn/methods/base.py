@@ -51,7 +51,7 @@ KINDS = {
     "ensembling": "Ensembling: several models, or branches of one, answer together.",
     "data-focused": "Regularisation by data: what is made of a text stays near what an earlier model made of it.",
     "prior-focused": "Regularisation by a prior: the weights stay near those of earlier domains.",
-    "trick": "Fine-tuning trick: another way to train (rates, schedules, what moves), keeping nothing of earlier domains.",
+    "trick": "Fine-tuning trick: other rates, schedules or parts that move; nothing of earlier domains is kept.",
 }
 """The kinds of remedy that surveys of forgetting tell apart; a method may be of several (:attr:`Method.kinds`)."""
 
