@@ -1,4 +1,4 @@
-"""What methods of adaptation share: a penalty on the weights, and a frozen copy of the model that the domain began with."""
+"""What methods of adaptation share: a penalty on the weights, and a frozen copy of the earlier model."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ class EWC(MeasuredPenalty):
         Variant(
             name="ewc_separate",
             title="EWC (separate)",
-            description="A penalty for each domain around the weights that it ended with, as in the first paper on EWC; "
+            description="A penalty for each domain around the weights that it ended with, as in the first paper; "
             "kept as their exact sum.",
             options={"anchor": "separate"},
         ),
         Variant(
             name="ewc_normalised",
             title="EWCn",
-            description="Fisher information of each tensor divided by its largest value, so that one strength fits all.",
+            description="Fisher information of each tensor over its largest value, so that one strength fits all.",
             options={"normalise": "max", "strength": 1.0},
             paper="https://arxiv.org/abs/1911.00202",
         ),

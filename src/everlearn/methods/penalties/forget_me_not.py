@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class ForgetMeNot(Adaptation):
     """Auxiliary penalties for domain adaptation (arXiv 1911.00202), one of them or their sum.
 
-    L = L_t + λ₁ · ½ Σ F Δ² + λ₂ · ½ Σ F⁽ᵏ⁾/max F⁽ᵏ⁾ Δ² + λ₃ · Σ Δ² + λ₄ · mean_s (1 − cos(h_s, h*_s)) + λ₅ · mean_s ‖h_s − h*_s‖²
+    L = L_t + λ₁ · ½ Σ F Δ² + λ₂ · ½ Σ F⁽ᵏ⁾/max F⁽ᵏ⁾ Δ² + λ₃ · Σ Δ²
+            + λ₄ · mean_s (1 − cos(h_s, h*_s)) + λ₅ · mean_s ‖h_s − h*_s‖²
 
     with Δ = θ − θ*, k a tensor, h and h* the last hidden states that the model and the one that the domain began with
     make of the same input, mean over positions s of a text, then over texts. EWC, EWCn and L2 have one anchor, so they

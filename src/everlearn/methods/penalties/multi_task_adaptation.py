@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 @register
 class MultiTaskAdaptation(Adaptation):
     """Adaptation as multi-task learning. The idea is that of arXiv 1904.08039 (end-to-end speech recognition): one task
-    learns the new domain, the other keeps parameters near the original ones and penalises forgetting what was known, and
-    a mechanism balances the two. Its formulas were not to be had, so these are **our reading**:
+    learns the new domain, the other keeps parameters near the original ones and penalises forgetting what was known,
+    and a mechanism balances the two. Its formulas were not to be had, so these are **our reading**:
 
         L = L_new + r · L_retain,   L_retain = λ₁ · ½ Σ F (θ − θ*)² + λ₂ · T² KL(p*(·; T) ‖ p(·; T))
 
     with p and p* what the model and the one that the domain began with say at the labelled positions (mean over those
     of a text, then over texts), and r = w_r / w_n. Only the ratio of the two weights counts: a common factor is a
-    learning rate. `fixed`: w_r = `retain`, w_n = 1 − `retain`. `uncertainty` (arXiv 1705.07115): w = e^(−s) of each task,
-    with s ← s − η (1 − e^(−s) L), the gradient of e^(−s) L + s, so that w goes to 1 / L. L_retain is 0 where nothing has
-    moved, so by itself that weight would grow without bound and end all learning; r is at most `largest`.
+    learning rate. `fixed`: w_r = `retain`, w_n = 1 − `retain`. `uncertainty` (arXiv 1705.07115): w = e^(−s) of each
+    task, with s ← s − η (1 − e^(−s) L), the gradient of e^(−s) L + s, so that w goes to 1 / L. L_retain is 0 where
+    nothing has moved, so by itself its weight would grow without bound and end all learning; r is at most `largest`.
     """
 
     name = "multi_task_adaptation"
@@ -87,14 +87,15 @@ class MultiTaskAdaptation(Adaptation):
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """r times the drift and r times the distillation."""
-        losses = {"drift": value for value in self.weights.extra_losses(stage, batch, outputs).values()}
+        weights = self.weights.extra_losses(stage, batch, outputs)
+        losses = {"drift": weights["penalty"]} if weights else {}
         if self.has_teacher:
             losses["distillation"] = self.config.distillation * self._divergence(stage, batch, outputs)
         if losses and self.config.balance == "uncertainty":
             if not outputs.losses.numel():
                 raise MethodError(
-                    f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which another "
-                    "trainer keeps to itself. Set `balance: fixed`."
+                    f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which "
+                    "another trainer keeps to itself. Set `balance: fixed`."
                 )
             retained = sum(value.detach() for value in losses.values())
             new = torch.stack([outputs.losses.detach().sum(), outputs.items, retained, torch.ones_like(retained)])

@@ -48,8 +48,8 @@ class Norm:
     Attributes:
         terms: (parameter, importance, anchor) to the parameter's sum, a float32 scalar.
         of: from the sum over all parameters to the penalty at λ = 1.
-        pulled: (Δ, λ η Ω) to the Δ that minimises η λ · penalty + ½ (Δ' − Δ)², entry by entry; None where entries do not
-            come apart.
+        pulled: (Δ, λ η Ω) to the Δ that minimises η λ · penalty + ½ (Δ' − Δ)², entry by entry; None where entries do
+            not come apart.
         adds_up: whether several penalties with anchors of their own are one with another anchor, up to a constant.
     """
 
