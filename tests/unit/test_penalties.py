@@ -46,6 +46,18 @@ def doubled(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().double().clone() for name, parameter in model.named_parameters()}
 
 
+def close(found: dict[str, Tensor], wanted: dict[str, Tensor], rtol: float) -> None:
+    """Equal but for rounding, of which some tensors hold nothing else (a key's bias moves no attention)."""
+    largest = max(float(value.abs().max()) for value in wanted.values())
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name].double(), value, rtol=rtol, atol=1e-5 * largest)
+
+
+def kept(method: Method, kind: str) -> dict[str, Tensor]:
+    """A part of the memory by parameter."""
+    return {n.removeprefix(f"{kind}/"): v for n, v in method.memory().tensors.items() if n.startswith(f"{kind}/")}
+
+
 def gradients_of(model: nn.Module, stage, value, samples: int) -> list[dict[str, Tensor]]:
     """Each sample's gradient of `value(model, batch)`, in float64."""
     double = type(model)(model.config).double().eval()
@@ -117,7 +129,7 @@ def test_the_pull_minimises_the_penalty_beside_the_distance_moved(norm: str, for
 def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, accumulate: str) -> None:
     spec = {"name": spec} if isinstance(spec, str) else spec
     method, model = build({**spec, "strength": 50.0, "accumulate": accumulate}), tiny.model()
-    kept = []
+    each = []
     for index in (1, 2, 3):
         single, twin = build({**spec, "anchor": "last"}), tiny.model()
         stage = stages.stage(model, index)
@@ -126,27 +138,25 @@ def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, accumulate: str)
         twin.load_state_dict(model.state_dict())
         stages.end([single], stages.stage(twin, index))  # the importance of this domain alone
         stages.end([method], stage)
-        tensors = single.memory().tensors
-        kept.append(({n: tensors[f"{single.stored}/{n}"].double() for n in doubled(model)}, doubled(model)))
-    assert sum(v.numel() for n, v in method.memory().tensors.items() if n.startswith("anchor/")) == sum(
-        p.numel() for p in model.parameters()
-    ), "one anchor, however many domains"
+        each.append(({n: v.double() for n, v in kept(single, single.stored).items()}, doubled(model)))
+    anchors = sum(value.numel() for value in kept(method, "anchor").values())
+    assert anchors == sum(p.numel() for p in model.parameters()), "one anchor, however many domains"
     copy = build({**spec, "strength": 50.0, "accumulate": accumulate})
     copy.load_memory(method.memory())
     for size in (0.0, 0.05):
         moved(model, size, seed=8)
         now = doubled(model)
-        slow = sum(25.0 * (f[n] * (now[n] - a[n]) ** 2).sum() for f, a in kept for n in now)
+        slow = sum(25.0 * (f[n] * (now[n] - a[n]) ** 2).sum() for f, a in each for n in now)
         slow = slow / 3 if accumulate == "mean" else slow
         value = penalty(copy, model)
         torch.testing.assert_close(value.double().detach(), slow, rtol=1e-4, atol=0)
         model.zero_grad()
         value.backward()
         for name, parameter in model.named_parameters():
-            wanted = sum(50.0 * f[name] * (now[name] - a[name]) for f, a in kept)
+            wanted = sum(50.0 * f[name] * (now[name] - a[name]) for f, a in each)
             wanted = wanted / 3 if accumulate == "mean" else wanted
-            close = 1e-5 * float(wanted.abs().max())
-            torch.testing.assert_close(parameter.grad.double(), wanted, rtol=2e-3, atol=close)
+            nothing = 1e-5 * float(wanted.abs().max())
+            torch.testing.assert_close(parameter.grad.double(), wanted, rtol=2e-3, atol=nothing)
 
 
 def test_one_anchor_at_the_last_weights_is_another_function() -> None:
@@ -156,7 +166,7 @@ def test_one_anchor_at_the_last_weights_is_another_function() -> None:
         method, model = build({"name": "ewc", "anchor": anchor, "samples": 4}), tiny.model()
         for index in (1, 2):
             domain(method, model, index)
-        values.append(float(penalty(method, model)))
+        values.append(penalty(method, model).item())
     assert values[0] == 0
     assert values[1] > 0
 
@@ -183,7 +193,7 @@ def test_l2_sp_holds_the_base_for_the_whole_stream_and_leaves_vectors_free() -> 
     last, model = build({"name": "l2", "strength": 0.3}), tiny.model()
     for index in (1, 2):
         domain(last, model, index)
-    assert float(penalty(last, model)) == 0
+    assert penalty(last, model).item() == 0
     start = doubled(model)
     Protection([last], stage := stages.stage(model, 3)).begin()
     moved(model)
@@ -195,9 +205,8 @@ def test_l2_sp_holds_the_base_for_the_whole_stream_and_leaves_vectors_free() -> 
 @pytest.mark.parametrize("exclude", ["embeddings", "head", "vectors"])
 def test_what_is_excluded_moves_freely(exclude: str) -> None:
     method, model = build({"name": "l2", "exclude": [exclude]}), tiny.model("gpt2")
-    domain(method, model, 1)
-    held = {name.removeprefix("ones/") for name in method.memory().tensors if name.startswith("ones/")}
-    free = {name for name, _ in model.named_parameters()} - held
+    stages.end([method], stages.stage(model, 1, "causal"))
+    free = {name for name, _ in model.named_parameters()} - kept(method, "ones").keys()
     if exclude == "vectors":
         assert free == {name for name, p in model.named_parameters() if p.dim() < 2}
     else:  # tied: the embedding is the head
@@ -218,10 +227,8 @@ def test_mas_is_the_mean_absolute_gradient_of_the_logits_squared_norm() -> None:
     stage = stages.stage(model, 1)
     each = gradients_of(model, stage, size, 3)
     stages.end([method], stage)
-    for name in each[0]:
-        slow = torch.stack([gradient[name].abs() for gradient in each]).mean(0)
-        found = method.memory().tensors[f"importance/{name}"].double()
-        torch.testing.assert_close(found, slow, rtol=1e-3, atol=1e-5 * float(slow.max()))
+    slow = {name: torch.stack([gradient[name].abs() for gradient in each]).mean(0) for name in each[0]}
+    close(kept(method, "importance"), slow, rtol=1e-3)
 
 
 def test_absolute_gradients_cancel_in_a_batch_and_so_are_taken_by_sample() -> None:
@@ -231,15 +238,11 @@ def test_absolute_gradients_cancel_in_a_batch_and_so_are_taken_by_sample() -> No
     method = build({"name": "aewc", "samples": 4})
     stages.end([method], stage)
     together = absolute_gradients(model.eval(), stage.batches(4), stage.objective.per_sample_loss, batch_means=True)
-    cancelled = 0
-    for name in each[0]:
-        slow = torch.stack([gradient[name].abs() for gradient in each]).mean(0)
-        found = method.memory().tensors[f"fisher/{name}"].double()
-        torch.testing.assert_close(found, slow, rtol=1e-3, atol=1e-5 * float(slow.max()))
-        mean = torch.stack([gradient[name] for gradient in each]).mean(0).abs()
-        torch.testing.assert_close(together[name].double(), mean, rtol=1e-3, atol=1e-5 * float(slow.max()))
-        cancelled += bool((mean.sum() < 0.8 * slow.sum()).item())
-    assert cancelled > len(each[0]) / 2
+    slow = {name: torch.stack([gradient[name].abs() for gradient in each]).mean(0) for name in each[0]}
+    means = {name: torch.stack([gradient[name] for gradient in each]).mean(0).abs() for name in each[0]}
+    close(kept(method, "fisher"), slow, rtol=1e-3)
+    close(together, means, rtol=1e-3)
+    assert sum(value.sum() for value in means.values()) < 0.8 * sum(value.sum() for value in slow.values())
 
 
 @pytest.mark.parametrize("apply_to", ["loss", "update"])
@@ -281,15 +284,13 @@ def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str) -> None:
         for name, p in slow.named_parameters():
             omega[name] += (path[name] / ((p.detach() - start[name]) ** 2 + damping)).clamp(min=0)
         anchor = doubled(slow)
-        for name, value in omega.items():
-            found = method.memory().tensors[f"importance/{name}"].double()
-            torch.testing.assert_close(found, value, rtol=5e-3, atol=2e-4 * float(value.max()))
+        close(kept(method, "importance"), omega, rtol=5e-3)
     assert any(not torch.equal(value, torch.zeros_like(value)) for value in omega.values())
+    assert not any(name.startswith(("path/", "start/")) for name in method.memory().tensors)
     moved(model)
     value = sum(strength * (omega[n] * (p - anchor[n]) ** 2).sum() for n, p in doubled(model).items())
     if apply_to == "loss":
         torch.testing.assert_close(penalty(method, model).double().detach(), value, rtol=1e-2, atol=0)
-    assert not any(name.startswith(("path/", "start/")) for name in method.memory().tensors)
 
 
 def test_si_knows_the_penaltys_gradient_from_the_tasks() -> None:
