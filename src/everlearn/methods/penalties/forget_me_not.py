@@ -13,6 +13,7 @@ from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Batch, MethodConfig, Stage, register
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.penalties.penalty import over_maxima
 from everlearn.model.objectives import IGNORE
 
 if TYPE_CHECKING:
@@ -106,10 +107,11 @@ class _Weights(EWC):
             weights = dict(stage.model.named_parameters())
             return {name: torch.full_like(weights[name], 2 * self.lambdas.l2) for name in self.held(stage.model)}
         found = super().importance_of(stage, source)
-        for value in found.values():
-            largest = float(value.max())
-            scale = self.lambdas.ewc + (self.lambdas.ewc_normalised / largest if largest > 0 else 0.0)
-            value.mul_(scale).add_(2 * self.lambdas.l2)
+        relative = over_maxima(found)
+        for name, value in found.items():
+            value.mul_(self.lambdas.ewc).add_(relative[name], alpha=self.lambdas.ewc_normalised).add_(
+                2 * self.lambdas.l2
+            )
         return found
 
 

@@ -18,6 +18,8 @@ from everlearn.model.sharding import local, local_part, shard_like, value_over_s
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
+NOISE = 1e-12
+"""Of the largest importance: squared rounding of gradients. Divided by its maximum it would be as large as any other."""
 Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
 """Parameters with importance and anchor beside them, as this process holds them."""
 
@@ -191,7 +193,7 @@ class Penalty(Method):
 
     def _normalised(self, new: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.config.normalise == "max":
-            return {name: value / value.max().clamp(min=torch.finfo(value.dtype).tiny) for name, value in new.items()}
+            return over_maxima(new)
         if self.config.normalise == "mean":
             mean = float(sum(value.sum(dtype=torch.float64) for value in new.values()))
             mean /= max(1, sum(value.numel() for value in new.values()))
@@ -284,6 +286,16 @@ class MeasuredPenalty(Penalty):
         self._placed = None
         if self.config.strength and self.config.anchor != "base":
             self.consolidate(stage, stage.domain)
+
+
+def over_maxima(importance: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor divided by its largest value; 0 where that is rounding (a key's bias moves no attention at all)."""
+    largest = {name: float(value.max()) for name, value in importance.items()}
+    noise = NOISE * max(largest.values(), default=0.0)
+    return {
+        name: value / largest[name] if largest[name] > noise else torch.zeros_like(value)
+        for name, value in importance.items()
+    }
 
 
 def _beside(importance: Tensor, parameter: nn.Parameter) -> Tensor:
