@@ -1,4 +1,4 @@
-"""Forget-Me-Not and multi-task adaptation: every term against its formula in float64, and the balance of the two tasks."""
+"""Forget-Me-Not and multi-task adaptation: every term against its formula in float64, and the balance of tasks."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 NOISE = 1e-12
-"""Of the largest importance: squared rounding of gradients. Divided by its maximum it would be as large as any other."""
+"""Of the largest importance: squared rounding of gradients, which its own maximum would make as large as any other."""
 Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
 """Parameters with importance and anchor beside them, as this process holds them."""
 
