@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.das import DAS
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.penalties.ewc import EWC
+    from everlearn.methods.penalties.forget_me_not import ForgetMeNot
+    from everlearn.methods.penalties.l2 import L2
+    from everlearn.methods.penalties.mas import MAS
+    from everlearn.methods.penalties.multi_task_adaptation import MultiTaskAdaptation
+    from everlearn.methods.penalties.si import SI
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
     from everlearn.methods.prompts.lfpt5 import LFPT5
     from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
@@ -54,6 +59,11 @@ _WHERE = {
     "everlearn.methods.base": ("Mask", "Memory", "Method", "MethodConfig", "Needs", "Stage", "register"),
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
+    "everlearn.methods.penalties.l2": ("L2",),
+    "everlearn.methods.penalties.si": ("SI",),
+    "everlearn.methods.penalties.mas": ("MAS",),
+    "everlearn.methods.penalties.forget_me_not": ("ForgetMeNot",),
+    "everlearn.methods.penalties.multi_task_adaptation": ("MultiTaskAdaptation",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
     "everlearn.methods.adapters.lora": ("LoRA",),
     "everlearn.methods.adapters.moe_lora": ("MoELoRA",),
@@ -91,8 +101,11 @@ __all__ = [
     "EWC",
     "HAT",
     "KD",
+    "L2",
     "LFPT5",
+    "MAS",
     "MIGU",
+    "SI",
     "Adapter",
     "ContinualLearner",
     "Corpus",
@@ -101,6 +114,7 @@ __all__ = [
     "Domain",
     "EndTask",
     "EverlearnError",
+    "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",
     "LoRA",
@@ -110,6 +124,7 @@ __all__ = [
     "MethodConfig",
     "MoCL",
     "MoELoRA",
+    "MultiTaskAdaptation",
     "Needs",
     "OLoRA",
     "ProgressivePrompts",
