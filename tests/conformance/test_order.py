@@ -21,14 +21,17 @@ from methods_of_other_kinds import OTHERS, registered
 OPTIONS: dict[str, dict[str, Any]] = {
     "das": {"general": "corpus_loss", "samples": 4},
     "ewc": {"protect_base": True, "samples": 4, "strength": 10.0},
+    "forget_me_not": {"samples": 4},
     "inc_lora": {"lora_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
+    "mas": {"protect_base": True, "samples": 4},
     "moe_lora": {"lora_dropout": 0.0},
     "o_lora": {"lora_dropout": 0.0, "lambda_2": 0.1},
     "classic": {"contrast_dropout": 0.0},
     "dap_prompt": {"n_tokens": 4},
     "mocl": {"n_tokens": 4},
     "derpp": {"capacity": 8},
+    "multi_task_adaptation": {"samples": 4},
     "migu": {"skip_first_domain": False},
     "replay": {"capacity": 8, "share": 0.3},
 }

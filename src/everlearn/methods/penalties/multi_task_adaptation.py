@@ -97,7 +97,7 @@ class MultiTaskAdaptation(Adaptation):
                     f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which "
                     "another trainer keeps to itself. Set `balance: fixed`."
                 )
-            retained = sum(value.detach() for value in losses.values())
+            retained = torch.stack([value.detach() for value in losses.values()]).sum()
             new = torch.stack([outputs.losses.detach().sum(), outputs.items, retained, torch.ones_like(retained)])
             self._seen = new if self._seen is None else self._seen + new
         return {name: self.ratio * value for name, value in losses.items()}

@@ -206,7 +206,7 @@ class Penalty(Method):
     def _penalty(self, placed: Placed) -> Tensor:
         terms: list[Tensor] = []
         for parameter, importance, anchor in placed:
-            terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))  # type: ignore[no-untyped-call]
+            terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))
         whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed]).sum()
         return self.config.strength * self.factor * self.norm.of(whole + self._constant if self._constant else whole)
 
