@@ -231,7 +231,8 @@ class Penalty(Method):
         if not (sgd and self._placed and self.config.norm == "quadratic" and self.config.apply_to == "loss"):
             return
         rate = max(group.get("initial_lr", group["lr"]) for group in stage.optimizer.param_groups)  # type: ignore[union-attr]
-        largest = max(float(importance.max()) for _, importance, _ in self._placed)
+        # Of whole tensors: a process's shard may be empty, and all of them should say the same.
+        largest = max(float(importance.max()) for importance in self._importance.values())
         step = rate * self.config.strength * self.factor * largest
         if step >= 2:
             stage.notes.append(
