@@ -377,6 +377,16 @@ def test_clipping_shrinks_the_task_beside_a_strong_penalty_in_the_loss() -> None
     assert left["loss"] < 0.1 * left["update"]
 
 
+def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
+    method, model = build({"name": "l2", "apply_to": "update", "protect_base": True}), tiny.model()
+    protection = Protection([method], stages.stage(model, 1))
+    protection.begin()
+    protection.optimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    protection.start()
+    with pytest.raises(MethodError, match="'apply_to': 'update' pulls what the optimizer steps on"):
+        protection.after_update()
+
+
 # -- what is refused ------------------------------------------------------------------------------------------
 
 

@@ -155,7 +155,13 @@ class Penalty(Method):
         rates = {id(p): group["lr"] for group in stage.optimizer.param_groups for p in group["params"]}
         with torch.no_grad():
             for parameter, importance, anchor in self._placed:
-                pull = importance * (rates.get(id(parameter), 0.0) * self.config.strength * self.factor)
+                if id(parameter) not in rates:
+                    raise MethodError(
+                        f"Method '{self.label}', option 'apply_to': 'update' pulls what the optimizer steps on, and it "
+                        "steps on tensors of its own (DeepSpeed ZeRO does). Train with DDP or FSDP2, or set "
+                        "`apply_to: loss`."
+                    )
+                pull = importance * (rates[id(parameter)] * self.config.strength * self.factor)
                 own = local(parameter)
                 own.copy_(anchor + self.norm.pulled(own - anchor, pull))
 
