@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.masks.mofo import MoFO
     from everlearn.methods.penalties.ewc import EWC
+    from everlearn.methods.penalties.forget_me_not import ForgetMeNot
+    from everlearn.methods.penalties.l2 import L2
+    from everlearn.methods.penalties.mas import MAS
+    from everlearn.methods.penalties.multi_task_adaptation import MultiTaskAdaptation
+    from everlearn.methods.penalties.si import SI
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
     from everlearn.methods.prompts.lfpt5 import LFPT5
     from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
@@ -66,6 +71,11 @@ _WHERE = {
     "everlearn.methods.base": ("Mask", "Memory", "Method", "MethodConfig", "Needs", "Stage", "register"),
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
+    "everlearn.methods.penalties.l2": ("L2",),
+    "everlearn.methods.penalties.si": ("SI",),
+    "everlearn.methods.penalties.mas": ("MAS",),
+    "everlearn.methods.penalties.forget_me_not": ("ForgetMeNot",),
+    "everlearn.methods.penalties.multi_task_adaptation": ("MultiTaskAdaptation",),
     "everlearn.methods.adapters.clora": ("CLoRA",),
     "everlearn.methods.adapters.corda": ("CorDA",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
@@ -115,8 +125,11 @@ __all__ = [
     "EWC",
     "HAT",
     "KD",
+    "L2",
     "LFPT5",
+    "MAS",
     "MIGU",
+    "SI",
     "Adapter",
     "CLoRA",
     "ContinualLearner",
@@ -128,6 +141,7 @@ __all__ = [
     "DomainEnsemble",
     "EndTask",
     "EverlearnError",
+    "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",
     "KAdapter",
@@ -142,6 +156,7 @@ __all__ = [
     "MoCL",
     "MoELoRA",
     "MoFO",
+    "MultiTaskAdaptation",
     "Needs",
     "OLoRA",
     "ProgressivePrompts",

@@ -1,5 +1,6 @@
 """What matters to a model: exact gradients of unit gates, Fisher information, output magnitudes."""
 
+from everlearn.importance.absolute import absolute_gradients
 from everlearn.importance.fisher import fisher
 from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
@@ -8,6 +9,7 @@ from everlearn.importance.units import unit_importance
 
 __all__ = [
     "OutputMagnitude",
+    "absolute_gradients",
     "accumulate",
     "fisher",
     "general_importance",

@@ -6,3 +6,6 @@ is mixed. Modules and keys of earlier domains stand in the model as parameters t
 holds anything of them. :mod:`beside_layers` promises networks beside the layers of a frozen model; :mod:`ensemble`
 mixes what whole models say.
 """
+
+KINDS = ("isolation",)
+"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""

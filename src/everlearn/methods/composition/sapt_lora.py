@@ -66,6 +66,7 @@ class SAPTLoRA(Method):
     name = "sapt_lora"
     title = "SAPT-LoRA"
     paper = "https://arxiv.org/abs/2401.08295"
+    kinds = ("isolation", "replay")
     needs = Needs(old_data=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True
 

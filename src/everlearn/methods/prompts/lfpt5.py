@@ -74,6 +74,7 @@ class LFPT5(Method):
     name = "lfpt5"
     title = "LFPT5"
     paper = "https://arxiv.org/abs/2110.07298"
+    kinds = ("isolation", "replay", "data-focused")
     needs = Needs(
         extra_parameters=True,
         objectives=frozenset({"causal", "text-to-text"}),
