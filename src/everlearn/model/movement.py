@@ -32,7 +32,7 @@ FILE = "_moved.json"
 _CHUNK = 2**24
 """Weights that are compared at once."""
 _LANCZOS = 60
-"""Steps after which the largest singular value of a matrix of noise, whose values lie close together, is known to 0.1 %."""
+"""Steps after which the largest singular value is known to 1e-6, of noise too, whose values lie close together."""
 _INDEX = "model.safetensors.index.json"
 
 
@@ -196,8 +196,8 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
 def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
     """Matrix → ‖Δ‖²_F / ‖Δ‖²₂ of its change Δ, between 1 and its rank; matrices that did not move are left out.
 
-    How many directions an update has, counted by their strength: 1 for one outer product, whatever its size (M. Rudelson
-    and R. Vershynin, Sampling from large matrices, 2007).
+    How many directions an update has, counted by their strength: 1 for one outer product, whatever its size (M.
+    Rudelson and R. Vershynin, Sampling from large matrices, 2007).
     """
     found = {}
     for name, shape in after.shapes().items():
@@ -213,7 +213,7 @@ def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
 
 
 def _spectral_norm(matrix: Tensor) -> float:
-    """Largest singular value: Lanczos on A Aᵀ, which needs products with vectors alone and no gap behind the largest."""
+    """Largest singular value: Lanczos on A Aᵀ, which needs products with vectors alone and no gap behind it."""
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     basis, diagonal, beside = [], [], []
     vector = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0)).to(matrix)
