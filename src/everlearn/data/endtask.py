@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -79,6 +79,36 @@ class EndTask(TaskConfig):
     accuracy have tables of their own in any case."""
 
 
+class CodelengthTask(TaskConfig):
+    """How quickly a classification task is learnt: the bits in which its labels can be sent, online."""
+
+    paths = ("train",)
+    kind: Literal["codelength"] = "codelength"
+    """Prefixes of the labelled examples are learnt, and the next ones predicted (arXiv 1901.11373)."""
+    train: str
+    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    text_column: str = "text"
+    """Column with the text."""
+    text_pair_column: str | None = None
+    """Column with a second text, such as an aspect, a hypothesis or a question."""
+    label_column: str = "label"
+    """Column with the label: a whole number or a word."""
+    steps: int = Field(default=100, ge=1)
+    """Optimizer steps on every prefix, however long: a codelength is one of a budget, and budgets must be equal."""
+    learning_rate: float = Field(default=3e-5, gt=0)
+    """Peak learning rate of the fine-tuning."""
+    batch_size: int = Field(default=16, ge=1)
+    """Examples per step."""
+    max_length: int = Field(default=128, ge=4)
+    """Tokens per example; what is longer is cut."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Take no more than so many examples, drawn at random, the same ones each time."""
+
+
+Fitted = EndTask | CodelengthTask
+"""Tasks that a classifier is fine-tuned for."""
+
+
 @dataclass(frozen=True)
 class LabelledSet:
     """Examples of a classification task.
@@ -98,6 +128,11 @@ class LabelledSet:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, chosen: np.ndarray) -> LabelledSet:
+        """Some of the examples, in this order; the labels that there are stay the same."""
+        pairs = None if self.pairs is None else [self.pairs[i] for i in chosen]
+        return replace(self, texts=[self.texts[i] for i in chosen], pairs=pairs, labels=self.labels[chosen])
 
     def whole_texts(self) -> list[str]:
         """Each example's text, followed by its second text where there is one."""
@@ -120,9 +155,7 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
     """
     train, test = _read(task, "train"), _read(task, "test")
     _check_labels(task.name, {label for _, _, label in (*train, *test)})
-    names = _sorted({label for _, _, label in train})
-    if len(names) < 2:
-        raise DataError(f"End task '{task.name}': every training example has the label '{names[0]}'; two are needed.")
+    names = _names(task.name, train)
     unseen = _sorted({label for _, _, label in test} - set(names))
     if unseen and task.unseen_labels == "refuse":
         raise DataError(
@@ -132,6 +165,20 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
         )
     train, test = _drawn(train, task.max_train, task.name), _drawn(test, task.max_test, f"{task.name} test")
     return _labelled(train, names), _labelled(test, names + unseen)
+
+
+def read_labelled(task: CodelengthTask) -> LabelledSet:
+    """The labelled examples; raises ``DataError`` as :func:`read_end_task` does of a training part."""
+    examples = _read(task, "train")
+    _check_labels(task.name, {label for _, _, label in examples})
+    return _labelled(_drawn(examples, task.max_train, task.name), _names(task.name, examples))
+
+
+def _names(task: str, train: list[Example]) -> list[str]:
+    names = _sorted({label for _, _, label in train})
+    if len(names) < 2:
+        raise DataError(f"End task '{task}': every training example has the label '{names[0]}'; two are needed.")
+    return names
 
 
 def check_end_task(task: EndTask) -> None:
@@ -203,7 +250,7 @@ def _check_labels(name: str, labels: set[str]) -> None:
         )
 
 
-def _read(task: EndTask, part: str) -> list[Example]:
+def _read(task: Fitted, part: str) -> list[Example]:
     columns = [task.text_column, task.label_column, *([task.text_pair_column] if task.text_pair_column else [])]
     examples: list[Example] = []
     for file in resolve_files(getattr(task, part), part):
