@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from everlearn.data.corpus import Reads
 from everlearn.data.documents import same_file
@@ -77,6 +77,28 @@ class EndTask(TaskConfig):
     f1: Literal["macro", "micro"] = "macro"
     """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
     accuracy have tables of their own in any case."""
+    state_of_the_art: float | None = Field(default=None, gt=0, le=1)
+    """The best accuracy that is known of the task: accuracies are then also standardised, 0 for always the most frequent
+    label and 1 for this, and forgetting as a share of what was known (Arora et al., ALTA 2019)."""
+    majority: float | None = Field(default=None, ge=0, lt=1)
+    """With `state_of_the_art`: the accuracy of always the most frequent label; counted in the test part when left out."""
+
+    @model_validator(mode="after")
+    def _above_chance(self) -> EndTask:
+        if self.majority is not None and self.state_of_the_art is None:
+            raise ValueError(f"end task '{self.name}' has `majority` without `state_of_the_art`; give both, or neither")
+        if self.majority is not None and self.majority >= (self.state_of_the_art or 0):
+            raise ValueError(
+                f"end task '{self.name}': `majority` is {self.majority}, which must be below `state_of_the_art` "
+                f"({self.state_of_the_art})"
+            )
+        return self
+
+    @property
+    def scale(self) -> dict[str, float]:
+        """What accuracies are standardised by, as far as it is given."""
+        given = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
+        return {key: value for key, value in given.items() if value is not None}
 
 
 class CodelengthTask(TaskConfig):

@@ -38,7 +38,8 @@ class Classification(Task):
         return notes_on(self.name, *self.sets)
 
     def fingerprint(self) -> str:
-        options = self.config.model_dump_json(exclude={"name", "domain", "train", "test"})
+        scale = {"majority", "state_of_the_art"} - self.config.scale.keys()  # what earlier versions did not know
+        options = self.config.model_dump_json(exclude={"name", "domain", "train", "test", *scale})
         parts = [(part.texts, part.pairs, part.labels.tolist(), part.label_names) for part in self.sets]
         return hash_of(self.kind, options, *parts)
 
@@ -65,4 +66,5 @@ class Classification(Task):
             bf16=conditions.bf16,
             progress=conditions.progress,
         )
-        return replace(found, row=conditions.row, fingerprint=self.fingerprint())
+        facts = {**found.facts, **self.config.scale}
+        return replace(found, row=conditions.row, facts=facts, fingerprint=self.fingerprint())
