@@ -78,10 +78,10 @@ class EndTask(TaskConfig):
     """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
     accuracy have tables of their own in any case."""
     state_of_the_art: float | None = Field(default=None, gt=0, le=1)
-    """The best accuracy that is known of the task: accuracies are then also standardised, 0 for always the most frequent
-    label and 1 for this, and forgetting as a share of what was known (Arora et al., ALTA 2019)."""
+    """The best accuracy that is known of the task: accuracies are then also standardised, 0 for always the most
+    frequent label and 1 for this, and forgetting as a share of what was known (Arora et al., ALTA 2019)."""
     majority: float | None = Field(default=None, ge=0, lt=1)
-    """With `state_of_the_art`: the accuracy of always the most frequent label; counted in the test part when left out."""
+    """With `state_of_the_art`: the accuracy of always the most frequent label; that of the test part when left out."""
 
     @model_validator(mode="after")
     def _above_chance(self) -> EndTask:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from everlearn.data.blocks import hash_of
 from everlearn.data.endtask import EndTask, LabelledSet, check_test_apart, notes_on, read_end_task
+from everlearn.errors import DataError
 from everlearn.evaluation.cell import CLASSIFICATION, Cell
 from everlearn.evaluation.endtasks import evaluate_task, steps_of
 from everlearn.evaluation.predictor import Predictor
@@ -32,6 +35,12 @@ class Classification(Task):
     def check(self) -> str:
         check_test_apart(self.config)
         train, test = self.sets
+        best, often = self.config.state_of_the_art, np.bincount(test.labels).max() / len(test)
+        if best is not None and self.config.majority is None and often >= best:
+            raise DataError(
+                f"End task '{self.name}': always the most frequent label is right in {often:.1%} of the test part, and "
+                f"`state_of_the_art` ({best}) must be above that. Correct it, or set `majority` too."
+            )
         return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
 
     def notes(self) -> list[str]:
