@@ -52,13 +52,18 @@ ARRANGEMENTS = {
         Entry(BASE, "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
+        Entry("cumulative", "Each domain with all before it", "", making.cumulative),
+        Entry(
+            "merged", "One model per domain, averaged", "https://arxiv.org/abs/2203.05482", making.merged, ordered=False
+        ),
         Entry("per_task", "One model per task (PerTaskFT)", "", making.separate, ordered=False),
         Entry("mtl", "All tasks at once (MTL)", "", making.pool, ordered=False),
     )
 }
 """No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
-training on all domains shuffled together, with as many steps as all of them. Where domains are tasks the last two are
-called per-task fine-tuning and multi-task learning."""
+training on all domains shuffled together, with as many steps as all of them; a stream in which each domain comes with
+all before it, in its own number of steps; the mean of the models of each domain. Where domains are tasks `separate` and
+`pool` are called per-task fine-tuning and multi-task learning."""
 
 
 def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> list[Entry]:

@@ -26,8 +26,8 @@ were measured, so it says less where few were (`evaluation.columns: own`).
 The study of LSTM and CNN (Arora et al., ALTA 2019) counts forgetting as a share of what was known, of accuracies that
 are standardised (:data:`everlearn.evaluation.metrics.STANDARDISED`): f_j, and for each later step
 1/(T−1) Σ f_j / (T−j). Its code has two conventions. In the paper's branch accuracies are as they are, and where
-R[j,c] = 0 the difference is divided by 1 (``share_forgotten``); in its master they are clipped to [0, 1], and f_j = 1 for
-a task that was never learnt (``share_forgotten_clipped``). Each is there ``_per_step`` too.
+R[j,c] = 0 the difference is divided by 1 (``share_forgotten``); in its master they are clipped to [0, 1], and f_j = 1
+for a task that was never learnt (``share_forgotten_clipped``). Each is there ``_per_step`` too.
 """
 
 from __future__ import annotations
