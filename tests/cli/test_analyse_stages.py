@@ -21,6 +21,9 @@ def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Proje
     )
     assert shown.code == 0, shown.err
     value = json.loads(shown.out)
+    online = {each["domain"]: each for each in value["online_codelength"]}
+    assert online.keys() == {"a", "b"}
+    assert all(each["once"] and each["steps"] == 3 and each["bits_per_byte"] > 0 for each in online.values())
     pairs = {(each["since"], each["until"]): each for each in value["distances"]}
     assert list(pairs) == [("base", "a"), ("base", "b"), ("a", "b")]
     for each in pairs.values():

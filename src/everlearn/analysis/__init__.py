@@ -4,6 +4,7 @@ from everlearn.analysis.distance import Distance, Pair, distances, pair_of, pair
 from everlearn.analysis.going_back import GoingBack, merged_back, restored
 from everlearn.analysis.magnitude import Alike, Magnitudes, alike, output_magnitudes, threshold_of, updated_rows
 from everlearn.analysis.maps import Maps, Saturation, maps_of, saturation, without_maps
+from everlearn.analysis.prequential import Prequential, prequential
 from everlearn.analysis.similarity import Similarity, general_similarity
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Magnitudes",
     "Maps",
     "Pair",
+    "Prequential",
     "Saturation",
     "Similarity",
     "alike",
@@ -23,6 +25,7 @@ __all__ = [
     "output_magnitudes",
     "pair_of",
     "pairs_of",
+    "prequential",
     "restored",
     "saturation",
     "threshold_of",

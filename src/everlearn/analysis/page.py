@@ -16,6 +16,7 @@ from everlearn.analysis.distance import Distance
 from everlearn.analysis.going_back import GoingBack
 from everlearn.analysis.magnitude import Alike, Magnitudes
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
+from everlearn.analysis.prequential import Prequential, table
 from everlearn.analysis.similarity import Similarity
 from everlearn.analysis.stages_page import Section
 from everlearn.data.corpus import Domain
@@ -186,11 +187,13 @@ def terminal(
     alike: Similarity | None = None,
     compared: Sequence[Alike] = (),
     sections: Sequence[Section] = (),
+    online: Sequence[Prequential] = (),
 ) -> RenderableType:
     """The tables for a terminal."""
     shown = [*([moved_table(moved, domains)] if moved else []), *([] if filled is None else tables(filled, alike))]
-    shown += [*magnitude_page.tables(compared), *(table for section in sections for table in section.tables)]
-    return Group(*(part for table in shown for part in (terminal_table(table), Text(""))))
+    shown += [table(list(online))] if online else []
+    shown += [*magnitude_page.tables(compared), *(each for section in sections for each in section.tables)]
+    return Group(*(part for each in shown for part in (terminal_table(each), Text(""))))
 
 
 def to_json(
@@ -200,6 +203,7 @@ def to_json(
     compared: Sequence[Alike] = (),
     apart: Sequence[Distance] = (),
     back: Sequence[GoingBack] = (),
+    online: Sequence[Prequential] = (),
 ) -> dict[str, Any]:
     """Everything that was found, for another program."""
     return {
@@ -209,4 +213,5 @@ def to_json(
         "magnitudes": [each.to_json() for each in compared],
         "distances": [each.to_json() for each in apart],
         "going_back": [each.to_json() for each in back],
+        "online_codelength": [each.to_json() for each in online],
     }

@@ -32,6 +32,7 @@ class Entry:
         seeded: whether the seed of training changes anything.
         needs_base: whether the scores of the base model are a part of it.
         changes: keys of the recipe, dotted, that are not as in the other entries.
+        old_data: whether text of earlier domains is read again, whatever the methods do.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Entry:
     seeded: bool = True
     needs_base: bool = True
     changes: Mapping[str, Any] = field(default_factory=dict)
+    old_data: bool = False
 
 
 ARRANGEMENTS = {
@@ -52,7 +54,7 @@ ARRANGEMENTS = {
         Entry(BASE, "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
-        Entry("cumulative", "Each domain with all before it", "", making.cumulative),
+        Entry("cumulative", "Each domain with all before it", "", making.cumulative, old_data=True),
         Entry(
             "merged", "One model per domain, averaged", "https://arxiv.org/abs/2203.05482", making.merged, ordered=False
         ),

@@ -79,6 +79,7 @@ def command(
         merged_back,
         pair_of,
         pairs_of,
+        prequential,
         restored,
         saturation,
         threshold_of,
@@ -120,10 +121,11 @@ def command(
         if blocks
     ]
     sections = [*([of_distances(apart)] if apart else []), *map(of_going_back, back)]
+    online = prequential(learner.folder)
     show(
-        to_json(moved, filled, likeness, compared, apart, back),
+        to_json(moved, filled, likeness, compared, apart, back, online),
         as_json,
-        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared, sections),
+        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared, sections, online),
     )
     if maps is None and not looking:
         say(without_maps(learner.folder), as_json)

@@ -229,6 +229,8 @@ class StageFacts(Part):
     """What was mixed in."""
     fingerprint: str = ""
     """Of the text."""
+    pass_steps: int | None = None
+    """Steps until text comes for the second time; null where it is not known (streams, earlier versions)."""
     notes: list[str] = []
     """What was found about its data, a sentence each."""
 
