@@ -43,11 +43,7 @@ def fisher(
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
-    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name in names or ():
-        if name not in trainable:
-            raise MethodError(f"The model has no trainable parameter '{name}'.{did_you_mean(name, trainable)}")
-    chosen = trainable if names is None else {name: trainable[name] for name in names}
+    chosen = parameters_to_measure(model, names)
     totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
     batched = BatchedSquares(model, chosen, per_sample_loss, totals)
     count = 0
@@ -66,3 +62,16 @@ def fisher(
         if not torch.isfinite(total).all():
             raise MethodError(f"The Fisher information of '{name}' is not finite: the model's loss overflows.")
     return totals
+
+
+def parameters_to_measure(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """The trainable parameters of these names, or all.
+
+    Raises:
+        MethodError: a name is not a trainable parameter.
+    """
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name in names or ():
+        if name not in trainable:
+            raise MethodError(f"The model has no trainable parameter '{name}'.{did_you_mean(name, trainable)}")
+    return trainable if names is None else {name: trainable[name] for name in names}

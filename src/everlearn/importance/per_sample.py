@@ -15,7 +15,6 @@ meets the samples, and its copies' gradients are taken back to the parameter. An
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,12 +25,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
+from everlearn.importance.magnitude import inside_backward
+
 Event = tuple[str, str]
 """A parameter's name and how it was used: product, lookup, table (looked up for all samples at once) or copies."""
-_IN_PLACE = frozenset("add_ __iadd__ sub_ __isub__ mul_ __imul__ div_ __itruediv__".split())
-_BROADCASTING = _IN_PLACE | frozenset(
-    "add __radd__ sub rsub __rsub__ mul __rmul__ div true_divide where masked_fill scaled_dot_product_attention".split()
-)
+_IN_PLACE = frozenset({"add_", "__iadd__", "sub_", "__isub__", "mul_", "__imul__", "div_", "__itruediv__"})
+_BROADCASTING = _IN_PLACE | {
+    *("add", "__radd__", "sub", "rsub", "__rsub__", "mul", "__rmul__", "div", "true_divide"),
+    *("where", "masked_fill", "scaled_dot_product_attention"),
+}
 
 
 class Sink(Protocol):
@@ -131,7 +133,7 @@ class PerSample(TorchFunctionMode):
         def receive(entering: Tensor, leaving: Tensor) -> None:
             x, y = (t.detach().reshape(self._rows, -1, t.shape[-1]) for t in (entering, leaving))
             if own is not None:
-                self._gathered[own].whole.append(y.sum(1, dtype=torch.float32))
+                self._gathered[own].whole.append(y.sum(1, dtype=torch.promote_types(y.dtype, torch.float32)))
             if name in self.unknown:
                 return
             gathered.products.append((x, y) if transposed else (y, x))
@@ -142,7 +144,7 @@ class PerSample(TorchFunctionMode):
         y: Tensor = _Product.apply(x, self._leaf, weight.detach(), constant, transposed, receive)
         return y if fused or bias is None else self._call(torch.add, y, bias)
 
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if id(input) in self._shared:
             return NotImplemented
         if id(weight) in self._weights and weight.dim() == 2:
@@ -151,19 +153,19 @@ class PerSample(TorchFunctionMode):
             return NotImplemented
         return self._call(torch.add, F.linear(input, weight), bias)
 
-    def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Tensor:  # noqa: A002
+    def _addmm(self, input: Tensor, mat1: Tensor, mat2: Tensor, **scales: Any) -> Tensor:
         if scales or id(mat2) not in self._weights or id(mat1) in self._shared:
             return NotImplemented
         return self._product(mat1, mat2, input, transposed=True)
 
-    def _matmul(self, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002
+    def _matmul(self, input: Tensor, other: Tensor) -> Tensor:
         if id(other) not in self._weights or other.dim() != 2 or id(input) in self._shared:
             return NotImplemented
         return self._product(input, other, None, transposed=True)
 
     def _embedding(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         weight: Tensor,
         padding_idx: int | None = None,
         max_norm: float | None = None,
@@ -198,7 +200,7 @@ class PerSample(TorchFunctionMode):
 
     def _layer_norm(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         normalized_shape: Sequence[int],
         weight: Tensor | None = None,
         bias: Tensor | None = None,
@@ -210,7 +212,7 @@ class PerSample(TorchFunctionMode):
 
     def _rms_norm(
         self,
-        input: Tensor,  # noqa: A002
+        input: Tensor,
         normalized_shape: Sequence[int],
         weight: Tensor | None = None,
         eps: float | None = None,
@@ -290,7 +292,9 @@ class PerSample(TorchFunctionMode):
 
     def _products_known(self, name: str) -> None:
         gathered = self._gathered[name]
-        left, right = (torch.cat(parts, 1) if len(parts) > 1 else parts[0] for parts in zip(*gathered.products, strict=True))
+        left, right = (
+            torch.cat(parts, 1) if len(parts) > 1 else parts[0] for parts in zip(*gathered.products, strict=True)
+        )
         gathered.products.clear()
         self._sink.products(name, left, right)
         if gathered.indices:
@@ -319,7 +323,9 @@ class PerSample(TorchFunctionMode):
 
     def _copies_known(self, name: str, gathered: _Gathered) -> None:
         parameter = self._parameters[name]
-        of_itself = [gradient.reshape(self._rows, *parameter.shape) for t, gradient in gathered.meeting if t is parameter]
+        of_itself = [
+            gradient.reshape(self._rows, *parameter.shape) for t, gradient in gathered.meeting if t is parameter
+        ]
         of_itself = [*of_itself, *gathered.whole]
         made = [(shared, gradient) for shared, gradient in gathered.meeting if shared is not parameter]
         direct = sum(part.float() for part in of_itself) if of_itself else None
@@ -405,8 +411,3 @@ def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def inside_backward() -> bool:
-    """Whether a backward pass is going on, in which gradient checkpointing computes forward passes again."""
-    return torch._C._current_graph_task_id() != -1

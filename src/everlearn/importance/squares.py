@@ -166,7 +166,9 @@ class BatchedSquares:
         self._plan = [event for event in seen.events if event[0] not in self.alone]
 
 
-def differing(found: Mapping[str, Tensor], exact: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> frozenset[str]:
+def differing(
+    found: Mapping[str, Tensor], exact: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> frozenset[str]:
     """Names under which two measurements of squares differ by more than rounding explains.
 
     Gradients that should be 0 (those of a key's bias) are noise of the size of the type's precision.
@@ -189,4 +191,3 @@ def rows_of(batch: Batch) -> int:
 def part_of(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
     """Some samples of a batch."""
     return {name: value[start:stop] for name, value in batch.items()}
-

@@ -174,6 +174,27 @@ class Objective:
             found: Tensor = model(**self.inputs(batch), **self.options()).logits
         return found.view(*labels.shape, -1)
 
+    def drawn_labels(self, model: nn.Module, batch: Mapping[str, Tensor], chances: Tensor) -> Tensor:
+        """Labels that the model draws for each position by its own probabilities, given the batch's text, [B, K].
+
+        Args:
+            model: the model.
+            batch: its labels say only where there is one.
+            chances: [B, K] float64 in [0, 1); the label is the first word whose cumulated probability exceeds it.
+        """
+        labels = batch["labels"]
+        with (
+            torch.no_grad(),
+            _loss_at_head(
+                unwrap(model),
+                [Labelled(labels, batch.get("positions"))],
+                [len(labels)],
+                partial(_drawn, chances=chances),
+            ),
+        ):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
+
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
         core = unwrap(model)
@@ -435,6 +456,18 @@ def _log_probabilities(
     """Of every word, [N, V]; in float64, so that no two logits become one probability."""
     logits = project(features).double()
     return torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), -1)
+
+
+def _drawn(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, *, chances: Tensor
+) -> Tensor:
+    """A word of every row by the inverse of the cumulated probabilities, [N] float64."""
+    words = []
+    for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
+        summed = _log_probabilities(project, part, labels, cap).exp().cumsum(-1)
+        # The last sum is 1 but for rounding, and no chance may fall behind it.
+        words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
+    return torch.cat(words).double()
 
 
 class LogitsHandle(NamedTuple):
