@@ -107,14 +107,15 @@ def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.Monke
         assert_same(fisher(model, batches, loss), expected)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_gradient_checkpointing_changes_nothing(name: str) -> None:
-    model = spread(tiny.model(name)).train()
-    stage = stages.stage(model, 1, tiny.objective_of(name))
+def test_where_gradients_are_checkpointed_samples_go_one_by_one() -> None:
+    """Memory is scarce there; and what is computed again in the backward pass is not watched."""
+    model = spread(tiny.model("gpt2")).train()
+    stage = stages.stage(model, 1, "causal")
     batches = list(stage.batches(4))
-    expected = fisher(model, batches, stage.objective.per_sample_loss)
+    expected = {name: value.double() for name, value in fisher(model, batches, stage.objective.per_sample_loss).items()}
     model.activation_checkpointing_enable({"use_reentrant": False})
-    assert_same(fisher(model, batches, stage.objective.per_sample_loss), {n: v.double() for n, v in expected.items()})
+    assert batched_alone(model, batches[0], stage.objective.per_sample_loss) == expected.keys()
+    assert_same(fisher(model, batches, stage.objective.per_sample_loss), expected)
 
 
 def test_bfloat16_weights_have_float32_squares() -> None:
@@ -197,7 +198,7 @@ def small_batch(rows: int = 4) -> dict[str, Tensor]:
 
 
 def test_every_kind_of_use_is_known() -> None:
-    """Padding, tables for all rows alike, a layer that is used twice, scalars, flattened rows; 3 rows of 3 positions."""
+    """Padding, tables for all rows alike, a layer that is used twice, scalars, flattened rows; also 3 rows of 3."""
     torch.manual_seed(0)
     model, batches = Small(nn.Linear(4, 4)).double(), [small_batch(4), small_batch(3)]
     assert not batched_alone(model, batches[0], small_loss)

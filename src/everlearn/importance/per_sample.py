@@ -25,8 +25,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from everlearn.importance.magnitude import inside_backward
-
 Event = tuple[str, str]
 """A parameter's name and how it was used: product, lookup, table (looked up for all samples at once) or copies."""
 _IN_PLACE = frozenset({"add_", "__iadd__", "sub_", "__isub__", "mul_", "__imul__", "div_", "__itruediv__"})
@@ -60,7 +58,8 @@ class PerSample(TorchFunctionMode):
             seen.backward(loss)
 
     Which of a tensor's rows belong to which sample is concluded from shapes: its first dimension counts samples, or
-    whole groups of neighbouring rows for each. Who uses this must make sure that it holds.
+    whole groups of neighbouring rows for each. Who uses this must make sure that it holds. A layer that
+    gradient checkpointing computes again in the backward pass is not watched there, and refused by PyTorch.
 
     Args:
         parameters: what to watch, by name; each parameter once.
@@ -109,13 +108,6 @@ class PerSample(TorchFunctionMode):
         made: Tensor = self.__torch_function__(func, (), args)
         return made
 
-    def _note(self, name: str, how: str) -> bool:
-        # Gradient checkpointing comes by again during the backward pass; what it computes then is not used.
-        if inside_backward():
-            return False
-        self.events.append((name, how))
-        return True
-
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
         """x Wᵀ + b, or x W + b where the weight is stored `transposed`; the weight is watched."""
         name = self._weights[id(weight)]
@@ -125,10 +117,8 @@ class PerSample(TorchFunctionMode):
         fused = bias is not None and (id(bias) in self._weights or id(bias) not in self._shared)
         own = self._weights.get(id(bias)) if fused else None
         gathered = self._gathered[name]
-        if self._note(name, "product"):
-            gathered.expected += 1
-        if own is not None:
-            self._note(own, "copies")
+        gathered.expected += 1
+        self.events += [(name, "product"), *([(own, "copies")] if own is not None else [])]
 
         def receive(entering: Tensor, leaving: Tensor) -> None:
             x, y = (t.detach().reshape(self._rows, -1, t.shape[-1]) for t in (entering, leaving))
@@ -179,15 +169,14 @@ class PerSample(TorchFunctionMode):
         how = "lookup" if input.shape[:1] == (self._rows,) else "table"
         if self._plan is not None and len(self.events) < len(self._plan):
             how = "table" if self._plan[len(self.events)] == (name, "table") else how
-        fresh = self._note(name, how)
+        self.events.append((name, how))
         if how != "lookup":
             found = F.embedding(input, weight, padding_idx)
             self._shared[id(found)] = (found, name)
             return found
         gathered, index = self._gathered[name], input.reshape(self._rows, -1)
         place = len(gathered.indices)
-        if fresh:
-            gathered.indices.append(index)
+        gathered.indices.append(index)
 
         def receive(_: Tensor, leaving: Tensor) -> None:
             delta = leaving.detach().reshape(*index.shape, -1).float()
@@ -258,8 +247,8 @@ class PerSample(TorchFunctionMode):
         shape = shared.shape if shared.dim() == dims else (1,) * (dims - shared.dim()) + shared.shape
         name = self._shared[id(shared)][1]
         leaf = shared.detach().reshape(shape).expand(self._rows, *shape[1:]).requires_grad_()
-        if self._note(name, "copies"):
-            self._gathered[name].copies.append((shared, leaf))
+        self.events.append((name, "copies"))
+        self._gathered[name].copies.append((shared, leaf))
         return leaf if first == self._rows else leaf.repeat_interleave(first // self._rows, 0)
 
     # -- backward ----------------------------------------------------------------------------------------------------
@@ -328,7 +317,7 @@ class PerSample(TorchFunctionMode):
         ]
         of_itself = [*of_itself, *gathered.whole]
         made = [(shared, gradient) for shared, gradient in gathered.meeting if shared is not parameter]
-        direct = sum(part.float() for part in of_itself) if of_itself else None
+        direct = torch.stack([part.float() for part in of_itself]).sum(0) if of_itself else None
         if not made:
             if direct is not None:
                 self._sink.whole(name, direct)

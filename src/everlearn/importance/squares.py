@@ -127,7 +127,9 @@ class BatchedSquares:
     def add(self, batch: Batch) -> None:
         """Add the squares of a batch's samples."""
         rows = rows_of(batch)
-        if rows > 1 and self._plan is None:
+        if any(getattr(module, "gradient_checkpointing", False) is True for module in self.model.modules()):
+            self._most = 1  # memory is scarce: as much as a single sample takes
+        elif rows > 1 and self._plan is None:
             with evaluating(self.model):
                 self._try(part_of(batch, 0, 2))
         self._most = self._most or rows
