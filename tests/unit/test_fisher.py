@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -13,9 +14,18 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.importance import Diagonal, Kronecker, TrainingFisher, fisher, kronecker_fisher, labels_of_the_model
+from everlearn.importance import (
+    Diagonal,
+    Kronecker,
+    TrainingFisher,
+    fisher,
+    gradient_moment,
+    kronecker_fisher,
+    labels_of_the_model,
+)
+from everlearn.importance.moments import BatchedSums, Sums, add_products, part_of, rows_of
 from everlearn.importance.per_sample import PerSample
-from everlearn.importance.squares import BatchedSquares, Squares, add_squared_products, part_of, rows_of
+
 
 Loss = stages.Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
@@ -29,8 +39,8 @@ def spread(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
     return model.to(dtype)
 
 
-def loop(model: nn.Module, batches: list[dict[str, Tensor]], loss: Loss) -> dict[str, Tensor]:
-    """(1/N) Σ_n (∂L_n/∂θ)², a sample and a backward pass at a time, in float64."""
+def loop(model: nn.Module, batches: list[dict[str, Tensor]], loss: Loss, power: int = 2) -> dict[str, Tensor]:
+    """(1/N) Σ_n |∂L_n/∂θ|ᵖ, a sample and a backward pass at a time, in float64."""
     twin = copy.deepcopy(model).double()
     totals = {name: torch.zeros_like(parameter) for name, parameter in twin.named_parameters()}
     count = 0
@@ -41,7 +51,7 @@ def loop(model: nn.Module, batches: list[dict[str, Tensor]], loss: Loss) -> dict
             count += 1
             for name, parameter in twin.named_parameters():
                 if parameter.grad is not None:
-                    totals[name] += parameter.grad**2
+                    totals[name] += parameter.grad.abs() ** power
     return {name: total / count for name, total in totals.items()}
 
 
@@ -58,9 +68,9 @@ def batched_alone(model: nn.Module, batch: dict[str, Tensor], loss: Loss) -> fro
     """Which parameters had to be measured sample by sample."""
     parameters = dict(model.named_parameters())
     totals = {name: torch.zeros(value.shape) for name, value in parameters.items()}
-    batched = BatchedSquares(model, parameters, loss, totals)
+    batched = BatchedSums(model, parameters, loss, totals)
     batched.add(batch)
-    return batched.alone if batched._most > 1 else frozenset(parameters)
+    return batched.alone if batched.most > 1 else frozenset(parameters)
 
 
 # -- whole models ------------------------------------------------------------------------------------------------
@@ -237,19 +247,33 @@ def test_dropout_is_drawn_as_training_draws_it_and_the_try_leaves_the_mode_alone
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize(("positions", "limit"), [(1, 2**18), (3, 2**18), (3, 8), (3, 100)])
-def test_squares_in_chunks(monkeypatch: pytest.MonkeyPatch, positions: int, limit: int) -> None:
-    monkeypatch.setattr("everlearn.importance.squares.ELEMENTS_AT_ONCE", {"cpu": limit})
+def test_powers_in_chunks(monkeypatch: pytest.MonkeyPatch, positions: int, limit: int, power: Literal[1, 2]) -> None:
+    monkeypatch.setattr("everlearn.importance.moments.ELEMENTS_AT_ONCE", {"cpu": limit})
     left, right = torch.randn(5, positions, 7), torch.randn(5, positions, 6)
     total = torch.ones(7, 6)
-    add_squared_products(total, left, right)
-    expected = 1 + torch.einsum("nso,nsi->noi", left.double(), right.double()).square().sum(0)
+    add_products(total, left, right, power)
+    expected = 1 + (torch.einsum("nso,nsi->noi", left.double(), right.double()).abs() ** power).sum(0)
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["roberta", "t5"])
+def test_mean_absolute_gradients(name: str) -> None:
+    """Their signs cancel in a batch's gradient even more; embedding and head share a weight."""
+    model = spread(tiny.model(name))
+    stage = stages.stage(model, 1, tiny.objective_of(name), batch_size=5)
+    batches = list(stage.batches(5))
+    found = gradient_moment(model, batches, stage.objective.per_sample_loss, power=1)
+    expected = loop(model, batches, stage.objective.per_sample_loss, power=1)
+    largest = max(float(value.max()) for value in expected.values())
+    for each, value in expected.items():
+        assert float((found[each].double() - value).norm()) <= 1e-5 * float(value.norm()) + 1e-7 * largest, each
 
 
 def test_a_loss_that_reaches_nothing_measured_gives_zeros() -> None:
     model = nn.Linear(2, 2)
-    with PerSample(dict(model.named_parameters()), 3, Squares({})) as seen:
+    with PerSample(dict(model.named_parameters()), 3, Sums({}, 2)) as seen:
         seen.backward(torch.zeros(3).sum())
     assert not seen.events
 

@@ -3,6 +3,7 @@
 from everlearn.importance.fisher import fisher
 from everlearn.importance.labels import labels_of_the_model
 from everlearn.importance.magnitude import OutputMagnitude
+from everlearn.importance.moments import gradient_moment
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
 from everlearn.importance.quadratic import Diagonal, Importance, Kronecker, kronecker_fisher
 from everlearn.importance.scores import accumulate, normalise
@@ -18,6 +19,7 @@ __all__ = [
     "accumulate",
     "fisher",
     "general_importance",
+    "gradient_moment",
     "kronecker_fisher",
     "labels_of_the_model",
     "normalise",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from everlearn.importance.squares import Batch
+from everlearn.importance.moments import Batch
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

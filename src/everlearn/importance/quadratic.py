@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.importance.fisher import parameters_to_measure
+from everlearn.importance.moments import Batch, BatchedSums, PerSampleLoss, parameters_to_measure, rows_of
 from everlearn.importance.per_sample import PerSample
-from everlearn.importance.squares import Batch, BatchedSquares, PerSampleLoss, rows_of
 
 
 class Importance(Protocol):
@@ -108,7 +107,7 @@ def kronecker_fisher(
     chosen = parameters_to_measure(model, names)
     flat = {name: value for name, value in chosen.items() if value.dim() == 2 and max(value.shape) <= largest}
     sums = _Moments({})
-    batched: BatchedSquares | None = None
+    batched: BatchedSums | None = None
     samples = 0
     with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
         for batch in batches:
@@ -118,7 +117,7 @@ def kronecker_fisher(
                 }
                 others = {name: value for name, value in chosen.items() if name not in sums.totals}
                 zeros = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in others.items()}
-                batched = BatchedSquares(model, others, per_sample_loss, zeros)
+                batched = BatchedSums(model, others, per_sample_loss, zeros)
             with PerSample({name: flat[name] for name in sums.totals}, 1, sums) as seen:
                 seen.backward(per_sample_loss(model, batch).sum())
             batched.add(batch)
