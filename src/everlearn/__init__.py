@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from everlearn.evaluation.results import Results
     from everlearn.learner import ContinualLearner
     from everlearn.methods.adapters.adapter import Adapter
+    from everlearn.methods.adapters.clora import CLoRA
+    from everlearn.methods.adapters.corda import CorDA
     from everlearn.methods.adapters.inc_lora import IncLoRA
     from everlearn.methods.adapters.lora import LoRA
+    from everlearn.methods.adapters.lora_null import LoRANull
     from everlearn.methods.adapters.moe_lora import MoELoRA
     from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from everlearn.methods.growth.elle import ELLE
     from everlearn.methods.masks.das import DAS
     from everlearn.methods.masks.migu import MIGU
+    from everlearn.methods.masks.mofo import MoFO
     from everlearn.methods.penalties.ewc import EWC
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
     from everlearn.methods.prompts.lfpt5 import LFPT5
@@ -54,11 +58,15 @@ _WHERE = {
     "everlearn.methods.base": ("Mask", "Memory", "Method", "MethodConfig", "Needs", "Stage", "register"),
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
+    "everlearn.methods.adapters.clora": ("CLoRA",),
+    "everlearn.methods.adapters.corda": ("CorDA",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
     "everlearn.methods.adapters.lora": ("LoRA",),
+    "everlearn.methods.adapters.lora_null": ("LoRANull",),
     "everlearn.methods.adapters.moe_lora": ("MoELoRA",),
     "everlearn.methods.adapters.o_lora": ("OLoRA",),
     "everlearn.methods.masks.migu": ("MIGU",),
+    "everlearn.methods.masks.mofo": ("MoFO",),
     "everlearn.methods.rehearsal.replay": ("Replay",),
     "everlearn.methods.adapters.adapter": ("Adapter",),
     "everlearn.methods.distillation.kd": ("KD",),
@@ -94,7 +102,9 @@ __all__ = [
     "LFPT5",
     "MIGU",
     "Adapter",
+    "CLoRA",
     "ContinualLearner",
+    "CorDA",
     "Corpus",
     "DAPPrompt",
     "DERpp",
@@ -104,12 +114,14 @@ __all__ = [
     "HATAdapter",
     "IncLoRA",
     "LoRA",
+    "LoRANull",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
     "MoCL",
     "MoELoRA",
+    "MoFO",
     "Needs",
     "OLoRA",
     "ProgressivePrompts",

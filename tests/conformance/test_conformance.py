@@ -40,6 +40,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 EXACT: dict[str, dict[str, Any]] = {
     "classic": {"contrast": 0},
+    "clora": {"lora_dropout": 0.0},
     "das": {"general": "none", "contrast": 0},
     "inc_lora": {"lora_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},

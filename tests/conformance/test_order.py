@@ -21,8 +21,11 @@ from methods_of_other_kinds import OTHERS, registered
 OPTIONS: dict[str, dict[str, Any]] = {
     "das": {"general": "corpus_loss", "samples": 4},
     "ewc": {"protect_base": True, "samples": 4, "strength": 10.0},
+    "clora": {"lora_dropout": 0.0},
+    "corda": {"samples": 4},
     "inc_lora": {"lora_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
+    "lora_null": {"samples": 4},
     "moe_lora": {"lora_dropout": 0.0},
     "o_lora": {"lora_dropout": 0.0, "lambda_2": 0.1},
     "classic": {"contrast_dropout": 0.0},

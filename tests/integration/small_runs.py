@@ -51,7 +51,10 @@ def labelled(folder: Path, name: str, count: int) -> Path:
 
 
 def recipe(folder: Path, architecture: str = "roberta", method: Any = "sequential", **groups: Any) -> Recipe:
-    """Two domains, five steps each, two batches a step, a checkpoint every second step; dropout on."""
+    """Two domains, five steps each, two batches a step, a checkpoint every second step; dropout on.
+
+    `general=True` names a general corpus.
+    """
     data = folder / "data"
     answers = groups.pop("answers", tiny.objective_of(architecture) == "text-to-text")
     each = groups.pop("each", {}) | ({"target_column": "answer"} if answers else {})
@@ -59,6 +62,9 @@ def recipe(folder: Path, architecture: str = "roberta", method: Any = "sequentia
         {"name": name, "path": str(corpus(data, name, answers=answers)), "validation": 0.15, **each}
         for name in groups.pop("domains", ("first", "second"))
     ]
+    if groups.get("general") is True:
+        path = corpus(data, "general", answers=answers)
+        groups["general"] = {"name": "general", "path": str(path), "validation": 0.15, **each}
     model = save_model(architecture, folder / "models", groups.pop("dropout", 0.1))
     train = {
         "max_steps": STEPS,

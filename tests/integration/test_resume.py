@@ -26,6 +26,7 @@ CASES = {
     "replay": ("llama", REPLAY, {"each": STREAMED}),
     "inc_lora": ("t5", {"name": "inc_lora", "lora_dropout": 0.1}, {}),
     "lora": ("gpt2", "lora", {}),
+    "lora_null_v2": ("gpt2", {"name": "lora_null_v2", "r": 4, "samples": 4}, {"general": True}),
     "moe_lora": ("t5", "moe_lora", {}),
     "replay_sample": ("t5", {"name": "replay_sample", "sample": 0.5}, {}),
     "kd": ("roberta", "kd", {}),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
 from everlearn.run.folder import RunFolder
+from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.suites import Settings, find_suite
 
@@ -57,6 +59,38 @@ def grid(folder: Path, entries=("ncl",), orders=(0,), seeds=(0,), settings: Sett
 
 def cell(folder: Path, name: str) -> CellResult:
     return CellResult.model_validate(files.read_json(folder / "results" / f"{name}.json"))
+
+
+class Speaks(Reporter):
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_group_leaves_out_what_the_model_cannot_have(tmp_path: Path) -> None:
+    """Named outright it is refused; in the company of a group that has it, too."""
+
+    class Grouped(TinySuite):
+        groups: ClassVar = {"all": ("ncl", "lfpt5")}
+
+    suite, settings, reporter = Grouped(tmp_path), Settings(), Speaks()
+    for words, left in ((["all"], ["sequential-order0-seed0"]), (["lfpt5"], None), (["all", "lfpt5"], None)):
+        entries = resolve(words, suite)
+        made = Grid(suite, entries, (0,), (0,), settings, tmp_path / "results", tmp_path / "runs", reporter=reporter)
+        assert len({entry.name for entry in entries}) == len(entries)
+        if left is None:
+            with pytest.raises(MethodError, match=r"^lfpt5: Method 'lfpt5'"):
+                made.check()
+            continue
+        made.check()
+        assert [each.name for each in made.cells] == left
+        said = [line for line in reporter.lines if line.startswith("Left out")]
+        assert len(said) == 1
+        assert "lfpt5. Method 'lfpt5' does not work with objective 'masked'" in said[0]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Methods on two processes give what one process gives: the contrast, MIGU in all its forms, EWC's penalty."""
+"""Methods on two processes give what one process gives: the contrast, MIGU in all its forms, MoFO, EWC's penalty."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.migu import MIGU
+from everlearn.methods.masks.mofo import MoFO
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.model.anatomy import anatomy
+from everlearn.model.sharding import whole
 
 PROCESSES = 2
 
@@ -92,6 +94,23 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
     return result
 
 
+def _moved(wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Tensor]:
+    """Which entries MoFO's first step moves, 1 or 0, whole."""
+    stage, methods = stages.stage(tiny.model(), 2), [MoFO(fraction=0.2)]
+    before = stages.weights(stage.model)
+    stages.begin(methods, stage)
+    if wrap == "fsdp":
+        fully_shard(stage.model)
+    protection = Protection(methods, stage)
+    optimizer = protection.optimizer(torch.optim.AdamW(stage.model.parameters(), lr=1e-2))
+    batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}
+    protection.loss(stage.model.train(), batch)[0].backward()
+    protection.after_backward()
+    with protection.update():
+        optimizer.step()
+    return {name: (whole(p.detach()) != before[name]).float() for name, p in stage.model.named_parameters()}
+
+
 def _process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
@@ -101,6 +120,7 @@ def _process(rank: int, folder: str) -> None:
         # The released gather: every process has the whole loss but only its own gradient, so λ W does what λ should.
         "das_local": _gradients(_das(gather_grad="local", contrast=PROCESSES), "ddp", mine),
         "ewc": _gradients(_ewc(), "fsdp", mine),
+        "mofo": _moved("fsdp", mine),
     }
     for name, options in MIGUS.items():
         for wrap in ("ddp", "fsdp"):
@@ -154,20 +174,33 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     ],
 )
 def test_two_processes_give_the_gradients_of_one(name: str, make, results: list[dict]) -> None:
-    whole = _gradients(make())
+    alone = _gradients(make())
     for result in (part[name] for part in results):
-        assert result.keys() == whole.keys()
-        for key, value in whole.items():
+        assert result.keys() == alone.keys()
+        for key, value in alone.items():
             if not key.startswith("parts") or name == "ewc":
                 torch.testing.assert_close(
                     result[key], value, rtol=1e-4, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}"
                 )
     if "migu" in name:
-        found = {key: value for key, value in whole.items() if value is not None and not key.startswith("parts")}
+        found = {key: value for key, value in alone.items() if value is not None and not key.startswith("parts")}
         assert any((value == 0).flatten(1).all(1).any() for value in found.values() if value.dim() == 2), "masked rows"
     parts = [part[name].get("parts das/contrast") for part in results]
     if name == "das":  # each process reports the mean over its own rows
-        torch.testing.assert_close(sum(parts) / PROCESSES, whole["parts das/contrast"])
+        torch.testing.assert_close(sum(parts) / PROCESSES, alone["parts das/contrast"])
+
+
+@pytest.mark.distributed
+def test_mofo_chooses_among_all_entries_of_a_sharded_parameter(results: list[dict]) -> None:
+    """A threshold for each shard would move as many entries of the first rows as of the last."""
+    alone, uneven = _moved(), 0
+    for name, moved in alone.items():
+        for result in results:
+            # Sums of other order may exchange entries at the threshold.
+            assert (result["mofo"][name] - moved).abs().sum() <= 2
+        half = len(moved) // 2
+        uneven += abs(float(moved[:half].sum() - moved[half : 2 * half].sum())) > 0.1 * float(moved.sum())
+    assert uneven > len(alone) / 4
 
 
 @pytest.mark.distributed

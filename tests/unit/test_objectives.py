@@ -89,6 +89,39 @@ def test_isolated_encoder_rows_equal_each_document_alone(architecture: str) -> N
         torch.testing.assert_close(together[at], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("architecture", ["roberta", "bert"])
+def test_a_masked_model_predicts_all_of_an_answer_from_its_own_prompt(architecture: str) -> None:
+    model, mask = tiny.model(architecture), tiny.tokenizer().mask_token_id
+    objective = make_objective("masked", model, tiny.tokenizer(), examples=True)
+    rows, plain = blocks(3), blocks(2, seed=1)
+    for row in rows:
+        row["labels"] = np.where((np.arange(S) % 7) > 4, row["input_ids"], IGNORE).astype(np.int32)
+    batch = objective.collate(rows, range(3))
+    total, count = 0.0, 0
+    for row in rows:
+        for document in range(3):
+            at = row["segments"] == document
+            ids, labels = (torch.from_numpy(row[key][at].astype(np.int64))[None] for key in ("input_ids", "labels"))
+            if wanted := int((labels != IGNORE).sum()):
+                hidden_answer = torch.where(labels == IGNORE, ids, mask)
+                total += float(model(input_ids=hidden_answer, labels=labels).loss.detach()) * wanted
+                count += wanted
+    assert objective.items(batch).sum() == count
+    assert float(objective.forward(model, batch).loss.detach()) == pytest.approx(total / count, rel=1e-5)
+    # Plain rows beside them (replay, general text) are masked as they would be alone.
+    mixed, alone = objective.collate([*rows, *plain], range(5)), objective.collate(plain, [3, 4])
+    torch.testing.assert_close(mixed["input_ids"][3:], alone["input_ids"])
+    losses = objective.forward(model, mixed).losses
+    torch.testing.assert_close(losses[3:].sum(1), objective.forward(model, alone).losses.sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_examples_of_a_masked_model_are_isolated() -> None:
+    model = tiny.model("roberta")
+    with pytest.raises(RecipeError, match="would read the prompts and answers of other examples"):
+        make_objective("masked", model, tiny.tokenizer(), isolate=False, examples=True)
+    assert not make_objective("masked", model, tiny.tokenizer()).isolate  # type: ignore[attr-defined]
+
+
 def test_text_to_text_loss_of_an_encoder_decoder_is_the_models_own() -> None:
     model = tiny.model("t5")
     objective = make_objective(None, model, tiny.tokenizer())

@@ -412,6 +412,15 @@ def test_a_loop_cannot_leave_the_methods_out(tmp_path: Path) -> None:
         protect(model, other, ["migu"], **options)
 
 
+def test_mofo_filters_by_the_momentum_of_the_loops_own_optimizer(tmp_path: Path) -> None:
+    model = tiny.model("gpt2")
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    loop(model, tmp_path / "memory", [{"name": "mofo", "fraction": 0.1}], upto=1)
+    for name, value in model.named_parameters():
+        assert int((value != before[name]).sum()) <= max(1, int(0.1 * value.numel() + 1e-9))
+    assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
 def test_methods_with_an_optimizer_a_schedule_or_gradients_of_their_own_work_in_a_trainer(tmp_path: Path) -> None:
     specs = [{"name": "infinite_schedule", "warmup": 0.5}, "recadam", "agem"]
     model, epochs = tiny.model("gpt2"), {"max_steps": -1, "num_train_epochs": 2}

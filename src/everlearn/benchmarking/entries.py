@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Entry:
         seeded: whether the seed of training changes anything.
         needs_base: whether the scores of the base model are a part of it.
         changes: keys of the recipe, dotted, that are not as in the other entries.
+        optional: left out, and not refused, where the base model cannot have it: a group named it, not the user.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Entry:
     seeded: bool = True
     needs_base: bool = True
     changes: Mapping[str, Any] = field(default_factory=dict)
+    optional: bool = False
 
 
 ARRANGEMENTS = {
@@ -74,15 +76,17 @@ def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> l
     """
     found: dict[str, Entry] = {}
     for word in wanted:
-        for name in suite.groups.get(word.strip().lower(), (word,)):
+        group = suite.groups.get(word.strip().lower())
+        for name in group or (word,):
             ours = our_name(name, suite)
             if ours is None:
-                known = [*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names]
+                known = {*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names}
                 raise MethodError(
                     f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
                     f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
                 )
-            found.setdefault(ours, entry_of(ours, suite))
+            if group is None or ours not in found:
+                found[ours] = replace(entry_of(ours, suite), optional=group is not None)
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ from everlearn.benchmarking.cells import CellResult, cell_name, load_cell, load_
 from everlearn.benchmarking.entries import Entry, our_name
 from everlearn.benchmarking.settings import Settings, identity
 from everlearn.benchmarking.workbench import Job, Workbench
-from everlearn.errors import EverlearnError, RecipeError, RunError
+from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.run.folder import RunFolder
@@ -164,10 +164,13 @@ class Grid(Workbench):
     def check(self) -> None:
         """Find out what is wrong with any entry that has missing cells, before the first of them is made.
 
+        What the base model cannot have is left out with a sentence where nothing but a group names it.
+
         Raises:
             EverlearnError: the sentence names the entry.
         """
         checked: set[str] = set()
+        without: set[str] = set()
         for cell in self.cells:
             place = self.runs / cell.name / "run"
             begun = (place / "recipe.yaml").is_file()  # it was checked then
@@ -176,7 +179,11 @@ class Grid(Workbench):
                 try:
                     ContinualLearner(self.recipe(cell, place), reporter=self.reporter).check()
                 except EverlearnError as error:
-                    raise type(error)(f"{cell.entry.name}: {error}") from None
+                    if not cell.entry.optional or not isinstance(error, MethodError):
+                        raise type(error)(f"{cell.entry.name}: {error}") from None
+                    without.add(cell.entry.name)
+                    self.reporter.say(f"Left out, since this model cannot have it: {cell.entry.name}. {error}")
+        self.cells = [cell for cell in self.cells if cell.entry.name not in without]
 
     # -- making what is missing -------------------------------------------------------------------------------
 

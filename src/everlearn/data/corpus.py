@@ -57,8 +57,8 @@ class Corpus(Reads):
     text_column: str = "text"
     """Column with the text (with `target_column`: the prompt)."""
     target_column: str | None = None
-    """Column with the answer; makes text-to-text examples, where only the answer is learnt. Text and answer are joined
-    as they are: put the space or line end between them into one of the two."""
+    """Column with the answer; makes examples of which only the answer is learnt. Text and answer are joined as they
+    are: put the space or line end between them into one of the two."""
     keep_last: int = Field(default=0, ge=0)
     """With `target_column`: so many tokens at the end of a prompt stay where it is too long for a row, and what is
     before them is cut. 0 cuts the end."""

@@ -183,10 +183,11 @@ class PairPacker(_ExamplePacker):
 
 
 class AnswerPacker(_ExamplePacker):
-    """Examples for a decoder: prompt, answer and end in one row, labels on answer and end alone.
+    """Examples in one row each: prompt, answer and end, with labels on the answer, and for a decoder on the end.
 
     Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block,
-    and the tail is filled up, without labels, as a last segment.
+    and the tail is filled up, without labels, as a last segment. A masked model is given the end: only the answer is
+    masked.
     """
 
     def __init__(self, encoder: Encoder, block_size: int, target_size: int | None, keep_last: int = 0) -> None:
@@ -196,7 +197,9 @@ class AnswerPacker(_ExamplePacker):
     def feed(self, documents: Sequence[Document]) -> list[Block]:
         """The blocks that these examples complete."""
         prefix = self.encoder.prefix
-        end = [] if self.encoder.end is None else [self.encoder.end]
+        masked = self.encoder.kind == "encoder"
+        end = self.encoder.suffix if masked else [] if self.encoder.end is None else [self.encoder.end]
+        end_labels = [IGNORED] * len(end) if masked else end
         blocks = []
         for prompt, answer in self._examples(documents):
             answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
@@ -204,8 +207,8 @@ class AnswerPacker(_ExamplePacker):
             room = self.block_size - len(prefix) - len(kept) - len(end)
             self.count.truncated += len(prompt) > room or len(answer) > answer_room
             self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(end)
-            before, learnt = [*prefix, *shortened(prompt, room, self.keep_last)], [*kept, *end]
-            example = ([*before, *learnt], [*[IGNORED] * len(before), *learnt])
+            before = [*prefix, *shortened(prompt, room, self.keep_last)]
+            example = ([*before, *kept, *end], [*[IGNORED] * len(before), *kept, *end_labels])
             if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
                 blocks.extend(self.finish())
             self._row.append(example)
@@ -266,8 +269,6 @@ def make_packer(
             )
     if not examples and encoder.kind == "encoder-decoder":
         raise DataError(f"{where} needs a `target_column`: an encoder-decoder model learns prompts and their answers.")
-    if examples and encoder.kind == "encoder":
-        raise DataError(f"{where} has a `target_column`, but a masked model learns plain text. Remove it.")
     if not examples:
         return TextPacker(encoder, block_size)
     packer = PairPacker if encoder.kind == "encoder-decoder" else AnswerPacker

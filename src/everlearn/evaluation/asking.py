@@ -45,17 +45,13 @@ class Asking:
         conditions: how it is measured.
 
     Attributes:
-        kind: of the models: decoder or encoder-decoder.
+        kind: of the models.
         encoder: the tokenizer with its special tokens.
-
-    Raises:
-        ModelError: a masked model is asked.
     """
 
     def __init__(self, task: Asked, predictor: Predictor, conditions: Conditions) -> None:
         self.task, self.conditions, self.models = task, conditions, models_of(predictor)
         self.kind = kind_of(self.models[0])
-        check_writes(task, self.kind)
         self.encoder = Encoder(conditions.tokenizer, self.kind)
         self._longest = self._positions()
 
@@ -71,7 +67,8 @@ class Asking:
         Raises:
             ModelError: there is no room for a prompt; the sentence ends with the advice.
         """
-        most = self._longest - (behind if self.kind == "decoder" else 0)
+        apart = self.kind == "encoder-decoder"
+        most = self._longest - (0 if apart else behind + (len(self.encoder.suffix) if self.kind == "encoder" else 0))
         most = most if self.task.max_length is None else min(most, self.task.max_length)
         if most < SMALLEST:
             raise ModelError(

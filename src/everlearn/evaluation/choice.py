@@ -9,6 +9,8 @@ options the first is chosen.
 How prompt and option become tokens depends on what the model was trained on. Under a causal objective both are one
 text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the
 option (as in lm_eval). Under text-to-text they are tokenised apart, and an option is scored with the end of the answer.
+A masked model reads the prompt and as many masks as the option has tokens, tokenised apart too, and all of them are
+predicted at once: Σ_i log p(o_i | x) (arXiv 2001.07676).
 
 A schema is the other way round: one text after each of several contexts, as WinoGrande is scored.
 """
@@ -55,9 +57,6 @@ class Choice(Task):
     def check(self) -> str:
         counts = sorted({len(question.answers) for question in self.questions})
         return f"{len(self.questions):,} questions of {' or '.join(map(str, counts))} options"
-
-    def check_model(self, kind: Kind) -> None:
-        check_writes(self.config, kind)
 
     def fingerprint(self) -> str:
         return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers, q.right) for q in self.questions])
@@ -114,6 +113,9 @@ class Schema(Choice):
     """Scores one text after each of several contexts (Trinh and Le, arXiv 1806.02847: partial scoring)."""
 
     kind = "schema"
+
+    def check_model(self, kind: Kind) -> None:
+        check_writes(self.config, kind)  # masks in the place of a whole text say nothing about it
 
     @cached_property
     def questions(self) -> list[Question]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from everlearn.errors import TrainingDiverged
 from everlearn.evaluation.asking import Asking, padded
 from everlearn.evaluation.predictor import Predictor
-from everlearn.model.objectives import IGNORE, Objective, TextToText
+from everlearn.model.objectives import IGNORE, Masked, Objective, TextToText
 
 PAD_TO, PAD_LABELS_TO = 32, 8
 """Few widths: on CPU every new matrix shape is compiled and kept."""
@@ -48,10 +48,12 @@ def rows_of(asking: Asking, questions: Iterable[Sequence[Pair]], separator: str 
     Raises:
         ModelError: the options of a question leave no room for its prompt.
     """
-    apart = isinstance(asking.conditions.objective, TextToText)
+    apart = isinstance(asking.conditions.objective, TextToText | Masked)
     between = separator if separator is not None else "" if apart else " "
     encode, found = asking.encoder, []
-    ending = encode.suffix if asking.kind == "encoder-decoder" else [encode.end] if apart else []
+    ending = encode.suffix if asking.kind == "encoder-decoder" else []
+    if apart and asking.kind == "decoder" and encode.end is not None:
+        ending = [encode.end]
     begin = encode.prefix if asking.kind == "encoder-decoder" else []
     for number, pairs in enumerate(questions):
         spaced = [(prompt, between + option) for prompt, option in pairs]
@@ -118,6 +120,8 @@ def _batch(lot: list[Option], asking: Asking, rows: int) -> dict[str, Tensor]:
     pad = asking.encoder.pad
     if asking.kind == "encoder-decoder":
         return _encoder_decoder(lot, labels, pad, asking.conditions.objective, rows)
+    if asking.kind == "encoder":
+        return _masked(lot, labels, asking, rows)
     ids = padded([[*option.prompt, *option.ids] for option in lot], pad, PAD_TO, count=rows)
     # The label at t is predicted at t - 1; what pads a row stands behind it and is not seen.
     starts = torch.tensor([len(option.prompt) - 1 for option in lot] + [0] * (rows - len(lot)))
@@ -126,6 +130,21 @@ def _batch(lot: list[Option], asking: Asking, rows: int) -> dict[str, Tensor]:
         "input_ids": ids,
         "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous(),
         "positions": places,
+        "labels": labels,
+    }
+
+
+def _masked(lot: list[Option], labels: Tensor, asking: Asking, rows: int) -> dict[str, Tensor]:
+    """An option's tokens are all masked, as when they were learnt: as many as it has."""
+    mask, behind = [asking.encoder.tokenizer.mask_token_id], asking.encoder.suffix
+    whole = [[*option.prompt, *mask * len(option.ids), *behind] for option in lot]
+    starts = torch.tensor([len(option.prompt) for option in lot] + [0] * (rows - len(lot)))
+    seen = padded([[1] * len(row) for row in whole], 0, PAD_TO, count=rows)
+    seen[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
+    return {
+        "input_ids": padded(whole, asking.encoder.pad, PAD_TO, count=rows),
+        "attention_mask": seen,
+        "positions": (starts[:, None] + torch.arange(labels.shape[1])).masked_fill(labels == IGNORE, 0),
         "labels": labels,
     }
 

@@ -115,18 +115,23 @@ class Memory:
         return bool(self.tensors or self.facts)
 
 
+Factor = Tensor | Callable[[], Tensor]
+"""A tensor in [0, 1] that broadcasts to a whole parameter. A function is asked when the optimizer has stepped: for
+update masks that depend on its new state."""
+
+
 @dataclass(frozen=True)
 class Mask:
     """Factors for parameters: 1 leaves a gradient or an update as it is, 0 removes it.
 
     Attributes:
-        factors: parameter name (as in ``model.named_parameters()``) to a tensor in [0, 1] that broadcasts to it.
+        factors: parameter name (as in ``model.named_parameters()``) to its factor.
             A method whose mask is constant over a stage returns the same object each time.
         apply_to: ``update`` scales what the optimizer changes, weight decay and momentum included; ``gradient``
             scales what the optimizer reads, which Adam's normalisation mostly undoes.
     """
 
-    factors: Mapping[str, Tensor]
+    factors: Mapping[str, Factor]
     apply_to: ApplyTo = "update"
 
 

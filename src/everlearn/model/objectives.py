@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Batch = dict[str, Tensor]
 LogitObserver = Callable[[Tensor, Tensor], None]
 IGNORE = -100
+ANSWERS_TO = 8
+"""Room for masked answers is a multiple of this: on CPU every new matrix shape is compiled and kept."""
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
 _OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionary()
@@ -221,6 +223,9 @@ class Masked(Objective):
 
     The number is fixed because on CPU every new matrix shape is compiled and kept. Of the chosen positions 80 %
     become the mask token, 10 % a random token, 10 % stay (arXiv 1810.04805, §3.1).
+
+    Of an example of prompt and answer all tokens of the answer are masked, and nothing else: it is predicted from the
+    prompt (pattern-exploiting training, arXiv 2001.07676, with answers of any length).
     """
 
     probability: float = 0.15
@@ -239,7 +244,8 @@ class Masked(Objective):
         if self.isolate and config_of(model)._attn_implementation != "sdpa":
             raise ModelError(
                 "Isolating packed documents in an encoder needs `model.attn_implementation: sdpa` "
-                f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false`."
+                f"(got '{config_of(model)._attn_implementation}'). Change it, or set `data.isolate_documents: false` "
+                "(which plain text allows, and prompts with answers do not)."
             )
 
     def options(self) -> dict[str, Any]:
@@ -247,16 +253,23 @@ class Masked(Objective):
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
         plain = np.stack([block["input_ids"] for block in blocks]).astype(np.int64)
-        count = max(1, round(self.probability * plain.shape[1]))
+        answers = [np.flatnonzero(block["labels"] != IGNORE) if "labels" in block else None for block in blocks]
+        usual = max(1, round(self.probability * plain.shape[1]))
+        longest = max((len(answer) for answer in answers if answer is not None), default=0)
+        count = max(usual, -(-longest // ANSWERS_TO) * ANSWERS_TO)
         masked, positions = plain.copy(), np.zeros((len(blocks), count), np.int64)
         labels = np.full((len(blocks), count), IGNORE, np.int64)
         special = np.asarray(self.tokenizer.all_special_ids)
         for i, row in enumerate(rows):
+            if (answer := answers[i]) is not None:
+                positions[i, : len(answer)], labels[i, : len(answer)] = answer, plain[i, answer]
+                masked[i, answer] = self.tokenizer.mask_token_id
+                continue
             generator = np.random.Generator(np.random.PCG64(seed_for(self.seed, "mask", row)))
             chosen = np.flatnonzero(~np.isin(plain[i], special))
-            chosen = np.sort(generator.permutation(chosen)[:count])
-            fate = generator.random(count)[: len(chosen)]
-            other = generator.integers(0, len(self.tokenizer), count)[: len(chosen)]
+            chosen = np.sort(generator.permutation(chosen)[:usual])
+            fate = generator.random(usual)[: len(chosen)]
+            other = generator.integers(0, len(self.tokenizer), usual)[: len(chosen)]
             positions[i, : len(chosen)], labels[i, : len(chosen)] = chosen, plain[i, chosen]
             token = np.where(fate < 0.8, self.tokenizer.mask_token_id, np.where(fate < 0.9, other, plain[i, chosen]))
             masked[i, chosen] = token
@@ -336,12 +349,15 @@ def make_objective(
     seed: int = 0,
     mask_probability: float = 0.15,
     isolate: bool | None = None,
+    examples: bool = False,
 ) -> Objective:
     """The objective of a run, checked against the model.
 
     Args:
         name: masked, causal or text-to-text; None takes the one that belongs to the model's kind.
-        isolate: hide packed documents from each other; None isolates wherever that costs nothing (all but encoders).
+        isolate: hide packed documents from each other; None isolates wherever that costs nothing (all but encoders),
+            and examples always.
+        examples: some of what is learnt is prompts and answers.
 
     Raises:
         RecipeError: no such objective.
@@ -359,6 +375,12 @@ def make_objective(
     if isolate is not None:
         options["isolate"] = isolate
     if name == Masked.name:
+        if examples and isolate is False:
+            raise RecipeError(
+                "`data.isolate_documents` is false, but a masked model would read the prompts and answers of other "
+                "examples in the same row. Remove it."
+            )
+        options |= {"isolate": True} if examples else {}
         table = next((m for n, m in model.named_modules() if n.endswith("position_embeddings")), None)
         padding = getattr(table, "padding_idx", None)
         options |= {"probability": mask_probability, "first_position": 0 if padding is None else padding + 1}

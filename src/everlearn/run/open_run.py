@@ -87,6 +87,7 @@ class OpenRun:
                 tokenizer,
                 mask_probability=data.mask_probability,
                 isolate=data.isolate_documents,
+                examples=any(domain.target_column is not None for domain in self.recipe.domains),
             )
             longest = objective.longest_input(model)
             if data.block_size is not None and longest is not None and data.block_size > longest:

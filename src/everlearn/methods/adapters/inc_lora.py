@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +32,8 @@ class IncLoRA(Merged):
     name = "inc_lora"
     title = "IncLoRA"
     paper = "https://arxiv.org/abs/2310.14152"
+    parts: ClassVar[int] = 1
+    """What a domain has changed, as so many adapters of rank r."""
 
     class Config(MergedConfig):
         """Options of IncLoRA, by PEFT's names."""
@@ -76,7 +77,7 @@ class IncLoRA(Merged):
                 parts[key + name] = found[-1][name]
             parts[key + A] = torch.cat([part[A] for part in found])
             parts[key + B] = torch.cat([part[B] for part in found], dim=1)
-        config = self._lora(model, len(self._finished))
+        config = self._lora(model, self.parts * len(self._finished))
         config.inference_mode, config.task_type = True, TASKS.get(kind_of(model))
         return PeftAdapter(config, parts, alone=not self.merges)
 
@@ -87,13 +88,11 @@ class IncLoRA(Merged):
         """DoRA adapters that were learnt one on top of the other, as parts of one on the base (float64 inside)."""
         weight = module.get_parameter("weight").detach().cpu().double()
         weight = weight.T if isinstance(module, Conv1D) else weight
-        r = self.config.r
-        scale = self.config.lora_alpha / (math.sqrt(r) if self.config.use_rslora else r)
         factor, found = torch.ones(len(weight), dtype=torch.float64), []
         for part in learnt:
             name = next(name for name in part if MAGNITUDE in name)
             b, magnitude = part[B].double() / factor[:, None], part[name].double()
-            weight = weight + scale * b @ part[A].double()
+            weight = weight + self._scale * b @ part[A].double()
             norm = weight.norm(dim=1)
             factor = magnitude.flatten() * factor.sign() / norm
             own = {B: b.float(), name: (factor * norm).reshape(magnitude.shape).float()}

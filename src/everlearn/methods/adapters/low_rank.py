@@ -193,6 +193,11 @@ class Merged(LowRank):
         }
         return super()._lora(model, parts, **(own | options))
 
+    @property
+    def _scale(self) -> float:
+        """s, by which B A is multiplied."""
+        return self.config.lora_alpha / (math.sqrt(self.config.r) if self.config.use_rslora else self.config.r)
+
     def _numbers(self, model: nn.Module) -> int:
         """Parameters of one adapter."""
         return sum(

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
-from everlearn.methods.base import ApplyTo, Mask, Method, Setting, Stage, View
+from everlearn.methods.base import ApplyTo, Factor, Mask, Method, Setting, Stage, View
 from everlearn.methods.engine.beside import OutputsBeside
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
@@ -122,8 +123,8 @@ class Protection:
         self._transforms: Transforms | None = None
         self._masks: list[tuple[Method, Mask]] = []
         self._reaching: set[str] = set()
-        self._local: dict[int, tuple[Mask, list[tuple[nn.Parameter, Tensor]]]] = {}
-        self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+        self._local: dict[int, tuple[Mask, list[tuple[nn.Parameter, Factor]]]] = {}
+        self._before: list[tuple[nn.Parameter, list[Factor], Tensor]] = []
 
     # -- the stage --------------------------------------------------------------------------------------------
 
@@ -322,7 +323,7 @@ class Protection:
                 self._change_gradients(method, backward)
         for parameter, factor in self._factors("gradient"):
             if parameter.grad is not None:
-                local(parameter.grad).mul_(factor)
+                local(parameter.grad).mul_(_asked(factor, parameter))
 
     def _change_gradients(self, method: Method, backward: Callable[[Tensor], Any]) -> None:
         parameters = {name: p for name, p in self.stage.model.named_parameters() if p.requires_grad}
@@ -342,16 +343,16 @@ class Protection:
 
     def before_update(self) -> None:
         """Before ``optimizer.step()``: keep what the masks will partly restore."""
-        held: dict[int, tuple[nn.Parameter, Tensor]] = {}
+        held: dict[int, tuple[nn.Parameter, list[Factor]]] = {}
         for parameter, factor in self._factors("update"):
-            previous = held.get(id(parameter))
-            held[id(parameter)] = (parameter, factor if previous is None else previous[1] * factor)
-        self._before = [(p, factor, local(p).detach().clone()) for p, factor in held.values() if p.requires_grad]
+            held.setdefault(id(parameter), (parameter, []))[1].append(factor)
+        self._before = [(p, factors, local(p).detach().clone()) for p, factors in held.values() if p.requires_grad]
 
     def after_update(self) -> None:
         """After ``optimizer.step()``: take back the masked part of the update, whatever the optimizer made of it."""
         with torch.no_grad():
-            for parameter, factor, old in self._before:
+            for parameter, factors, old in self._before:
+                factor = functools.reduce(torch.mul, (_asked(factor, parameter) for factor in factors))
                 # lerp is exact at both ends: a factor of 1 gives the new value and 0 the old one, bit for bit.
                 torch.lerp(old, local(parameter), factor.expand_as(old), out=local(parameter))
         self._before = []
@@ -370,7 +371,7 @@ class Protection:
 
     # -- masks ------------------------------------------------------------------------------------------------
 
-    def _factors(self, apply_to: ApplyTo) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def _factors(self, apply_to: ApplyTo) -> Iterator[tuple[nn.Parameter, Factor]]:
         for method, mask in self._masks:
             if mask.apply_to == apply_to:
                 yield from self._localised(method, mask)
@@ -388,16 +389,22 @@ class Protection:
                 )
         self._reaching.add(method.name)
 
-    def _localised(self, method: Method, mask: Mask) -> list[tuple[nn.Parameter, Tensor]]:
+    def _localised(self, method: Method, mask: Mask) -> list[tuple[nn.Parameter, Factor]]:
         """A mask beside the parameters that it belongs to; a constant mask is placed once."""
         known = self._local.get(id(method))
         if known is not None and known[0] is mask:
             return known[1]
         parameters = dict(self.stage.model.named_parameters())
-        placed = []
+        placed: list[tuple[nn.Parameter, Factor]] = []
         for name, factor in mask.factors.items():
             if name not in parameters:
                 raise MethodError(f"Method '{method.label}' masks '{name}', which is no parameter of the model.")
-            placed.append((parameters[name], shard_like(factor, parameters[name])))
+            parameter = parameters[name]
+            placed.append((parameter, shard_like(factor, parameter) if isinstance(factor, Tensor) else factor))
         self._local[id(method)] = (mask, placed)
         return placed
+
+
+def _asked(factor: Factor, parameter: nn.Parameter) -> Tensor:
+    """What this process holds of a factor that :meth:`Protection._localised` gave."""
+    return factor if isinstance(factor, Tensor) else shard_like(factor(), parameter)

@@ -26,6 +26,8 @@ from everlearn.methods.prompts.soft_prompt import (
     check_memory,
     check_prompt,
     check_stage_length,
+    memory_of,
+    prompts_in,
     word_embeddings,
 )
 
@@ -114,11 +116,11 @@ class DAPPrompt(Method):
 
     def memory(self) -> Memory:
         """The prompt of each domain, by its name."""
-        return Memory(dict(self._prompts), {"domains": list(self._prompts)} if self._prompts else {})
+        return memory_of(self._prompts)
 
     def load_memory(self, memory: Memory) -> None:
         """Take the prompts back."""
-        self._prompts = {name: memory.tensors[name] for name in memory.facts.get("domains", [])}
+        self._prompts = prompts_in(memory)
 
     def _new(self, model: nn.Module) -> Tensor:
         words = word_embeddings(model)

@@ -7,6 +7,7 @@ no earlier prompts beside the trained one, and its model is not the plain one be
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.methods.base import Memory
 from everlearn.methods.engine.attachment import Attachment, refuse_other_additions
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import config_of
@@ -210,3 +212,13 @@ def check_memory(method: Method, model: nn.Module, vectors: Tensor) -> None:
             f"Method '{method.label}' remembers vectors of size {vectors.shape[1]}, but this model's embeddings have "
             f"{features}. Its memory belongs to another model."
         )
+
+
+def memory_of(prompts: Mapping[str, Tensor]) -> Memory:
+    """The prompt of each domain by its name, and the domains in order."""
+    return Memory(dict(prompts), {"domains": list(prompts)} if prompts else {})
+
+
+def prompts_in(memory: Memory) -> dict[str, Tensor]:
+    """What :func:`memory_of` was given."""
+    return {domain: memory.tensors[domain] for domain in memory.facts.get("domains", [])}

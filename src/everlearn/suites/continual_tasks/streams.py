@@ -124,7 +124,7 @@ def order_of(order: int | Sequence[str], orders: Mapping[int, Sequence[str]], su
             raise RecipeError(f"The suite `{suite}` has no order {order}; it has {', '.join(map(str, orders))}.")
         return tuple(orders[order])
     names = (order,) if isinstance(order, str) else tuple(order)
-    known = next(iter(orders.values()))
+    known = dict.fromkeys(task for each in orders.values() for task in each)
     for name in names:
         if name not in known:
             raise RecipeError(f"The suite `{suite}` has no task '{name}'.{did_you_mean(name, known)}")

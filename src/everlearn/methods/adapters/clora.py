@@ -1,0 +1,104 @@
+"""CLoRA: the update of each layer is pushed to leave a fixed random subspace alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.adapters.low_rank import ADAPTER, A, B
+from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
+from everlearn.model.sharding import whole
+from everlearn.seeding import seed_for
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+@register
+class CLoRA(IncLoRA):
+    """Controlled LoRA (arXiv 2410.16801, ACL 2025): IncLoRA whose updates have a subspace in their null space.
+
+    L + λ Σ_layers (‖A P_A‖²_F + ‖Bᵀ P_B‖²_F)
+
+    The k columns of P_A [d_in, k] and P_B [d_out, k] are orthonormal, random and fixed: an input in the span of P_A is
+    left as it is by an update with A P_A = 0, and no update moves an output along P_B. Every domain of a stream has the
+    same P, drawn for each layer from the run's seed, so the sum of all updates leaves the same subspace alone.
+
+    With k the width of a layer this would be the squared norm of A and B. The released code halves the penalty.
+    """
+
+    name = "clora"
+    title = "CLoRA"
+    paper = "https://arxiv.org/abs/2410.16801"
+
+    class Config(IncLoRA.Config):
+        """Options of CLoRA; those of LoRA are PEFT's."""
+
+        strength: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """λ; 0 is IncLoRA. The released code's λ = 1 is 0.5 here."""
+        k: int | None = Field(None, ge=1)
+        """Directions of each layer's inputs, and of its outputs, that are left alone; half of them if nothing is
+        said. The paper tries 128 to 2048 of 4096."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._pairs: list[tuple[nn.Parameter, int, Tensor]] = []
+
+    def check(self, setting: Setting) -> None:
+        """Some direction of each layer must be left to learn in."""
+        super().check(setting)
+        smallest = min(min(sizes) for sizes in self._shapes(setting.model))
+        if self.config.k is not None and self.config.k >= smallest:
+            raise MethodError(
+                f"Method '{self.label}', option 'k': {self.config.k} directions are all that a layer of width "
+                f"{smallest} has. Set it below {smallest}."
+            )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """As IncLoRA, and P_A and P_B."""
+        own = super().cost(model)
+        fixed = sum(width * self._k(width) for sizes in self._shapes(model) for width in sizes)
+        return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + (4 * fixed if self.config.strength else 0)})
+
+    def _k(self, width: int) -> int:
+        return self.config.k or width // 2
+
+    def begin_training(self, stage: Stage) -> None:
+        """Lay P beside A and B: the same in every domain, after every resume and on every process."""
+        parameters, self._pairs = dict(stage.model.named_parameters()), []
+        for matrix, dim in ((A, 1), (B, 0)) if self.config.strength else ():
+            ending = matrix.replace("weight", f"{ADAPTER}.weight")
+            for name, parameter in parameters.items():
+                if name.endswith(ending):
+                    width = parameter.shape[dim]
+                    seed = seed_for(stage.seed, self.name, name)
+                    directions = orthonormal(width, self._k(width), seed).to(parameter.device)
+                    self._pairs.append((parameter, dim, directions))
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """λ Σ (‖A P_A‖² + ‖Bᵀ P_B‖²), in float32 whatever the pass computes in."""
+        if not self._pairs:
+            return {}
+        with torch.autocast(self._pairs[0][0].device.type, enabled=False):
+            # A shard of B would give a part of Bᵀ P, whose square is no part of the square: matrices come whole.
+            products = [torch.tensordot(whole(matrix).float(), p, ([dim], [0])) for matrix, dim, p in self._pairs]
+            return {"subspace": self.config.strength * torch.stack([each.square().sum() for each in products]).sum()}
+
+    def detach(self, stage: Stage) -> None:
+        """As IncLoRA."""
+        self._pairs = []
+        super().detach(stage)
+
+
+def orthonormal(width: int, k: int, seed: int) -> Tensor:
+    """k orthonormal directions of a space, drawn evenly from all, [width, k] float32 on the CPU."""
+    drawn = torch.randn(width, k, generator=torch.Generator().manual_seed(seed))
+    q, r = torch.linalg.qr(drawn)
+    return q * r.diagonal().sign()

@@ -1,0 +1,85 @@
+"""LoRA-Null: adapters that read only what general text does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.methods.adapters.residual import Residual, matrix_of
+from everlearn.methods.base import Stage, Variant, register
+
+
+@register
+class LoRANull(Residual):
+    """LoRA initialised in the null space of activations (arXiv 2503.02659, section 4).
+
+    X Xᵀ = Q Λ Qᵀ,  N = the r columns of Q with the smallest λ,  SVD(W N Nᵀ) = U Σ Vᵀ,
+    s B₀ = U √Σ, A₀ = √Σ Vᵀ (s divided between them)
+
+    X is what a layer reads of general text, so A₀ X ≈ 0 and the frozen rest does to general text what W did. LoRA-Null
+    trains A and B; with A frozen (its second version) s B A X ≈ 0 holds whatever B becomes.
+    """
+
+    name = "lora_null"
+    title = "LoRA-Null"
+    paper = "https://arxiv.org/abs/2503.02659"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            "lora_null_v2",
+            "LoRA-Null-v2",
+            "With A frozen in the null space, so that only B is trained.",
+            {"freeze_a": True},
+        ),
+    )
+
+    class Config(Residual.Config):
+        """Options of LoRA-Null; those of LoRA are PEFT's."""
+
+        freeze_a: bool = False
+        """Train B alone; A stays in the null space."""
+
+    config: Config
+
+    def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
+        found = {}
+        for path, moment in self._moments(stage).items():
+            null = torch.linalg.eigh(moment).eigenvectors[:, : self.config.r]
+            u, sizes, vt = torch.linalg.svd(
+                matrix_of(stage.model.get_submodule(path)).double() @ null, full_matrices=False
+            )
+            root = (sizes / self._scale).sqrt()
+            found[path] = (root[:, None] * (vt @ null.T), u * root)
+        return found
+
+    def _moments(self, stage: Stage) -> dict[str, Tensor]:
+        """X Xᵀ of each layer, [d_in, d_in]; float64, since what is looked for is small in a square."""
+        moments: dict[str, Tensor] = {}
+        handles = []
+        for path in self._targets(stage.model):
+
+            def add(layer: nn.Module, inputs: tuple[Any, ...], path: str = path) -> None:
+                x = inputs[0].detach().flatten(0, -2).double()
+                moments[path] = moments.get(path, 0) + x.T @ x
+
+            handles.append(stage.model.get_submodule(path).register_forward_pre_hook(add))
+        try:
+            self._read(stage, stage.general)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return moments
+
+    def attach(self, stage: Stage) -> None:
+        """As every such adapter, with A frozen where that is asked for."""
+        super().attach(stage)
+        if self.config.freeze_a:
+            for name, parameter in stage.model.named_parameters():
+                if "lora_A" in name:
+                    parameter.requires_grad_(False)
+
+    def _trains(self, model: nn.Module) -> int:
+        frozen = sum(self.config.r * inputs for inputs, _ in self._shapes(model)) if self.config.freeze_a else 0
+        return self._numbers(model) - frozen

@@ -1,0 +1,171 @@
+"""Adapters that begin as a part of the weights they stand beside: what CorDA and LoRA-Null share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.data.blocks import BlockSource
+from everlearn.errors import MethodError
+from everlearn.methods.adapters.inc_lora import IncLoRA
+from everlearn.methods.adapters.low_rank import ADAPTER, A, B
+from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Setting, Stage
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import IGNORE
+from everlearn.model.quantising import is_quantised
+from everlearn.model.targets import Targets
+
+
+class Residual(IncLoRA):
+    """Base of methods whose adapter takes a part s B₀ A₀ of W over, so that the function is unchanged:
+
+    h = (W − s B₀ A₀) x + s B A x,   A and B begin as A₀ and B₀
+
+    In a stream s B A is added back when a domain ends, as :class:`IncLoRA` does it, so a stage is a plain model of
+    weights W + s (B A − B₀ A₀), and a new A₀ and B₀ are found for the next domain with the model as it is then. What a
+    domain changes has rank 2r: [B, −B₀] [A; A₀], which is what memory and the stage's PEFT adapter hold, since A and B
+    alone would belong to weights that nobody has.
+
+    Weight decay of A and B would wear away a part of W, so there is none.
+    """
+
+    needs = replace(IncLoRA.needs, importance_pass=True)
+    parts: ClassVar[int] = 2
+
+    class Config(IncLoRA.Config):
+        """Options of adapters that begin as a part of the weights. As published α = r, so s = 1; there is no dropout,
+        which would fall on what the model knows; and every linear layer gets an adapter."""
+
+        lora_alpha: int = Field(8, ge=1)
+        """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ is the same for every α."""
+        lora_dropout: float = Field(0.0, ge=0, lt=1)
+        """Dropout on the adapter's input."""
+        target_modules: Targets | list[str] = "all-linear"
+        """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries
+        and values, all attention projections, or names as PEFT takes them."""
+        samples: int = Field(256, ge=1)
+        """Rows of text that are read before each domain, to see what the layers read. PEFT advises 128 times a layer's
+        width in tokens: with fewer than the width, directions look unused that were only not seen."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._start: dict[str, Tensor] = {}
+
+    def check(self, setting: Setting) -> None:
+        """There must be general text where that is read, and a rank that the layers have."""
+        super().check(setting)
+        if self._reads_general and not setting.has_general:
+            raise MethodError(
+                f"Method '{self.label}' reads the recipe's general corpus, to find the parts of the weights that it "
+                "needs least, and there is none. Name one (the recipe's own `general`)."
+            )
+        smallest = min(min(sizes) for sizes in self._shapes(setting.model))
+        if self.config.r > smallest:
+            raise MethodError(
+                f"Method '{self.label}', option 'r': an adapter of rank {self.config.r} cannot begin as a part of a "
+                f"layer of rank {smallest}. Set it to {smallest} or less."
+            )
+
+    @property
+    def _reads_general(self) -> bool:
+        return True
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The adapter, the one that it began as, and finished domains as adapters of rank 2r."""
+        count = super()._numbers(model)
+        return Cost(
+            memory_bytes=16 * count,
+            disk_bytes=4 * count,
+            disk_bytes_per_domain=8 * count,
+            adapter_bytes_per_domain=8 * count,
+            parameters=self._trains(model),
+            passes_per_domain=self.config.samples,
+        )
+
+    def _trains(self, model: nn.Module) -> int:
+        """Trained parameters of one adapter."""
+        return self._numbers(model)
+
+    # -- a domain ----------------------------------------------------------------------------------------------
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Find A₀ and B₀, on the plain model; a resumed stage has them in its memory."""
+        if is_quantised(stage.model):
+            raise MethodError(
+                f"Method '{self.label}' takes a part out of the weights, which a quantised model has not got exactly. "
+                "Remove `model.quantization_config`, or use `inc_lora`."
+            )
+        if not self._start:
+            self._start = {
+                f"base_model.model.{path}.{name}": value.float().cpu().contiguous()
+                for path, factors in self._parts_of(stage).items()
+                for name, value in zip((A, B), factors, strict=True)
+            }
+
+    def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
+        """A₀ [r, d_in] and B₀ [d_out, r] of each layer."""
+        raise NotImplementedError
+
+    def _read(self, stage: Stage, source: BlockSource | None) -> None:
+        """Rows of a source through the model, for hooks that watch it: one at a time, which PEFT's need."""
+        with evaluating(stage.model), torch.no_grad():
+            for row in replace(stage, batch_size=1).batches(self.config.samples, source):
+                stage.objective.forward(stage.model, _unpadded(row))
+
+    def attach(self, stage: Stage) -> None:
+        """W − s B₀ A₀ in place of W, and the adapter that makes up for it."""
+        super().attach(stage)
+        self._fill(stage.model, self._start)
+        with torch.no_grad():
+            for path in self._targets(stage.model):
+                layer: Any = stage.model.get_submodule(path)
+                layer.get_base_layer().weight.sub_(layer.get_delta_weight(ADAPTER))
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Nothing but the adapter is trained, and it does not decay."""
+        return [group | {"weight_decay": 0.0} for group in groups]
+
+    def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
+        """[A; A₀] and [B, −B₀]: what the domain has changed in W."""
+        changed = dict(learnt)
+        for name, start in self._start.items():
+            side = [learnt[name], start] if name.endswith(A) else [learnt[name], -start]
+            changed[name] = torch.cat(side, dim=0 if name.endswith(A) else 1)
+        self._start = {}
+        super()._keep(domain, changed)
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """As IncLoRA, with adapters of rank 2r; inside a domain A₀ and B₀ too, under "/<PEFT name>"."""
+        known = super().memory()
+        return Memory(known.tensors | {f"/{name}": value for name, value in self._start.items()}, known.facts)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        self._start = {name[1:]: value for name, value in memory.tensors.items() if name.startswith("/")}
+        finished = {name: value for name, value in memory.tensors.items() if not name.startswith("/")}
+        super().load_memory(Memory(finished, memory.facts))
+
+
+def _unpadded(row: Batch) -> Batch:
+    """A row without padding, which is no text but would be read as some; only prompts and their answers have it."""
+    if "decoder_input_ids" not in row:
+        return row
+    prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())
+    lengths = {"input_ids": prompt, "attention_mask": prompt}
+    return {name: value[:, : lengths.get(name, answer)] for name, value in row.items()}
+
+
+def matrix_of(layer: nn.Module) -> Tensor:
+    """The weight of a linear layer, [d_out, d_in]."""
+    weight = layer.get_parameter("weight").detach()
+    return weight.T if isinstance(layer, Conv1D) else weight

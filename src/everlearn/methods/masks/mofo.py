@@ -1,0 +1,115 @@
+"""MoFO: of every parameter, only the entries with the largest momentum move."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, register
+from everlearn.model.sharding import whole
+
+MOMENTA = ("exp_avg", "momentum_buffer")
+"""What torch's optimizers call the first moment: the Adam family and Lion, gradient descent with momentum."""
+
+
+@register
+class MoFO(Method):
+    """Momentum-filtered optimizer (arXiv 2407.20999, algorithm 1).
+
+    θ_t = θ_{t−1} − η_t FLT_α(m_t) ⊙ m̂_t / (√v̂_t + ε)
+
+    FLT_α is 1 for the floor(α · n) of a parameter's n entries that are largest in |m_t|, at least one, and 0 for the
+    others, which stay where they are, weight decay included. Both moments of all entries go on. A block of the paper is
+    a parameter of the model here: a weight matrix, a bias, a matrix of an adapter, as a whole however it is sharded.
+
+    m_t is what the optimizer's step has made of the clipped gradient, so the filter is asked for after the step. Of
+    entries that equal the smallest chosen one all move; an entry without momentum (a token that was never read) does
+    not.
+    """
+
+    name = "mofo"
+    title = "MoFO"
+    paper = "https://arxiv.org/abs/2407.20999"
+    identity: ClassVar[dict[str, Any] | None] = {"fraction": 1}
+
+    class Config(MethodConfig):
+        """Options of MoFO."""
+
+        fraction: float = Field(0.15, gt=0, le=1)
+        """α, the share of each parameter's entries that moves in a step; 1 is plain training. The authors advise 0.05
+        to 0.2."""
+        matrices_only: bool = False
+        """Leave biases and normalisations to the optimizer, as the released code does; the paper filters every
+        block."""
+
+    config: Config
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The copy of the trained parameters that the held entries are restored from, during the optimizer's step."""
+        if self.config.fraction == 1:
+            return Cost()
+        found = self._filtered(model).values()
+        return Cost(memory_bytes=sum(parameter.numel() * parameter.element_size() for parameter in found))
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """FLT_α of the momentum that the coming step makes."""
+        if self.config.fraction == 1:
+            return None
+        if stage.optimizer is None:
+            raise MethodError(f"Method '{self.label}' reads the optimizer's momentum, and there is no optimizer yet.")
+        found = self._filtered(stage.model).items()
+        return Mask({name: partial(self._filter, stage.optimizer, parameter) for name, parameter in found})
+
+    def _filtered(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        return {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and (parameter.dim() > 1 or not self.config.matrices_only)
+        }
+
+    def _filter(self, optimizer: Optimizer, parameter: nn.Parameter) -> Tensor:
+        momentum = self._momentum(optimizer, parameter)
+        if momentum is None:  # the optimizer left it alone: it has no gradient in this step
+            return torch.ones((), device=parameter.device)
+        return largest_entries(whole(momentum), self.config.fraction)
+
+    def _momentum(self, optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
+        """m_t, laid out as the parameter is.
+
+        Raises:
+            MethodError: the optimizer keeps none that can be read.
+        """
+        state = optimizer.state.get(parameter, {})
+        for name in MOMENTA:
+            if isinstance(momentum := state.get(name), Tensor) and momentum.shape == parameter.shape:
+                return momentum
+        group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+        if group.get("momentum") == 0:  # gradient descent without momentum: m_t = g_t
+            return parameter.grad
+        if parameter.grad is None or not state:
+            return None
+        raise MethodError(
+            f"Method '{self.label}' filters by the optimizer's first moment, and {type(optimizer).__name__} keeps none "
+            "that can be read. Set `train.optim` to adamw_torch."
+        )
+
+
+def largest_entries(momentum: Tensor, fraction: float) -> Tensor:
+    """1 for the entries that are largest in magnitude, 0 for the others; the shape of `momentum`, float32.
+
+    Args:
+        momentum: of one parameter, whole.
+        fraction: share of its entries, in (0, 1]; floor(fraction · n) are chosen, at least one.
+    """
+    sizes = momentum.abs().flatten().float()
+    # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
+    count = max(1, math.floor(fraction * sizes.numel() + 1e-9))
+    smallest = sizes.kthvalue(sizes.numel() - count + 1).values
+    return ((sizes >= smallest) & (sizes > 0)).float().view(momentum.shape)

@@ -1,0 +1,91 @@
+"""The suite `glue`, as recipes, grids and pages see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import DataError, RecipeError
+from everlearn.methods.sequential import PLAIN
+from everlearn.suites.base import register_suite
+from everlearn.suites.continual_tasks import streams
+from everlearn.suites.continual_tasks.files import data_folder
+from everlearn.suites.continual_tasks.sources import sources
+from everlearn.suites.continual_tasks.suite import ContinualTasks
+from everlearn.suites.glue.systems import GROUPS, SYSTEMS
+from everlearn.suites.settings import PROGRAMS, EndTaskSettings, Settings
+
+TASKS = ("sst-2", "mnli", "qqp", "rte")
+GENERAL = "general"
+PARTS = {"path": "train.jsonl.gz", "validation": "validation.jsonl.gz"}
+"""Of each folder of general text in the data folder, ``D0/<source>/``."""
+
+
+@register_suite
+class Glue(ContinualTasks):
+    """Fine-tuning of a masked model on one task, beside the text that it was pre-trained on.
+
+    A stream of one task: what must be protected is pre-training, so the numbers of the table are the task's accuracy
+    and the drift of general text in bits per byte (masked-LM). The model answers through its own vocabulary head
+    (:class:`everlearn.model.objectives.Masked`), which is also what general text is measured with.
+    """
+
+    name = "glue"
+    orders = {number: (task,) for number, task in enumerate(TASKS, start=1)}  # noqa: RUF012 - see Suite
+    tasks = {task: task for task in TASKS}  # noqa: RUF012 - see Suite
+    systems = SYSTEMS
+    groups = GROUPS
+    paper_names = {"ft": PLAIN}  # noqa: RUF012 - see Suite
+    published = None
+    claims = None
+    metrics = ("accuracy",)
+    sources = sources(TASKS)
+    lacks = (*PROGRAMS, "end_tasks.settings", "end_tasks.aspect", "end_tasks.answers")
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """All tasks: the base model is asked each of them."""
+        return TASKS
+
+    def recipe(
+        self,
+        order: int | Sequence[str],
+        *,
+        settings: Settings,
+        data: Path | None,
+        method: Sequence[Mapping[str, Any]],
+        seed: int,
+        name: str,
+        folder: Path,
+    ) -> dict[str, Any]:
+        """A run on one task, with general text to measure on and, for methods that want it, to learn from."""
+        self.check(settings)
+        own = dict(settings.corpora or {})
+        if unknown := sorted(set(own) - {GENERAL}):
+            raise RecipeError(f"`corpora.{unknown[0]}` is set, but of `glue` only `corpora.{GENERAL}` can be your own.")
+        chosen = EndTaskSettings(**settings.end_tasks.given(), answers="chosen")
+        rest = settings.model_copy(update={"end_tasks": chosen, "corpora": None})
+        if settings.model is None:
+            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        tasks = streams.order_of(order, self.orders, self.name)
+        made = streams.recipe(tasks, settings=rest, data=data, method=method, seed=seed, name=name, folder=folder)
+        given = own.get(GENERAL)
+        general = dict(given) if isinstance(given, Mapping) else {"path": given} if given else general_text(data)
+        return made | {"objective": "masked", "general": {"name": GENERAL, **general}}
+
+
+def general_text(data: Path | None) -> dict[str, str]:
+    """The text that a base model is expected to know, and a part of it that it has not seen.
+
+    Raises:
+        DataError: the data folder has none.
+    """
+    place = data_folder(data) / "D0"
+    folders = sorted(file.parent for file in place.glob(f"*/{PARTS['path']}"))
+    if not folders:
+        raise DataError(
+            f"'{place}' has no general text (`<source>/{PARTS['path']}` and `{PARTS['validation']}`). Put some there, "
+            f"or name your own in the settings (`corpora: {{{GENERAL}: {{path: …, validation: …}}}}`)."
+        )
+    return {key: str(place / "*" / file) for key, file in PARTS.items()}

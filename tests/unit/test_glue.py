@@ -1,0 +1,105 @@
+"""The suite `glue`: single tasks that a masked model answers, beside the text that it was pre-trained on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import continual_tasks as small
+import tiny
+from everlearn.benchmarking.entries import resolve
+from everlearn.config.recipe import Recipe, parse
+from everlearn.errors import DataError, RecipeError
+from everlearn.learner import ContinualLearner
+from everlearn.methods import names
+from everlearn.suites import Settings, find_suite
+from everlearn.suites.glue.systems import SYSTEMS
+
+GLUE = find_suite("glue")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Copies of the tasks, and two sources of general text."""
+    folder = tmp_path / "data"
+    for name in GLUE.tasks:
+        small.copied(folder, name)
+    for seed, source in enumerate(("books", "wikipedia")):
+        for part, count in (("train", 30), ("validation", 6)):
+            place = folder / "D0" / source / f"{part}.jsonl.gz"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            lines = (json.dumps({"text": text}) for text in tiny.texts(count, seed + 10 * count))
+            place.write_bytes(gzip.compress("\n".join(lines).encode()))
+    return folder
+
+
+def made(order: Any, data: Path, folder: Path, method: str = "sequential", **settings: Any) -> Recipe:
+    given = Settings(**{"model": "m", **settings})
+    keys = GLUE.recipe(
+        order, settings=given, data=data, method=SYSTEMS[method].methods, seed=3, name="x", folder=folder
+    )
+    return parse(keys)
+
+
+def test_a_recipe_is_one_task_and_general_text(data: Path) -> None:
+    recipe = made(2, data, Path("x"))
+    assert [domain.name for domain in recipe.domains] == ["mnli"]
+    assert recipe.objective == "masked"
+    assert recipe.domains[0].target_column == "answer"
+    assert recipe.general is not None
+    assert recipe.general.path == str(data / "D0" / "*" / "train.jsonl.gz")
+    [task] = recipe.end_tasks
+    assert (task.kind, task.choices) == ("choice", ("neutral", "entailment", "contradiction"))
+    assert tuple(GLUE.first) == ("sst-2", "mnli", "qqp", "rte")
+    assert len(made(GLUE.first, data, Path("x")).end_tasks) == 4, "the base model is asked every task"
+    own = made(1, data, Path("x"), corpora={"general": {"path": "mine.txt", "validation": 0.1}})
+    assert own.general is not None
+    assert own.general.path == "mine.txt"
+
+
+def test_what_a_recipe_refuses(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"`corpora\.books` is set, but of `glue` only `corpora.general`"):
+        made(1, data, tmp_path, corpora={"books": "x"})
+    with pytest.raises(RecipeError, match=r"`end_tasks\.answers` is 'head' in the settings"):
+        made(1, data, tmp_path, end_tasks={"answers": "head"})
+    with pytest.raises(RecipeError, match="has no task 'sst2'"):
+        made(["sst2"], data, tmp_path)
+    with pytest.raises(DataError, match="has no general text"):
+        made(1, small_folder(tmp_path), tmp_path)
+
+
+def small_folder(tmp_path: Path) -> Path:
+    for name in GLUE.tasks:
+        small.copied(tmp_path / "other", name)
+    return tmp_path / "other"
+
+
+def test_rows_are_methods_that_there_are() -> None:
+    for name, system in SYSTEMS.items():
+        assert [entry.title for entry in resolve([name], GLUE)] == [system.title]
+        assert {method["name"] for method in system.methods} <= {*names()}
+
+
+def test_a_task_is_learnt_and_pre_training_measured(data: Path, tmp_path: Path) -> None:
+    tiny.model("roberta").save_pretrained(tmp_path / "m")
+    tiny.tokenizer().save_pretrained(tmp_path / "m")
+    recipe = made(
+        1, data, tmp_path / "run", "ewc", model=str(tmp_path / "m"), steps=3, batch=4, accumulate=1, block_size=64,
+        blocks=4, samples=4, learning_rate=1e-2,
+    )  # fmt: skip
+    results = ContinualLearner(recipe).run()
+    assert results.matrices["choice_accuracy"].values[1][0] is not None
+    bits = results.matrices["bits_per_byte"]
+    assert bits.columns == ["sst-2", "general"]
+    before, after = bits.values[0], bits.values[1]
+    assert after[0] < before[0], "answers are learnt"  # type: ignore[operator]
+    assert after[1] != before[1], "general text is measured as masked text"
