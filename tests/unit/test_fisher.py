@@ -26,7 +26,6 @@ from everlearn.importance import (
 from everlearn.importance.moments import BatchedSums, Sums, add_products, part_of, rows_of
 from everlearn.importance.per_sample import PerSample
 
-
 Loss = stages.Callable[[nn.Module, dict[str, Tensor]], Tensor]
 
 

@@ -169,6 +169,8 @@ class BatchedSums:
 
     def add(self, batch: Batch) -> None:
         """Add a batch's samples."""
+        if not self.parameters:
+            return
         rows = rows_of(batch)
         if any(getattr(module, "gradient_checkpointing", False) is True for module in self.model.modules()):
             self.most = 1
