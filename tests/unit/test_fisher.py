@@ -69,7 +69,7 @@ def batched_alone(model: nn.Module, batch: dict[str, Tensor], loss: Loss) -> fro
     totals = {name: torch.zeros(value.shape) for name, value in parameters.items()}
     batched = BatchedSums(model, parameters, loss, totals)
     batched.add(batch)
-    return batched.alone if batched.most > 1 else frozenset(parameters)
+    return batched.alone if batched.most != 1 else frozenset(parameters)
 
 
 # -- whole models ------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class BatchedSums:
 
     Attributes:
         alone: parameters that are measured sample by sample; known after the first batch of two rows.
-        most: samples that go together; 0 before the first batch.
+        most: samples that go together; 0 for all of a batch.
     """
 
     model: nn.Module
@@ -177,10 +177,9 @@ class BatchedSums:
         elif rows > 1 and self._plan is None:
             with evaluating(self.model):
                 self._try(part_of(batch, 0, 2))
-        self.most = self.most or rows
         start = 0
         while start < rows:
-            part = part_of(batch, start, start + self.most)
+            part = part_of(batch, start, start + (self.most or rows))
             if rows_of(part) == 1 or len(self.alone) == len(self.parameters):
                 self._one_by_one(part, self.parameters)
             elif self._together(part):

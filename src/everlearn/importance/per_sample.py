@@ -223,8 +223,9 @@ class PerSample(TorchFunctionMode):
         called = getattr(func, "__name__", "")
         if len(shared) == 1 and not alone and called in _BROADCASTING:
             (one,) = shared.values()
-            written = called in _IN_PLACE and args[0] is one
-            copies = None if written else self._copies(one, [tensor for tensor in tensors if tensor is not one])
+            # What is written to has no room for copies, and what masked places are filled with is a single number.
+            refused = called in _IN_PLACE if args[0] is one else called == "masked_fill"
+            copies = None if refused else self._copies(one, [tensor for tensor in tensors if tensor is not one])
             if copies is not None:
                 swap = {id(one): copies}
                 return func(*(swap.get(id(a), a) for a in args), **{k: swap.get(id(a), a) for k, a in kwargs.items()})
