@@ -7,10 +7,12 @@ these and nothing else.
 """
 
 from everlearn.evaluation.build import build_results
+from everlearn.evaluation.by_perplexity import ByPerplexity
 from everlearn.evaluation.by_text import ByText
 from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.choice import Choice, Schema
 from everlearn.evaluation.classification import Classification
+from everlearn.evaluation.codelength import Codelength
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
 from everlearn.evaluation.ensemble import Ensemble
 from everlearn.evaluation.estimate import Estimate
@@ -33,11 +35,13 @@ __all__ = [
     "METRICS",
     "QUANTITIES",
     "BlockLosses",
+    "ByPerplexity",
     "ByText",
     "Cell",
     "Checkpoint",
     "Choice",
     "Classification",
+    "Codelength",
     "Column",
     "Conditions",
     "Ensemble",
