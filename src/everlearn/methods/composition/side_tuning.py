@@ -28,8 +28,8 @@ from everlearn.methods.composition.beside_layers import BesideLayers, layers_of,
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.composition.keeping import by_domain, fill, from_memory, learnt_by
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions, without_decay
+from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import config_of
 
 SHARED = "shared"
 """What the side network of the whole stream is kept under."""

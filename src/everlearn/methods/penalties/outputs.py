@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from everlearn.model.anatomy import head_path
-from everlearn.model.objectives import IGNORE, Objective, unwrap
+from everlearn.model.head import unwrap
+from everlearn.model.objectives import IGNORE, Objective
 
 
 def at_labels(hidden: Tensor, batch: Mapping[str, Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.penalties.norms import NORMS, Norm
-from everlearn.model.objectives import output_head
+from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
 
 if TYPE_CHECKING:
