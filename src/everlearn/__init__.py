@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.moe_lora import MoELoRA
     from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.ensemble import DomainEnsemble
+    from everlearn.methods.composition.k_adapter import KAdapter
     from everlearn.methods.composition.mocl import MoCL
     from everlearn.methods.composition.sapt_lora import SAPTLoRA
+    from everlearn.methods.composition.side_tuning import SideTuning
     from everlearn.methods.distillation.kd import KD
+    from everlearn.methods.distillation.lwf import LwF
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
     from everlearn.methods.gates.cpt import CPT
@@ -50,6 +54,10 @@ if TYPE_CHECKING:
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
+    from everlearn.methods.tricks.mixout import Mixout
+    from everlearn.methods.tricks.recadam import RecAdam
+    from everlearn.methods.tricks.siatl import SiATL
+    from everlearn.methods.tricks.ulmfit import ULMFiT
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
     from everlearn.tools.exporting import export
@@ -89,10 +97,18 @@ _WHERE = {
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.ensemble": ("DomainEnsemble",),
+    "everlearn.methods.composition.k_adapter": ("KAdapter",),
     "everlearn.methods.composition.mocl": ("MoCL",),
     "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
+    "everlearn.methods.composition.side_tuning": ("SideTuning",),
     "everlearn.methods.prompts.lfpt5": ("LFPT5",),
     "everlearn.methods.sequential": ("Sequential",),
+    "everlearn.methods.distillation.lwf": ("LwF",),
+    "everlearn.methods.tricks.mixout": ("Mixout",),
+    "everlearn.methods.tricks.recadam": ("RecAdam",),
+    "everlearn.methods.tricks.siatl": ("SiATL",),
+    "everlearn.methods.tricks.ulmfit": ("ULMFiT",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
     "everlearn.report.run_results": ("RunResults",),
@@ -122,17 +138,21 @@ __all__ = [
     "DAPPrompt",
     "DERpp",
     "Domain",
+    "DomainEnsemble",
     "EndTask",
     "EverlearnError",
     "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",
+    "KAdapter",
     "LoRA",
     "LoRANull",
+    "LwF",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
+    "Mixout",
     "MoCL",
     "MoELoRA",
     "MoFO",
@@ -140,13 +160,17 @@ __all__ = [
     "Needs",
     "OLoRA",
     "ProgressivePrompts",
+    "RecAdam",
     "Recipe",
     "Replay",
     "Results",
     "RunResults",
     "SAPTLoRA",
     "Sequential",
+    "SiATL",
+    "SideTuning",
     "Stage",
+    "ULMFiT",
     "__version__",
     "export",
     "protect",

@@ -23,8 +23,7 @@ from everlearn.methods.masks.migu import MIGU
 from everlearn.methods.masks.mofo import MoFO
 from everlearn.model.anatomy import anatomy
 from everlearn.model.sharding import whole
-
-PROCESSES = 2
+from two_processes import PROCESSES, in_two_processes
 
 
 def _das(**options: Any) -> list[Method]:
@@ -144,9 +143,7 @@ def _moved(wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Ten
     return {name: (whole(p.detach()) != before[name]).float() for name, p in stage.model.named_parameters()}
 
 
-def _process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
+def _process(rank: int, folder: Path) -> None:
     mine = slice(rank * 2, rank * 2 + 2)
     results = {
         "das": _gradients(_das(), "ddp", mine),
@@ -164,9 +161,7 @@ def _process(rank: int, folder: str) -> None:
         for wrap in ("ddp", "fsdp"):
             results[f"{wrap} {name}"] = _gradients(_migu(**options), wrap, mine)
     results["unreached"] = _unreached()
-    torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    torch.save(results, folder / f"{rank}.pt")
 
 
 def _unreached() -> dict[str, str]:
@@ -197,8 +192,8 @@ def _unreached() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(_process, (str(folder),), nprocs=PROCESSES)
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    in_two_processes(_process, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
 
 
 @pytest.mark.distributed
