@@ -163,9 +163,9 @@ def test_the_learnt_balance_needs_the_loss_which_another_trainer_may_keep() -> N
     method, model = build({"name": "multi_task_adaptation", "drift": 0}), tiny.model()
     protection, _ = begun(method, model)
     batch = next(protection.stage.batches(2))
-    hidden = protection.stage.objective.forward(model, batch).hidden
+    theirs = Outputs(torch.empty(0), torch.tensor(8), torch.empty(0), view_losses=[torch.ones(batch["labels"].shape)])
     with pytest.raises(MethodError, match="Set `balance: fixed`"):
-        method.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))
+        method.extra_losses(protection.stage, batch, theirs)
     fresh = build({"name": "multi_task_adaptation", "drift": 0})
     with pytest.raises(MethodError, match="has no teacher"):
-        fresh.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))
+        fresh.views(protection.stage, batch)
