@@ -339,6 +339,7 @@ class ContinualLearner(OpenRun):
             "final_loss": trainer.last_loss,
             "mixture": _shares(source),
             "fingerprint": stage.source.fingerprint,
+            "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
             "notes": stage.notes,
         }
         self.forecast.took(AROUND, 1, time.monotonic() - started - (trained - trainer.seconds_before))

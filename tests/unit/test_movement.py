@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import tiny
 from everlearn.errors import ModelError
 from everlearn.model.architectures import architecture_of
-from everlearn.model.movement import LoadedWeights, Moved, SavedWeights, movement, places, together
+from everlearn.model.movement import LoadedWeights, Moved, SavedWeights, movement, places, stable_ranks, together, whole
 
 
 def saved(model, folder, **options):
@@ -59,12 +59,47 @@ def test_norms_are_those_of_a_slow_computation(pair):
         assert part.change == pytest.approx(math.sqrt(sum((b - a) ** 2 for a, b in pairs)), rel=1e-12)
         assert part.norm == pytest.approx(math.sqrt(sum(a**2 for a, _ in pairs)), rel=1e-12)
         assert (part.moved, part.count) == (sum(a != b for a, b in pairs), len(pairs))
+        assert part.after == pytest.approx(math.sqrt(sum(b**2 for _, b in pairs)), rel=1e-12)
+        assert part.product == pytest.approx(sum(a * b for a, b in pairs), rel=1e-12)
+        assert part.largest == max(abs(b - a) for a, b in pairs)
     layers = together(found)
     query = old["roberta.encoder.layer.1.attention.self.query.weight"].double()
     others = sum(v.double().square().sum() for n, v in old.items() if where[n][0] == "layers.1")
     assert layers["layers.1"].relative == pytest.approx(float(0.5 * query.norm() / others.sqrt()), rel=1e-6)
     assert layers["embeddings"].moved == 32
     assert layers["layers.0"].change == 0 == layers["layers.0"].share
+    assert layers["layers.0"].cosine == pytest.approx(1, rel=1e-12)
+    flat = [torch.cat([weights[name].double().ravel() for name in where]) for weights in (old, new)]
+    everything = whole(found)
+    assert everything.relative == pytest.approx(float((flat[1] - flat[0]).norm() / flat[0].norm()), rel=1e-12)
+    assert everything.cosine == pytest.approx(float(torch.cosine_similarity(*flat, dim=0)), rel=1e-12)
+    assert everything.largest == float((flat[1] - flat[0]).abs().max())
+
+
+def test_stable_ranks_are_those_of_a_singular_value_decomposition(pair):
+    before, after = SavedWeights(pair / "before"), SavedWeights(pair / "after")
+    found = stable_ranks(before, after)
+    query = "roberta.encoder.layer.1.attention.self.query.weight"
+    assert found.keys() == {query, "roberta.embeddings.word_embeddings.weight"}, "what did not move has none"
+    values = torch.linalg.svdvals(0.5 * before.read(query).double())
+    assert found[query] == pytest.approx(float(values.square().sum() / values[0] ** 2), rel=1e-6)
+    assert found["roberta.embeddings.word_embeddings.weight"] == pytest.approx(1, rel=1e-6), "one row moved"
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e12])
+def test_a_stable_rank_knows_no_scale(scale):
+    old, new = (LoadedWeights({"a": torch.diag(torch.tensor(d)), "b": torch.ones(3)}) for d in ([0.0] * 3, [3.0, 2, 1]))
+    new = LoadedWeights({"a": new.read("a") * scale, "b": torch.zeros(3)})
+    assert stable_ranks(old, new) == {"a": pytest.approx(14 / 9, rel=1e-6)}
+
+
+def test_files_of_earlier_versions_know_less():
+    early = Moved("layers.0", "attention", 3.0, 1.0, 3, 4)
+    late = Moved("layers.0", "other", 4.0, 1.0, 1, 1, 5.0, 0.5, 2.0)
+    assert early.cosine is None
+    both = together([early, late])["layers.0"]
+    assert (both.change, both.after, both.largest, both.cosine) == (5.0, None, None, None)
+    assert together([late])["layers.0"].cosine == pytest.approx(0.1)
 
 
 def test_files_in_parts_and_a_model_in_memory_say_the_same(pair, tmp_path):

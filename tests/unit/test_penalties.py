@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.importance import absolute_gradients
+from everlearn.importance import gradient_moment
 from everlearn.methods import build
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
@@ -237,7 +237,9 @@ def test_absolute_gradients_cancel_in_a_batch_and_so_are_taken_by_sample() -> No
     each = gradients_of(model, stage, stage.objective.per_sample_loss, 4)
     method = build({"name": "aewc", "samples": 4})
     stages.end([method], stage)
-    together = absolute_gradients(model.eval(), stage.batches(4), stage.objective.per_sample_loss, batch_means=True)
+    together = gradient_moment(
+        model.eval(), stage.batches(4), stage.objective.per_sample_loss, power=1, batch_means=True
+    )
     slow = {name: torch.stack([gradient[name].abs() for gradient in each]).mean(0) for name in each[0]}
     means = {name: torch.stack([gradient[name] for gradient in each]).mean(0).abs() for name in each[0]}
     close(kept(method, "fisher"), slow, rtol=1e-3)
@@ -436,3 +438,16 @@ def test_a_domain_learnt_in_two_parts_is_the_domain_learnt_at_once(name: str) ->
     for whole, parts in zip(*ends, strict=True):
         assert whole.keys() == parts.keys()
         assert all(torch.equal(value, parts[key]) for key, value in whole.items())
+
+
+def test_the_true_fisher_information_takes_labels_of_the_model() -> None:
+    """The model's own draws, the same each time; others than the data's."""
+    found = []
+    for labels in ("model", "model", "data"):
+        model = tiny.model()
+        stage = stages.stage(model, 1, batch_size=4)
+        method = build({"name": "ewc", "samples": 4, "labels": labels})
+        stages.end([method], stage)
+        found.append(kept(method, "fisher"))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert any(not torch.equal(found[0][name], found[2][name]) for name in found[0])

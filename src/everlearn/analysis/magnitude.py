@@ -96,7 +96,7 @@ def threshold_of(learner: ContinualLearner) -> float:
 
 def looked_at(learner: ContinualLearner, blocks: int) -> list[Magnitudes]:
     """The base model, the last one that has weights, and the rows that moved in each stage."""
-    last = max(index for index in range(len(learner.recipe.domains) + 1) if _has_weights(learner, index))
+    last = max(index for index in range(len(learner.recipe.domains) + 1) if learner.has_weights(index))
     found = [output_magnitudes(learner, stage, blocks) for stage in dict.fromkeys((0, last))]
     moved = updated_rows(learner)
     return found if moved is None else [*found, moved]
@@ -186,14 +186,7 @@ def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
 
 def _checkpoints(learner: ContinualLearner) -> Iterator[tuple[int, nn.Module | None]]:
     for index in range(len(learner.recipe.domains) + 1):
-        yield index, learner.model_after(index) if _has_weights(learner, index) else None
-
-
-def _has_weights(learner: ContinualLearner, index: int) -> bool:
-    if index == 0:
-        return True
-    name = learner.recipe.domains[index - 1].name
-    return learner.folder.finished(index, name) and not learner.folder.without_weights(index, name)
+        yield index, learner.model_after(index) if learner.has_weights(index) else None
 
 
 def _change(before: nn.Module, after: nn.Module, path: str) -> Tensor | None:

@@ -12,9 +12,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from everlearn.analysis import magnitude_page
+from everlearn.analysis.distance import Distance
+from everlearn.analysis.going_back import GoingBack
 from everlearn.analysis.magnitude import Alike, Magnitudes
 from everlearn.analysis.maps import Map, Saturation, kind_of_site
+from everlearn.analysis.prequential import Prequential, table
 from everlearn.analysis.similarity import Similarity
+from everlearn.analysis.stages_page import Section
 from everlearn.data.corpus import Domain
 from everlearn.files import write_text
 from everlearn.model.movement import Moved, Movement, together
@@ -38,20 +42,26 @@ def write_analysis(
     alike: Similarity | None = None,
     outputs: Sequence[Magnitudes] = (),
     compared: Sequence[Alike] = (),
+    sections: Sequence[Section] = (),
 ) -> Path:
     """Write the page; replaced as a whole. What is left out is not on it."""
     importance = {} if maps is None or filled is None else _importance(maps, filled, alike)
-    about = [*(["what importance protects"] if importance else []), *(["which rows are large"] if outputs else [])]
+    about = {
+        "what importance protects": importance,
+        "which rows are large": outputs,
+        "where it forgets": sections,
+    }
     write_text(
         output,
         render(
             "analysis.html.jinja",
-            title=f"{run}: {' and '.join(about)}",
-            kicker="Analysis of importance" if importance else "Analysis of outputs",
+            title=f"{run}: {', '.join(title for title, found in about.items() if found)}",
+            kicker="Analysis",
             version=__version__,
             importance=importance,
             outputs=magnitude_page.sections(outputs, compared),
             output_tables=magnitude_page.tables(compared),
+            sections=sections,
         ),
     )
     return output
@@ -176,11 +186,14 @@ def terminal(
     filled: Saturation | None = None,
     alike: Similarity | None = None,
     compared: Sequence[Alike] = (),
+    sections: Sequence[Section] = (),
+    online: Sequence[Prequential] = (),
 ) -> RenderableType:
     """The tables for a terminal."""
     shown = [*([moved_table(moved, domains)] if moved else []), *([] if filled is None else tables(filled, alike))]
-    shown += magnitude_page.tables(compared)
-    return Group(*(part for table in shown for part in (terminal_table(table), Text(""))))
+    shown += [table(list(online))] if online else []
+    shown += [*magnitude_page.tables(compared), *(each for section in sections for each in section.tables)]
+    return Group(*(part for each in shown for part in (terminal_table(each), Text(""))))
 
 
 def to_json(
@@ -188,6 +201,9 @@ def to_json(
     filled: Saturation | None = None,
     alike: Similarity | None = None,
     compared: Sequence[Alike] = (),
+    apart: Sequence[Distance] = (),
+    back: Sequence[GoingBack] = (),
+    online: Sequence[Prequential] = (),
 ) -> dict[str, Any]:
     """Everything that was found, for another program."""
     return {
@@ -195,4 +211,7 @@ def to_json(
         "saturation": filled.to_json() if filled is not None else None,
         "similarity": alike.to_json() if alike is not None else None,
         "magnitudes": [each.to_json() for each in compared],
+        "distances": [each.to_json() for each in apart],
+        "going_back": [each.to_json() for each in back],
+        "online_codelength": [each.to_json() for each in online],
     }

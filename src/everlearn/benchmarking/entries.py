@@ -32,6 +32,7 @@ class Entry:
         seeded: whether the seed of training changes anything.
         needs_base: whether the scores of the base model are a part of it.
         changes: keys of the recipe, dotted, that are not as in the other entries.
+        old_data: whether text of earlier domains is read again, whatever the methods do.
         optional: left out, and not refused, where the base model cannot have it: a group named it, not the user.
     """
 
@@ -44,6 +45,7 @@ class Entry:
     seeded: bool = True
     needs_base: bool = True
     changes: Mapping[str, Any] = field(default_factory=dict)
+    old_data: bool = False
     optional: bool = False
 
 
@@ -54,13 +56,18 @@ ARRANGEMENTS = {
         Entry(BASE, "No adaptation", "", making.none, ordered=False, seeded=False),
         Entry("separate", "One model per domain", "https://arxiv.org/abs/2004.10964", making.separate, ordered=False),
         Entry("pool", "Pool", "", making.pool, ordered=False),
+        Entry("cumulative", "Each domain with all before it", "", making.cumulative, old_data=True),
+        Entry(
+            "merged", "One model per domain, averaged", "https://arxiv.org/abs/2203.05482", making.merged, ordered=False
+        ),
         Entry("per_task", "One model per task (PerTaskFT)", "", making.separate, ordered=False),
         Entry("mtl", "All tasks at once (MTL)", "", making.pool, ordered=False),
     )
 }
 """No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
-training on all domains shuffled together, with as many steps as all of them. Where domains are tasks the last two are
-called per-task fine-tuning and multi-task learning."""
+training on all domains shuffled together, with as many steps as all of them; a stream in which each domain comes with
+all before it, in its own number of steps; the mean of the models of each domain. Where domains are tasks `separate` and
+`pool` are called per-task fine-tuning and multi-task learning."""
 
 
 def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> list[Entry]:

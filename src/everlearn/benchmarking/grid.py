@@ -255,7 +255,7 @@ class Grid(Workbench):
             seed=cell.seed,
             options=_options(cell),
             domain_id_at_test=any(each.domain_id_test for each in needs),
-            old_data=any(each.old_data for each in needs),
+            old_data=cell.entry.old_data or any(each.old_data for each in needs),
             settings=self.identity,
             **measured,
         )

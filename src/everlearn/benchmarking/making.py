@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from everlearn import files
 from everlearn.benchmarking.cells import (
@@ -28,11 +29,13 @@ from everlearn.benchmarking.cells import (
 )
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
+from everlearn.data.blocks import hash_of
+from everlearn.data.corpus import Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, TaskConfig, read_end_task
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.prompts import AnswerTask, ChoiceTask
-from everlearn.evaluation import METRICS, Cell, Results, classification_cell, set_path, task_path
+from everlearn.evaluation import METRICS, Cell, Checkpoint, Results, classification_cell, set_path, task_path
 from everlearn.evaluation.choice import Choice
 from everlearn.evaluation.generation import Generation
 from everlearn.evaluation.task import make_task
@@ -41,11 +44,33 @@ from everlearn.report.along import moments as moments_of
 from everlearn.report.runs import read_run
 
 POOL = "pool"
+_DOCUMENTS = "documents.jsonl"
 
 
 def stream(bench: Workbench, job: Job, place: Path) -> Measured:
     """A method learns one domain after another."""
-    learner = bench.finish(job, bench.recipe(job, place / "run"))
+    return _streamed(bench.finish(job, bench.recipe(job, place / "run")))
+
+
+def cumulative(bench: Workbench, job: Job, place: Path) -> Measured:
+    """Each domain shuffled together with all before it, in as many steps as it has by itself: A, then A and B."""
+    whole = bench.recipe(job, place / "run")
+    alone, learnt = ContinualLearner(whole, reporter=bench.reporter), []
+    domains = [domain.model_dump(mode="json") for domain in whole.domains]
+    for index, domain in enumerate(whole.domains):
+        before = sorted(whole.domains[: index + 1], key=lambda each: each.name)  # one file, in whatever order they came
+        if index:
+            so_far = whole.changed(domains=[each.model_dump(mode="json") for each in before], end_tasks=[])
+            name = f"pool-corpus-{hash_of(*(each.name for each in before))[:8]}"
+            corpus = _pool_of(bench, job, so_far, name)
+            held_out = _held_out(bench, job, domain)
+            own = domain.train | {"max_steps": alone.steps(domain.name)}
+            learnt.append(corpus | {"name": domain.name, "validation": held_out, "train": own})
+    return _streamed(bench.finish(job, whole.changed(domains=[domains[0], *learnt])))
+
+
+def _streamed(learner: ContinualLearner) -> Measured:
+    """What a finished run of a stream has brought."""
     recipe, evaluation = learner.recipe, learner.folder.path / "evaluation"
     domains, last = [domain.name for domain in recipe.domains], len(recipe.domains)
     sets = measured_sets(evaluation, last, held_out_names(recipe))
@@ -149,15 +174,10 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
         for key in ("max_steps", "warmup_steps")
         if all(options.get(key, 0) >= 1 for options in each)
     }
-    answers = any(domain.target_column for domain in whole.domains)
-    last = max(part.keep_last for domain in whole.domains for part in domain.parts)
-    with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
-        text = pooled(whole, bench.shared(job, "pool-corpus"))
-        corpus = {"name": POOL, "path": str(text), "validation": None}
     learner = bench.finish(
         job,
         whole.changed(
-            domains=[corpus | ({"target_column": "target", "keep_last": last} if answers else {})],
+            domains=[_pool_of(bench, job, whole, "pool-corpus") | {"name": POOL, "validation": None}],
             end_tasks=[task.model_dump(mode="json") | {"domain": None} for task in whole.end_tasks],
             train=whole.train | longer,
             run=whole.run.model_dump(mode="json") | {"folder": str(place / "run")},
@@ -185,21 +205,88 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
     )
 
 
+def merged(bench: Workbench, job: Job, place: Path) -> Measured:
+    """The mean of the weights of one model per domain, each trained from the base model."""
+    parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
+    model = parts[0].model_after(1)
+    with torch.no_grad():
+        for number, part in enumerate(parts[1:], 2):
+            other = dict(part.model_after(1).named_parameters())
+            for name, parameter in model.named_parameters():
+                parameter.lerp_(other[name], 1 / number)
+    whole = bench.recipe(job, place / "held-out")
+    over = ContinualLearner(whole, reporter=bench.reporter)
+    bench.share_base(job, over.folder)
+    scorer, base = over.scorer(), bench.base(job).path / "evaluation"
+    how = scorer.conditions(0)
+    predictor = Checkpoint(model.to(scorer.device), how.objective)
+    bits = {
+        name: METRICS["bits_per_byte"].score(scorer.held_out(name).measure(predictor, how)) for name in scorer.names()
+    }
+    spent = [_spent(part) for part in parts]
+    return Measured(
+        domains=list(job.domains),
+        tasks={
+            task.name: _tasks(base, {"base": 0}, task.name)
+            | {"final": scores_of(make_task(task).measure(predictor, how))}
+            for task in scored(whole)
+        },
+        bits_per_byte={name: {"base": bits_of(base, 0, name), "final": found} for name, found in bits.items()},
+        tokens=sum(each["tokens"] for each in spent),
+        seconds=sum(each["seconds"] for each in spent),
+        notes=list(dict.fromkeys(note for each in spent for note in each["notes"])),
+    )
+
+
+def _pool_of(bench: Workbench, job: Job, recipe: Recipe, name: str) -> dict[str, Any]:
+    """All domains of a recipe as one corpus."""
+    answers = any(domain.target_column for domain in recipe.domains)
+    last = max(part.keep_last for domain in recipe.domains for part in domain.parts)
+    with bench.waiting_for(bench.runs, "writes the corpus of all domains"):  # the cells of all seeds share it
+        text = pooled(recipe, bench.shared(job, name))
+    return {"path": str(text), **({"target_column": "target", "keep_last": last} if answers else {})}
+
+
+def _held_out(bench: Workbench, job: Job, domain: Domain) -> str | None:
+    """What a domain holds out as a file of its own, for a domain of more text; None where it holds nothing out."""
+    if domain.validation is None:
+        return None
+    folder = bench.shared(job, f"held-out-{domain.name}")
+    with bench.waiting_for(bench.runs, "writes held-out text"):
+        if files.damage(folder) is not None:
+            with files.new_folder(folder) as made:
+                _write(made / _DOCUMENTS, _documents(domain, held_out=True))
+    return str(folder / _DOCUMENTS)
+
+
 def pooled(recipe: Recipe, folder: Path) -> Path:
     """One file with every training document of every domain. Training shuffles its rows, so documents need no order.
 
     The weights of a domain's sources say how a domain is learnt; here every document stands once.
     """
-    file = folder / "documents.jsonl"
     if files.damage(folder) is not None:
-        with files.new_folder(folder) as made, (made / file.name).open("w", encoding="utf-8") as out:
-            for part in (part for domain in recipe.domains for part in domain.parts):
-                documents = (document for document, _ in read_documents(part))
-                for document, held_out in OwnHeldOut(part, part.held_out_share).parted(documents):
-                    if not held_out:
-                        answer = {} if document.target is None else {"target": document.target}
-                        out.write(json.dumps({"text": document.text, **answer}, ensure_ascii=False) + "\n")
-    return file
+        with files.new_folder(folder) as made:
+            _write(made / _DOCUMENTS, (each for domain in recipe.domains for each in _documents(domain)))
+    return folder / _DOCUMENTS
+
+
+def _documents(domain: Domain, held_out: bool = False) -> Iterator[Document]:
+    """A domain's documents to train on, or those that it holds out."""
+    for part in domain.parts:
+        if held_out and part.held_out_corpus is not None:
+            yield from (document for document, _ in read_documents(part.held_out_corpus))
+            continue
+        documents = (document for document, _ in read_documents(part))
+        for document, held in OwnHeldOut(part, part.held_out_share).parted(documents):
+            if held == held_out:
+                yield document
+
+
+def _write(file: Path, documents: Iterable[Document]) -> None:
+    with file.open("w", encoding="utf-8") as out:
+        for document in documents:
+            answer = {} if document.target is None else {"target": document.target}
+            out.write(json.dumps({"text": document.text, **answer}, ensure_ascii=False) + "\n")
 
 
 def held_out_names(recipe: Recipe) -> list[str]:

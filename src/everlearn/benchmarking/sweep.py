@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from everlearn.benchmarking.difficulty import ORDERS, by_difficulty
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.methods.sequential import PLAIN
 from everlearn.seeding import seed_for
 from everlearn.suites import Settings, Suite
 
@@ -38,6 +40,7 @@ class RecipeSuite(Suite):
     """
 
     ranked = True
+    groups: Mapping[str, tuple[str, ...]] = {"scenarios": ("none", "separate", PLAIN, "cumulative", "pool", "merged")}
 
     def __init__(self, recipe: Recipe, name: str, orders: Sequence[Sequence[str]] = ()) -> None:
         self.own, self.name = recipe, name
@@ -108,8 +111,9 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Orders of domains as the command line gives them, each once.
 
     Args:
-        text: orders with semicolons between them: names with commas, `given`, `all`, or `random:3` (three orders drawn
-            at random; the same ones each time, and `random:4` has one more).
+        text: orders with semicolons between them: names with commas, `given`, `all`, `random:3` (three orders drawn
+            at random; the same ones each time, and `random:4` has one more), or by measured difficulty
+            (:data:`everlearn.benchmarking.difficulty.ORDERS`): `easy-first:RUN`.
         names: of the domains, in the recipe's order.
 
     Raises:
@@ -128,6 +132,8 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
             orders = list(itertools.permutations(names))
         elif part.startswith("random:"):
             orders = _drawn(part, names)
+        elif part.partition(":")[0] in ORDERS:
+            orders = [by_difficulty(part, names)]
         else:
             orders = [_named(part, names)]
         found |= dict.fromkeys(orders)
@@ -140,7 +146,8 @@ def _named(part: str, names: Sequence[str]) -> tuple[str, ...]:
         if word not in names:
             raise RecipeError(
                 f"`--orders` names '{word}', which is no domain of the recipe.{did_you_mean(word, names)} An order is "
-                f"{','.join(names)}, `given`, `all` or `random:3`; several are separated by semicolons."
+                f"{','.join(names)}, `given`, `all`, `random:3` or `easy-first:RUN`; several are separated by "
+                "semicolons."
             )
     if len(given) != len(names) or len(set(given)) != len(names):
         raise RecipeError(f"`--orders` has '{part}', but an order has each of {', '.join(names)} once.")

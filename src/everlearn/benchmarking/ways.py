@@ -31,7 +31,8 @@ def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeSuite) -> l
 
     Args:
         methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
-            recipe, or a list in square brackets of those that work together. None for the recipe's own.
+            recipe, or a list in square brackets of those that work together; or a group of the suite. None
+            for the recipe's own.
         sets: `key=value,value` each; every combination is tried with every method. An option of a method,
             `method.NAME.option=value,value`, is tried in the entries that have the method.
         suite: of the recipe.
@@ -41,6 +42,7 @@ def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeSuite) -> l
         MethodError: a method or one of its options is unknown.
     """
     wanted = read_list("--methods", methods) if methods is not None else [[each["name"] for each in suite.own.method]]
+    wanted = [each for way in wanted for each in (suite.groups.get(way, (way,)) if isinstance(way, str) else (way,))]
     changes = [_changes(text, suite) for text in sets]
     keys = [key for key, _ in changes]
     if twice := next((key for key in keys if keys.count(key) > 1), None):

@@ -1,4 +1,5 @@
-"""``everlearn analyse``: importance maps of a run, how full its mask is, how alike domains are, rows that are large."""
+"""``everlearn analyse``: importance maps of a run, how full its mask is, how alike domains are, rows that are large,
+how far its stages are from each other, and where it forgets."""
 
 from __future__ import annotations
 
@@ -30,24 +31,77 @@ def command(
             "there), and compare domains; and the rows that each stage moved.",
         ),
     ] = 0,
+    distance: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BLOCKS",
+            help="Also measure how far stages are from each other: their weights by layer, and what they predict on so "
+            "many blocks of every held-out set. Each with the base model and with the last, or --from and --to.",
+        ),
+    ] = 0,
+    restore: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BLOCKS",
+            help="Also put back one layer at a time to an earlier stage (--from), and see on so many blocks of every "
+            "held-out set what returns and what is lost.",
+        ),
+    ] = 0,
+    merge_back: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BLOCKS",
+            help="Also go back to an earlier stage (--from) on a straight line, and score so many blocks of every "
+            "held-out set on the way.",
+        ),
+    ] = 0,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STAGE", help="The earlier stage: its domain, or `base`; the one before --to."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="STAGE", help="The later stage; the last one when left out.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; RUN/analysis.html when left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which layers of a run moved, what its importance maps protect and leave free, and which rows are large."""
-    from everlearn.analysis import alike, general_similarity, maps_of, saturation, threshold_of, without_maps
+    """Show which layers of a run moved, what importance maps protect, which rows are large, and where it forgets."""
+    from everlearn.analysis import (
+        alike,
+        distances,
+        general_similarity,
+        maps_of,
+        merged_back,
+        pair_of,
+        pairs_of,
+        prequential,
+        restored,
+        saturation,
+        threshold_of,
+        without_maps,
+    )
     from everlearn.analysis.magnitude import looked_at
     from everlearn.analysis.page import terminal, to_json, write_analysis
-    from everlearn.errors import RunError
+    from everlearn.analysis.stages_page import of_distances, of_going_back
+    from everlearn.errors import RecipeError, RunError
     from everlearn.model.movement import movements
     from everlearn.run.places import check_place
 
     if output is not None:
         check_place("--output", output)
+    looking = distance or restore or merge_back
+    if (since is not None or until is not None) and not looking:
+        raise RecipeError(
+            "`--from` and `--to` name the stages of --distance, --restore and --merge-back: give one of these too."
+        )
     learner = learner_of(run)
     maps = maps_of(learner.folder)
-    for option, given in (("--similarity", similarity), ("--output", output)):
+    for option, given in (("--similarity", similarity), ("--output", output and not looking)):
         if maps is None and given:
             raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
     try:
@@ -60,16 +114,31 @@ def command(
     likeness = general_similarity(learner, similarity) if similarity else None
     outputs = looked_at(learner, magnitude) if magnitude else []
     compared = [alike(each, threshold_of(learner)) for each in outputs]
+    apart = distances(learner, pairs_of(learner, since, until), distance) if distance else []
+    back = [
+        look(learner, pair_of(learner, since, until), blocks)
+        for look, blocks in ((restored, restore), (merged_back, merge_back))
+        if blocks
+    ]
+    sections = [*([of_distances(apart)] if apart else []), *map(of_going_back, back)]
+    online = prequential(learner.folder)
     show(
-        to_json(moved, filled, likeness, compared),
+        to_json(moved, filled, likeness, compared, apart, back, online),
         as_json,
-        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared),
+        lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared, sections, online),
     )
-    if maps is None:
+    if maps is None and not looking:
         say(without_maps(learner.folder), as_json)
-    if maps is not None or outputs:
+    if maps is not None or outputs or sections:
         sites = maps.sites if maps is not None else None
         page = write_analysis(
-            output or run / "analysis.html", learner.recipe.run.name, sites, filled, likeness, outputs, compared
+            output or run / "analysis.html",
+            learner.recipe.run.name,
+            sites,
+            filled,
+            likeness,
+            outputs,
+            compared,
+            sections,
         )
         say(f"Page: {page}", as_json)

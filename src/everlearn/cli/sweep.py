@@ -18,13 +18,20 @@ def command(
         str | None,
         typer.Option(
             help="Methods with commas: sequential,das,ewc:strength=10, in brackets those that work together: "
-            "'das,[das,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain) and `pool` "
-            "(all domains at once). The recipe's own when left out."
+            "'das,[das,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
+            "(their mean), `cumulative` (each domain with all before it), `pool` (all domains at once), and "
+            "`scenarios`, which is all of these beside plain training. The recipe's own when left out."
         ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds with commas: 1,2,3. The recipe's own when left out.")] = None,
     orders: Annotated[
-        str, typer.Option(help="Orders of the domains: 'a,b,c;c,b,a', `given`, `all`, or `random:3`.")
+        str,
+        typer.Option(
+            help="Orders of the domains: 'a,b,c;c,b,a', `given`, `all`, `random:3`, or by the difficulty that a run "
+            "has measured: `easy-first:RUN`, `hard-first:RUN` (bits per byte of the base model), "
+            "`easy-first-alone:RUN`, `hard-first-alone:RUN` (of a model trained on the domain alone: "
+            "`evaluation.alone`)."
+        ),
     ] = "given",
     sets: Annotated[
         list[str] | None,

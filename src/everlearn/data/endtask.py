@@ -6,12 +6,12 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from everlearn.data.corpus import Reads
 from everlearn.data.documents import same_file
@@ -77,6 +77,58 @@ class EndTask(TaskConfig):
     f1: Literal["macro", "micro"] = "macro"
     """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
     accuracy have tables of their own in any case."""
+    state_of_the_art: float | None = Field(default=None, gt=0, le=1)
+    """The best accuracy that is known of the task: accuracies are then also standardised, 0 for always the most
+    frequent label and 1 for this, and forgetting as a share of what was known (Arora et al., ALTA 2019)."""
+    majority: float | None = Field(default=None, ge=0, lt=1)
+    """With `state_of_the_art`: the accuracy of always the most frequent label; that of the test part when left out."""
+
+    @model_validator(mode="after")
+    def _above_chance(self) -> EndTask:
+        if self.majority is not None and self.state_of_the_art is None:
+            raise ValueError(f"end task '{self.name}' has `majority` without `state_of_the_art`; give both, or neither")
+        if self.majority is not None and self.majority >= (self.state_of_the_art or 0):
+            raise ValueError(
+                f"end task '{self.name}': `majority` is {self.majority}, which must be below `state_of_the_art` "
+                f"({self.state_of_the_art})"
+            )
+        return self
+
+    @property
+    def scale(self) -> dict[str, float]:
+        """What accuracies are standardised by, as far as it is given."""
+        given = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
+        return {key: value for key, value in given.items() if value is not None}
+
+
+class CodelengthTask(TaskConfig):
+    """How quickly a classification task is learnt: the bits in which its labels can be sent, online."""
+
+    paths = ("train",)
+    kind: Literal["codelength"] = "codelength"
+    """Prefixes of the labelled examples are learnt, and the next ones predicted (arXiv 1901.11373)."""
+    train: str
+    """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
+    text_column: str = "text"
+    """Column with the text."""
+    text_pair_column: str | None = None
+    """Column with a second text, such as an aspect, a hypothesis or a question."""
+    label_column: str = "label"
+    """Column with the label: a whole number or a word."""
+    steps: int = Field(default=100, ge=1)
+    """Optimizer steps on every prefix, however long: a codelength is one of a budget, and budgets must be equal."""
+    learning_rate: float = Field(default=3e-5, gt=0)
+    """Peak learning rate of the fine-tuning."""
+    batch_size: int = Field(default=16, ge=1)
+    """Examples per step."""
+    max_length: int = Field(default=128, ge=4)
+    """Tokens per example; what is longer is cut."""
+    max_train: int | None = Field(default=None, ge=1)
+    """Take no more than so many examples, drawn at random, the same ones each time."""
+
+
+Fitted = EndTask | CodelengthTask
+"""Tasks that a classifier is fine-tuned for."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +151,11 @@ class LabelledSet:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def take(self, chosen: np.ndarray) -> LabelledSet:
+        """Some of the examples, in this order; the labels that there are stay the same."""
+        pairs = None if self.pairs is None else [self.pairs[i] for i in chosen]
+        return replace(self, texts=[self.texts[i] for i in chosen], pairs=pairs, labels=self.labels[chosen])
+
     def whole_texts(self) -> list[str]:
         """Each example's text, followed by its second text where there is one."""
         if self.pairs is None:
@@ -120,9 +177,7 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
     """
     train, test = _read(task, "train"), _read(task, "test")
     _check_labels(task.name, {label for _, _, label in (*train, *test)})
-    names = _sorted({label for _, _, label in train})
-    if len(names) < 2:
-        raise DataError(f"End task '{task.name}': every training example has the label '{names[0]}'; two are needed.")
+    names = _names(task.name, train)
     unseen = _sorted({label for _, _, label in test} - set(names))
     if unseen and task.unseen_labels == "refuse":
         raise DataError(
@@ -132,6 +187,20 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
         )
     train, test = _drawn(train, task.max_train, task.name), _drawn(test, task.max_test, f"{task.name} test")
     return _labelled(train, names), _labelled(test, names + unseen)
+
+
+def read_labelled(task: CodelengthTask) -> LabelledSet:
+    """The labelled examples; raises ``DataError`` as :func:`read_end_task` does of a training part."""
+    examples = _read(task, "train")
+    _check_labels(task.name, {label for _, _, label in examples})
+    return _labelled(_drawn(examples, task.max_train, task.name), _names(task.name, examples))
+
+
+def _names(task: str, train: list[Example]) -> list[str]:
+    names = _sorted({label for _, _, label in train})
+    if len(names) < 2:
+        raise DataError(f"End task '{task}': every training example has the label '{names[0]}'; two are needed.")
+    return names
 
 
 def check_end_task(task: EndTask) -> None:
@@ -203,7 +272,7 @@ def _check_labels(name: str, labels: set[str]) -> None:
         )
 
 
-def _read(task: EndTask, part: str) -> list[Example]:
+def _read(task: Fitted, part: str) -> list[Example]:
     columns = [task.text_column, task.label_column, *([task.text_pair_column] if task.text_pair_column else [])]
     examples: list[Example] = []
     for file in resolve_files(getattr(task, part), part):

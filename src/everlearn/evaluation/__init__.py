@@ -12,6 +12,7 @@ from everlearn.evaluation.by_text import ByText
 from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.choice import Choice, Schema
 from everlearn.evaluation.classification import Classification
+from everlearn.evaluation.codelength import Codelength
 from everlearn.evaluation.endtasks import evaluate_task, fine_tune, steps_of
 from everlearn.evaluation.ensemble import Ensemble
 from everlearn.evaluation.estimate import Estimate
@@ -40,6 +41,7 @@ __all__ = [
     "Checkpoint",
     "Choice",
     "Classification",
+    "Codelength",
     "Column",
     "Conditions",
     "Ensemble",

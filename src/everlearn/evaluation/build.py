@@ -153,7 +153,9 @@ def _tables(
     metrics = metrics_of(cells.values())
     last = max((row for row, _ in cells), default=0)
     scores: dict[str, list[tuple[int, int, Score]]] = {metric.name: [] for metric in metrics}
-    derived = {metric.name: Derivation(last if stream else 0, metric.higher_is_better) for metric in metrics}
+    derived = {
+        metric.name: Derivation(last if stream else 0, metric.higher_is_better, metric.name) for metric in metrics
+    }
     by_column: dict[str, dict[int, Cell]] = {}
     for (row, name), cell in sorted(cells.items(), key=lambda item: item[0]):
         by_column.setdefault(name, {})[row] = cell

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from everlearn.data.blocks import hash_of
 from everlearn.data.endtask import EndTask, LabelledSet, check_test_apart, notes_on, read_end_task
+from everlearn.errors import DataError
 from everlearn.evaluation.cell import CLASSIFICATION, Cell
 from everlearn.evaluation.endtasks import evaluate_task, steps_of
 from everlearn.evaluation.predictor import Predictor
@@ -32,13 +35,20 @@ class Classification(Task):
     def check(self) -> str:
         check_test_apart(self.config)
         train, test = self.sets
+        best, often = self.config.state_of_the_art, np.bincount(test.labels).max() / len(test)
+        if best is not None and self.config.majority is None and often >= best:
+            raise DataError(
+                f"End task '{self.name}': always the most frequent label is right in {often:.1%} of the test part, and "
+                f"`state_of_the_art` ({best}) must be above that. Correct it, or set `majority` too."
+            )
         return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
 
     def notes(self) -> list[str]:
         return notes_on(self.name, *self.sets)
 
     def fingerprint(self) -> str:
-        options = self.config.model_dump_json(exclude={"name", "domain", "train", "test"})
+        scale = {"majority", "state_of_the_art"} - self.config.scale.keys()  # what earlier versions did not know
+        options = self.config.model_dump_json(exclude={"name", "domain", "train", "test", *scale})
         parts = [(part.texts, part.pairs, part.labels.tolist(), part.label_names) for part in self.sets]
         return hash_of(self.kind, options, *parts)
 
@@ -65,4 +75,5 @@ class Classification(Task):
             bf16=conditions.bf16,
             progress=conditions.progress,
         )
-        return replace(found, row=conditions.row, fingerprint=self.fingerprint())
+        facts = {**found.facts, **self.config.scale}
+        return replace(found, row=conditions.row, facts=facts, fingerprint=self.fingerprint())

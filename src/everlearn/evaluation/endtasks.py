@@ -33,7 +33,7 @@ from everlearn.seeding import seeded
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from everlearn.data.endtask import EndTask, LabelledSet
+    from everlearn.data.endtask import EndTask, Fitted, LabelledSet
 
 WEIGHT_DECAY = 0.01
 MEGA_BATCHES = 50
@@ -126,6 +126,37 @@ def fine_tune(
         ModelError: the architecture has no classification head in transformers, or there is no token to pad with.
         TrainingDiverged: the loss is not finite.
     """
+    found = probabilities_after(
+        model,
+        tokenizer,
+        task,
+        train,
+        test,
+        steps_of(task, train),
+        seed=seed,
+        prepare=prepare,
+        device=device,
+        bf16=bf16,
+        progress=progress,
+    )
+    return found.argmax(-1)
+
+
+def probabilities_after(
+    model: str | Path | nn.Module | Predictor,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Fitted,
+    train: LabelledSet,
+    test: LabelledSet,
+    steps: int,
+    *,
+    seed: int,
+    prepare: Prepare | None = None,
+    device: torch.device | str = "cpu",
+    bf16: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Probabilities of the classes, [len(test.texts), classes], after so many steps of :func:`fine_tune`."""
     place = torch.device(device)
 
     def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
@@ -135,7 +166,7 @@ def fine_tune(
             if prepare is not None:
                 classifier = prepare(classifier)
             encode = _Encoder(tokenizer, _limit([classifier], tokenizer, task), classifier.config, task.name)
-            _train(classifier, encode, task, train, seed, place, bf16, progress)
+            _train(classifier, encode, task, train, steps, seed, place, bf16, progress)
             trained: nn.Module = classifier.eval()
             return trained
 
@@ -146,7 +177,7 @@ def fine_tune(
     return _predict(tuned, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, place, bf16)
 
 
-def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: EndTask) -> int:
+def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: Fitted) -> int:
     """Tokens that a text is cut to."""
     return min(task.max_length, tokenizer.model_max_length, *(_positions(model) for model in models))
 
@@ -154,8 +185,9 @@ def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task
 def _train(
     model: nn.Module,
     encode: _Encoder,
-    task: EndTask,
+    task: Fitted,
     train: LabelledSet,
+    total: int,
     seed: int,
     device: torch.device,
     bf16: bool,
@@ -163,7 +195,6 @@ def _train(
 ) -> None:
     rows, labels = encode(train, "train"), torch.as_tensor(np.asarray(train.labels, np.int64))
     lengths = [len(row["input_ids"]) for row in rows]
-    total = steps_of(task, train)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
@@ -260,15 +291,15 @@ class _Encoder:
 
 def _predict(
     predictor: Predictor, encode: _Encoder, rows: Encoded, batch_size: int, device: torch.device, bf16: bool
-) -> NDArray[np.int64]:
+) -> NDArray[np.float64]:
     order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
-    predictions = np.zeros(len(rows), np.int64)
+    parts = []
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
             found = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
-            predictions[chosen] = found.argmax(-1).cpu().numpy()
-    return predictions
+            parts.append(found.cpu().numpy())
+    return np.concatenate(parts)[np.argsort(order, kind="stable")]
 
 
 def _classifier(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from everlearn import files
-from everlearn.data.blocks import Column, PackedBlocks, Ragged
+from everlearn.data.blocks import Column, PackedBlocks, Ragged, hash_of
 from everlearn.errors import DataError, RunError
 from everlearn.evaluation.cell import TEXT, Cell, text_cell
 from everlearn.evaluation.perplexity import losses_of
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.seeding import seed_for
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class HeldOut:
             else:
                 tensors[key] = torch.from_numpy(column.copy())
         files.save_tensors(path, tensors, sealed=True)
+
+    def sample(self, count: int) -> HeldOut:
+        """So many of the blocks, the same ones each time; of more there are those of fewer, and others."""
+        order = np.random.Generator(np.random.PCG64(seed_for("sample", self.blocks.name))).permutation(len(self.blocks))
+        chosen = self.blocks.take(np.sort(order[:count]))
+        return replace(self, blocks=PackedBlocks.from_blocks(chosen, 0, self.blocks.name))
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
@@ -64,19 +72,22 @@ class HeldOutText(Task):
     Args:
         path: where the blocks are kept (:meth:`HeldOut.save`); the file's content is the fingerprint.
         domain: whose text it is; None for general text.
+        most: measure no more than so many of the blocks, the same ones each time; None for all.
     """
 
     kind = TEXT
 
-    def __init__(self, path: Path, domain: str | None) -> None:
+    def __init__(self, path: Path, domain: str | None, most: int | None = None) -> None:
         self.name, self.domain, self.path = path.stem, domain, path
-        self.held_out = HeldOut.load(path)
+        whole = HeldOut.load(path)
+        self.most = None if most is None or most >= len(whole.blocks) else most
+        self.held_out = whole if self.most is None else whole.sample(self.most)
 
     def check(self) -> str:
         return f"{len(self.held_out.blocks):,} blocks"
 
     def fingerprint(self) -> str:
-        return files.digest(self.path)
+        return files.digest(self.path) if self.most is None else hash_of(files.digest(self.path), self.most)
 
     def texts(self) -> Sequence[str]:
         raise NotImplementedError("held-out text is there as blocks already")

@@ -38,6 +38,7 @@ class Metric:
         terms: what is summed over examples, [repeats, k, n].
         value: from the sums [..., repeats, k] to the scores [..., repeats].
         wanted: whether it says something about these cells that the metrics before it do not.
+        knows: facts of the task that it needs.
     """
 
     name: str
@@ -48,10 +49,11 @@ class Metric:
     terms: Terms
     value: Value
     wanted: Callable[[Sequence[Cell]], bool] = _always
+    knows: tuple[str, ...] = ()
 
     def applies(self, cell: Cell) -> bool:
         """Whether the cell has the outcomes that are read."""
-        return all(name in cell for name in self.reads)
+        return all(name in cell for name in self.reads) and all(name in cell.facts for name in self.knows)
 
     def scores(self, cell: Cell) -> Floats:
         """The score of each repeat (fine-tuning), [repeats]."""
@@ -147,6 +149,14 @@ def _micro(cell: Cell) -> bool:
     return cell.facts.get("f1") == "micro"
 
 
+def _standardised(sums: Floats, cell: Cell) -> Floats:
+    """(m − majority) / (state of the art − majority), of an accuracy m."""
+    majority = cell.facts.get("majority")
+    if majority is None:
+        majority = np.unique(cell["truth"], return_counts=True)[1].max() / len(cell)
+    return np.asarray((_ratio(sums, cell) - majority) / (cell.facts["state_of_the_art"] - majority))
+
+
 _LABELS = ("truth", "predictions")
 register_metric(Metric("accuracy", "Accuracy", "fraction", True, _LABELS, _correct, _ratio))
 register_metric(Metric("macro_f1", "Macro-F1", "fraction", True, _LABELS, _counts, _macro_f1))
@@ -162,6 +172,19 @@ register_metric(
         wanted=lambda cells: any(map(_micro, cells)),  # it would repeat macro-F1 otherwise
     )
 )
+STANDARDISED = register_metric(
+    Metric(
+        "standardised",
+        "Standardised accuracy",
+        "of the state of the art",
+        True,
+        _LABELS,
+        _correct,
+        _standardised,
+        knows=("state_of_the_art",),
+    )
+).name
+"""0: always the most frequent label; 1: the best that is known (Arora et al., ALTA 2019)."""
 
 
 def accuracy(truth: ArrayLike, predictions: ArrayLike) -> float:

@@ -15,23 +15,31 @@ forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq
 forgetting_rate    as forgotten, the mean only  for 1 ≤ j < T    DAS
 general_drift      U[0,c] − U[T,c]              no domain        general text and tasks without a domain
 average            R[T,c]                       for 1 ≤ j ≤ T    GEM, eq. 2
+share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy alone
 =================  ============================================  ==========================================
 
 One sign: forgotten and drift above 0 are bad, learnt and transfer above 0 are good, for every metric. A mean is the
 mean over all columns that the range of j names, and absent when one of them was not measured. The *max* form is never
 negative, so its interval does not reach below 0 even where nothing is forgotten; it takes the best of the rows that
 were measured, so it says less where few were (`evaluation.columns: own`).
+
+The study of LSTM and CNN (Arora et al., ALTA 2019) counts forgetting as a share of what was known, of accuracies that
+are standardised (:data:`everlearn.evaluation.metrics.STANDARDISED`): f_j, and for each later step
+1/(T−1) Σ f_j / (T−j). Its code has two conventions. In the paper's branch accuracies are as they are, and where
+R[j,c] = 0 the difference is divided by 1 (``share_forgotten``); in its master they are clipped to [0, 1], and f_j = 1
+for a task that was never learnt (``share_forgotten_clipped``). Each is there ``_per_step`` too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.metrics import STANDARDISED
 from everlearn.evaluation.statistics import Floats, percentiles
 
 MEAN = "mean"
@@ -60,6 +68,9 @@ class Scores:
         return np.asarray(np.where(np.isnan(between), -np.inf, between).max(-1, initial=-np.inf))
 
 
+Formula = Callable[[Scores, int, int], Floats]
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A number that is derived from the scores of a column.
@@ -76,6 +87,7 @@ class Quantity:
         averaged: whether a mean over columns makes sense; if not, each column is a number of its own.
         columns: whether each column's own number is kept in results.
         gain: what a negative loss is called: where two runs both gained, neither "forgot more".
+        of_metric: the only metric that it is of; None for all.
     """
 
     key: str
@@ -85,10 +97,11 @@ class Quantity:
     worse: str
     meaning: str
     applies: Callable[[int | None, int], bool]
-    formula: Callable[[Scores, int, int], Floats]
+    formula: Formula
     averaged: bool = True
     columns: bool = True
     gain: str = ""
+    of_metric: str | None = None
 
     @property
     def signed(self) -> bool:
@@ -130,6 +143,49 @@ def _forgotten(u: Scores, j: int, last: int) -> Floats:
 
 def _forgotten_max(u: Scores, j: int, last: int) -> Floats:
     return np.asarray(np.where(np.isnan(u[j]), np.nan, u.best(j, last)) - u[last])
+
+
+def _share_forgotten(u: Scores, j: int, last: int) -> Floats:
+    return np.asarray((u[j] - u[last]) / np.where(u[j] == 0, 1.0, np.abs(u[j])))
+
+
+def _share_forgotten_clipped(u: Scores, j: int, last: int) -> Floats:
+    learnt, left = np.clip(u[j], 0, 1), np.clip(u[last], 0, 1)
+    return np.asarray(np.where(learnt == 0, 1.0, (learnt - left) / np.where(learnt == 0, 1.0, learnt)))
+
+
+def _per_step(formula: Formula) -> Formula:
+    return lambda u, j, last: formula(u, j, last) / (last - j)
+
+
+def _shares_forgotten() -> list[Quantity]:
+    """Both conventions, over all later steps and for each of them."""
+    found = []
+    for key, formula in (("", _share_forgotten), ("_clipped", _share_forgotten_clipped)):
+        title = "Share forgotten, clipped" if key else "Share forgotten"
+        meaning = "The share of a task's standardised accuracy, right after its own stage, that is lost at the end"
+        meaning += "; accuracies are clipped to 0 … 1, and a task that was never learnt counts as lost" if key else ""
+        whole = Quantity(
+            f"share_forgotten{key}",
+            title,
+            False,
+            "forgot a smaller share",
+            "forgot a larger share",
+            f"{meaning}. Less is better.",
+            _earlier,
+            formula,
+            of_metric=STANDARDISED,
+        )
+        each = replace(
+            whole,
+            key=f"{whole.key}_per_step",
+            title=f"{title}, per step",
+            meaning=f"{meaning}; divided by the number of later stages. Less is better.",
+            formula=_per_step(formula),
+            columns=False,
+        )
+        found += [whole, each]
+    return found
 
 
 QUANTITIES: dict[str, Quantity] = {
@@ -233,6 +289,7 @@ QUANTITIES: dict[str, Quantity] = {
             _forgotten,
             columns=False,
         ),
+        *_shares_forgotten(),
     )
 }
 """Everything that follows from scores, by name: the only place where it is written down."""
@@ -263,18 +320,20 @@ class Derivation:
     Args:
         last: T, how many domains have been learnt at the last row.
         higher_is_better: the metric's direction.
+        metric: its name.
     """
 
-    def __init__(self, last: int, higher_is_better: bool) -> None:
+    def __init__(self, last: int, higher_is_better: bool, metric: str = "") -> None:
         self.last, self.higher_is_better = last, higher_is_better
-        self.found: dict[str, dict[str, Estimate]] = {key: {} for key in QUANTITIES}
+        self.quantities = {key: each for key, each in QUANTITIES.items() if each.of_metric in (None, metric)}
+        self.found: dict[str, dict[str, Estimate]] = {key: {} for key in self.quantities}
         self.values: dict[str, list[Floats]] = {}
         self.sums: dict[str, Floats] = {}
 
     def add(self, column: Column) -> None:
         """Take in one column."""
         with np.errstate(invalid="ignore"):  # perplexities too large for a float
-            for key, quantity in QUANTITIES.items():
+            for key, quantity in self.quantities.items():
                 if not quantity.applies(column.stage, self.last):
                     continue
                 value, samples = (
@@ -297,9 +356,11 @@ class Derivation:
         return self.found
 
 
-def summarise(columns: Iterable[Column], last: int, higher_is_better: bool) -> dict[str, dict[str, Estimate]]:
+def summarise(
+    columns: Iterable[Column], last: int, higher_is_better: bool, metric: str = ""
+) -> dict[str, dict[str, Estimate]]:
     """Every quantity of one metric, each with its interval."""
-    derivation = Derivation(last, higher_is_better)
+    derivation = Derivation(last, higher_is_better, metric)
     for column in columns:
         derivation.add(column)
     return derivation.summary()

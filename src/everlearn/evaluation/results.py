@@ -159,6 +159,14 @@ class Summary(Part):
     """General columns: base model against the last checkpoint; ≥ 0 is bad."""
     average: Estimates = {}
     """``mean`` only: the last row over the domains seen so far, in the metric's own unit."""
+    share_forgotten: Estimates = {}
+    """Standardised accuracy alone: the share of it that is lost at the end."""
+    share_forgotten_per_step: Estimates = {}
+    """``mean`` only: the same divided by the number of later stages."""
+    share_forgotten_clipped: Estimates = {}
+    """As `share_forgotten`, of accuracies clipped to [0, 1]; 1 for a task that was never learnt."""
+    share_forgotten_clipped_per_step: Estimates = {}
+    """``mean`` only: the same divided by the number of later stages."""
 
 
 class Study(Part):
@@ -221,6 +229,8 @@ class StageFacts(Part):
     """What was mixed in."""
     fingerprint: str = ""
     """Of the text."""
+    pass_steps: int | None = None
+    """Steps until text comes for the second time; null where it is not known (streams, earlier versions)."""
     notes: list[str] = []
     """What was found about its data, a sentence each."""
 

@@ -2,16 +2,19 @@
 
 Of a group of tensors with values w before and w′ after, the relative change is ‖w′ − w‖ / ‖w‖ (Frobenius norms over
 the whole group), and its share of weights moved counts those that are not bit for bit what they were. Neither model is
-loaded: at any moment two chunks of one tensor are in memory.
+loaded: at any moment two chunks of one tensor are in memory. :func:`stable_ranks` says in how many directions a matrix
+moved.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +31,8 @@ FILE = "_moved.json"
 """Beside the cells of a row; no cell can have this name."""
 _CHUNK = 2**24
 """Weights that are compared at once."""
+_LANCZOS = 60
+"""Steps after which the largest singular value is known to 1e-6, of noise too, whose values lie close together."""
 _INDEX = "model.safetensors.index.json"
 
 
@@ -102,6 +107,9 @@ class Moved:
         norm: ‖w‖.
         moved: weights that are not what they were.
         count: weights.
+        after: ‖w′‖; None in files of earlier versions, as the next two.
+        product: ⟨w, w′⟩.
+        largest: max |w′ − w|.
     """
 
     layer: str
@@ -110,6 +118,16 @@ class Moved:
     norm: float
     moved: int
     count: int
+    after: float | None = None
+    product: float | None = None
+    largest: float | None = None
+
+    @property
+    def cosine(self) -> float | None:
+        """⟨w, w′⟩ / (‖w‖ ‖w′‖); None where one of them is nothing."""
+        if self.after is None or self.product is None or not self.norm * self.after:
+            return None
+        return self.product / (self.norm * self.after)
 
     @property
     def relative(self) -> float | None:
@@ -153,7 +171,7 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
         groups.setdefault(place, []).append(name)
     found = []
     for (layer, part), names in groups.items():
-        change = norm = 0.0
+        change = norm = length = product = largest = 0.0
         moved = count = 0
         for name in names:
             old, new = before.read(name).flatten(), after.read(name).flatten()
@@ -163,26 +181,92 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
                 a, b = a.double(), b.double()
                 norm += float(a.square().sum())
                 moved += int((a != b).sum())
-                change += float((b - a).square().sum())
+                length += float(b.square().sum())
+                product += float(a @ b)
+                b -= a
+                change += float(b.square().sum())
+                largest = max(largest, float(b.abs().max()))
             count += new.numel()
-        found.append(Moved(layer, part, math.sqrt(change), math.sqrt(norm), moved, count))
+        found.append(
+            Moved(layer, part, math.sqrt(change), math.sqrt(norm), moved, count, math.sqrt(length), product, largest)
+        )
     return found
+
+
+def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
+    """Matrix → ‖Δ‖²_F / ‖Δ‖²₂ of its change Δ, between 1 and its rank; matrices that did not move are left out.
+
+    How many directions an update has, counted by their strength: 1 for one outer product, whatever its size (M.
+    Rudelson and R. Vershynin, Sampling from large matrices, 2007).
+    """
+    found = {}
+    for name, shape in after.shapes().items():
+        if len(shape) != 2 or before.shapes().get(name) != shape or not after.read(name).is_floating_point():
+            continue
+        delta = after.read(name).float() - before.read(name).float()
+        # Scaled, so that the squares of tiny changes are not lost in float32.
+        largest = float(delta.abs().max())
+        if largest > 0:
+            delta /= largest
+            found[name] = float(delta.double().square().sum()) / _spectral_norm(delta) ** 2
+    return found
+
+
+def _spectral_norm(matrix: Tensor) -> float:
+    """Largest singular value: Lanczos on A Aᵀ, which needs products with vectors alone and no gap behind it."""
+    matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    basis, diagonal, beside = [], [], []
+    vector = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0)).to(matrix)
+    vector /= vector.norm()
+    for _ in range(min(_LANCZOS, matrix.shape[0])):
+        basis.append(vector)
+        following = matrix @ (matrix.T @ vector)
+        diagonal.append(float(following @ vector))
+        for known in basis * 2:  # orthogonal to all of them, twice: rounding would bring the largest back
+            following -= (known @ following) * known
+        size = float(following.norm())
+        if size <= 1e-6 * diagonal[0]:
+            break
+        beside.append(size)
+        vector = following / size
+    size = len(diagonal)
+    small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    small += sum(torch.diag(torch.tensor(beside[: size - 1], dtype=torch.float64), side) for side in (-1, 1))
+    return math.sqrt(float(torch.linalg.eigvalsh(small)[-1]))
 
 
 def together(parts: Iterable[Moved]) -> dict[str, Moved]:
     """Layer → all its parts as one group, in the order in which they come."""
     found: dict[str, Moved] = {}
     for part in parts:
-        known = found.get(part.layer, Moved(part.layer, part.layer, 0.0, 0.0, 0, 0))
-        found[part.layer] = Moved(
-            part.layer,
-            part.layer,
-            math.hypot(known.change, part.change),
-            math.hypot(known.norm, part.norm),
-            known.moved + part.moved,
-            known.count + part.count,
-        )
+        known = found.get(part.layer)
+        found[part.layer] = replace(part, part=part.layer) if known is None else _both(known, part)
     return found
+
+
+def whole(parts: Iterable[Moved]) -> Moved:
+    """All that moved as one group."""
+    return functools.reduce(_both, (replace(part, layer="", part="") for part in parts))
+
+
+def _both(one: Moved, other: Moved) -> Moved:
+    """Two groups as one; what an earlier version did not write down of either is not known of both."""
+
+    def of(key: str, join: Callable[[float, float], float]) -> float | None:
+        pair = getattr(one, key), getattr(other, key)
+        return None if None in pair else join(*pair)
+
+    return Moved(
+        one.layer,
+        one.part,
+        math.hypot(one.change, other.change),
+        math.hypot(one.norm, other.norm),
+        one.moved + other.moved,
+        one.count + other.count,
+        of("after", math.hypot),
+        of("product", operator.add),
+        of("largest", max),
+    )
 
 
 def places(shapes: Mapping[str, tuple[int, ...]], architecture: Architecture) -> dict[str, tuple[str, str]]:

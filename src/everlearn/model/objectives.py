@@ -205,6 +205,27 @@ class Objective:
             found: Tensor = model(**self.inputs(batch), **self.options()).logits
         return found
 
+    def drawn_labels(self, model: nn.Module, batch: Mapping[str, Tensor], chances: Tensor) -> Tensor:
+        """Labels that the model draws for each position by its own probabilities, given the batch's text, [B, K].
+
+        Args:
+            model: the model.
+            batch: its labels say only where there is one.
+            chances: [B, K] float64 in [0, 1); the label is the first word whose cumulated probability exceeds it.
+        """
+        labels = batch["labels"]
+        with (
+            torch.no_grad(),
+            _loss_at_head(
+                unwrap(model),
+                [Labelled(labels, batch.get("positions"))],
+                [len(labels)],
+                partial(_drawn, chances=chances),
+            ),
+        ):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
+
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
         core = unwrap(model)
@@ -532,6 +553,18 @@ def _width(project: Callable[[Tensor], Tensor]) -> int:
     """Words of the vocabulary that a head's forward projects onto."""
     head: Any = project.__self__  # type: ignore[attr-defined]
     return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
+def _drawn(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, *, chances: Tensor
+) -> Tensor:
+    """A word of every row by the inverse of the cumulated probabilities, [N] float64."""
+    words = []
+    for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
+        summed = _log_probabilities(project, part, labels, cap).exp().cumsum(-1)
+        # The last sum is 1 but for rounding, and no chance may fall behind it.
+        words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
+    return torch.cat(words).double()
 
 
 class LogitsHandle(NamedTuple):

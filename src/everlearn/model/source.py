@@ -28,6 +28,9 @@ class Model(Options):
     """Train adapters on a copy of the weights in 4 or 8 bits (QLoRA), by the names of transformers'
     `BitsAndBytesConfig`: `{load_in_4bit: true, bnb_4bit_quant_type: nf4}`. Needs a method that trains adapters and
     `pip install 'everlearn[quantized]'`. What was learnt is added to the float32 weights."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that no domain trains: names with wildcards (`"*.bias"`), or layers as `everlearn analyse` calls them
+    (`embeddings`, `layers.0`, `head`). What methods add is trained all the same, and so are end tasks."""
     trust_remote_code: bool = False
     """Run model code that comes with the checkpoint. Only for repositories that you have read."""
 

@@ -29,6 +29,7 @@ from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
+from everlearn.model.freezing import frozen_parameters
 from everlearn.model.loading import load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import make_objective
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
@@ -180,6 +181,13 @@ class OpenRun:
             )
         return self.load(self.folder.stage(index, name))
 
+    def has_weights(self, index: int) -> bool:
+        """Whether :meth:`model_after` can be asked for; the base model is taken to be there."""
+        if index == 0:
+            return True
+        name = self.recipe.domains[index - 1].name
+        return self.folder.finished(index, name) and not self.folder.without_weights(index, name)
+
     def carried_to(self, index: int) -> carrying.Carried | None:
         """The optimizer's state that a stage goes on from; None for a fresh one."""
         if self.recipe.optimizer == "reset" or index == 1:
@@ -247,6 +255,8 @@ class OpenRun:
         format_ = self.setting()
         args = self.arguments(domain.name, steps=1)
         model = self.to_train(self.model_after(index - 1), args.device, methods)
+        for parameter in frozen_parameters(model, self.recipe.model.frozen):
+            parameter.requires_grad_(False)
         for method in methods:
             with seeded(self.recipe.run.seed, index, method.name, "prepare"):
                 model = method.prepare_model(model)
@@ -284,6 +294,7 @@ class OpenRun:
                     "which removes their weights. Set it to `all`."
                 )
         self._check_adapters(methods)
+        frozen_parameters(model, self.recipe.model.frozen)
         format_ = self.setting(model)
         check_methods(
             methods,

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
-from everlearn.importance import absolute_gradients, fisher
+from everlearn.importance import gradient_moment, labels_of_the_model
 from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.model.modes import evaluating, training
@@ -88,6 +88,9 @@ class EWC(MeasuredPenalty):
         """Blocks of a domain that its Fisher information is measured on."""
         importance: Literal["fisher", "absolute"] = "fisher"
         """F: the mean over samples of squared gradients, or of their absolute values."""
+        labels: Literal["data", "model"] = "data"
+        """The data's own labels (the empirical Fisher information, as all released code has it), or one draw of the
+        model's for each position (the true one; a forward pass more)."""
         gradients: Literal["sample", "batch"] = "sample"
         """What is squared: each sample's gradient, as the Fisher information asks, or the gradient of a batch's mean
         loss, times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b)."""
@@ -113,13 +116,17 @@ class EWC(MeasuredPenalty):
             per_sample = stage.objective.per_sample_loss(model, batch)
             return per_sample + self._penalty(placed) if placed else per_sample
 
-        measure = fisher if self.config.importance == "fisher" else absolute_gradients
         batches = stage.batches(self.config.samples, source)
+        if self.config.labels == "model":
+            batches = labels_of_the_model(stage.model, batches, stage.objective, stage.seed, self.name, stage.domain)
+        squared = self.config.importance == "fisher"
         with training(stage.model) if self.config.dropout else evaluating(stage.model):
-            return measure(
+            return gradient_moment(
                 stage.model,
                 batches,
                 losses,
                 names=self.held(stage.model),
+                power=2 if squared else 1,
                 batch_means=self.config.gradients == "batch",
+                called="Fisher information" if squared else "Importance",
             )

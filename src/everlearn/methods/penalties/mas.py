@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
-from everlearn.importance import absolute_gradients
+from everlearn.importance import gradient_moment
 from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.model.modes import evaluating
@@ -39,7 +39,7 @@ class MAS(MeasuredPenalty):
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training. The paper takes 1 for its image classifiers; Ω grows with vocabulary and logits."""
         samples: int = Field(1000, ge=1)
-        """Blocks of a domain that Ω is measured on, each with a backward pass of its own."""
+        """Blocks of a domain that Ω is measured on."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -61,4 +61,4 @@ class MAS(MeasuredPenalty):
 
         batches = stage.batches(self.config.samples, source)
         with evaluating(stage.model):
-            return absolute_gradients(stage.model, batches, size, self.held(stage.model))
+            return gradient_moment(stage.model, batches, size, self.held(stage.model), power=1, called="Importance")

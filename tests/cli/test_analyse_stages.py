@@ -1,0 +1,79 @@
+"""``everlearn analyse --distance --restore --merge-back`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cli_project import Project
+
+
+def test_where_only_one_layer_was_trained_it_returns_everything(everlearn: Project) -> None:
+    """Everything but the last layer is frozen, so that nothing else can have forgotten."""
+    frozen = ["embeddings", "layers.0", "head"]
+    everlearn.recipe["model"] = {"path": everlearn.recipe["model"], "frozen": frozen}
+    everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
+    everlearn.recipe["train"] |= {"max_steps": 3, "learning_rate": 0.01}
+    assert everlearn("run", "recipe.yaml").code == 0
+    shown = everlearn(
+        "analyse", "runs/first", "--distance", "4", "--restore", "8", "--merge-back", "8", "-o", "page.html", "--json"
+    )
+    assert shown.code == 0, shown.err
+    value = json.loads(shown.out)
+    online = {each["domain"]: each for each in value["online_codelength"]}
+    assert online.keys() == {"a", "b"}
+    assert all(each["once"] and each["steps"] == 3 and each["bits_per_byte"] > 0 for each in online.values())
+    pairs = {(each["since"], each["until"]): each for each in value["distances"]}
+    assert list(pairs) == [("base", "a"), ("base", "b"), ("a", "b")]
+    for each in pairs.values():
+        by_layer = {layer["layer"]: layer for layer in each["layers"]}
+        assert {name for name, layer in by_layer.items() if layer["change"] > 0} == {"layers.1", "all"}
+        assert by_layer["all"]["cosine"] < 1 <= by_layer["layers.1"]["stable_rank"]
+        assert all(drift["value"] > 0 for drift in each["drift"].values())
+        assert each["drift"].keys() == {"a", "b", "general"}
+    restored, line = value["going_back"]
+    assert (restored["since"], restored["until"]) == ("a", "b")
+    assert restored["roles"] == {"a": "known before", "b": "learnt in between", "general": "general"}
+    for name, column in restored["found"].items():
+        back = dict(zip(restored["blends"], column, strict=True))
+        earlier, later = (end["value"] for end in restored["ends"][name])
+        assert back["layers.1"]["back"]["value"] == pytest.approx(later - earlier, rel=1e-12)
+        assert back["layers.1"]["way"]["value"] in (None, 1)
+        assert all(each["back"]["value"] == 0 for layer, each in back.items() if layer != "layers.1")
+        assert (line["found"][name][0], line["found"][name][-1]["back"]["value"]) == (back["layers.1"], 0)
+    page = (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    assert all(title in page for title in ("Layers put back", "On the line between them", "Distances", "<svg"))
+
+    shown = everlearn("analyse", "runs/first", "--restore", "8", "--from", "base", "--to", "a")
+    assert shown.code == 0, shown.err
+    assert "Layers put back: base and a" in shown.out
+    for arguments, says in (
+        (("--from", "bse", "--distance", "4"), ("`--from` is 'bse'", "Did you mean 'base'?")),
+        (("--from", "b", "--to", "a", "--restore", "4"), ("`--from` is 'b'", "earlier")),
+        (("--from", "base"), ("`--from` and `--to`", "--restore")),
+    ):
+        everlearn.fails("analyse", "runs/first", *arguments, says=says)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "says"),
+    [
+        (["embedings"], ("`model.frozen` names 'embedings'", "Did you mean 'embeddings'?")),
+        (["*.wieght"], ("`model.frozen` names '*.wieght'", "Known: embeddings")),
+        (["*"], ("`model.frozen` leaves nothing to train",)),
+    ],
+)
+def test_what_is_frozen_must_be_there(everlearn: Project, patterns: list[str], says: tuple[str, ...]) -> None:
+    everlearn.recipe["model"] = {"path": everlearn.recipe["model"], "frozen": patterns}
+    everlearn.fails("run", "recipe.yaml", says=says)
+
+
+def test_knowledge_beside_the_weights_is_not_put_back(everlearn: Project) -> None:
+    everlearn.recipe["train"] |= {"max_steps": 1}
+    assert everlearn("run", "recipe.yaml", "method=dap_adapter").code == 0
+    everlearn.fails("analyse", "runs/first", "--restore", "4", says=("'dap_adapter'", "--restore"))
+    value = json.loads(everlearn("analyse", "runs/first", "--distance", "4", "--to", "b", "--json").out)
+    (pair,) = value["distances"]
+    assert next(each["change"] for each in pair["layers"] if each["layer"] == "all") == 0, "the base stands still"
+    assert pair["drift"]["b"]["value"] > 0, "what it says does not"
