@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import of_all_processes
-from everlearn.methods.base import Batch, Memory, MethodConfig, Stage, View, register
+from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Stage, View, register
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
@@ -69,6 +70,12 @@ class MultiTaskAdaptation(Adaptation):
         super().__init__(config, **options)
         self._s = [0.0, 0.0]
         self._seen: Tensor | None = None
+
+    def cost(self, model: nn.Module) -> Cost:
+        """As :class:`Adaptation`; the four numbers that the balance is learnt from."""
+        beside = super().cost(model)
+        active = self.config.drift + self.config.distillation > 0
+        return replace(beside, memory_bytes=beside.memory_bytes + 16) if active else beside
 
     def penalty(self) -> EWC:
         """λ₁ times EWC's."""
