@@ -99,8 +99,8 @@ def test_representations_at_rest_cost_nothing_and_are_of_the_same_input() -> Non
     protection = Protection([method], stage)
     protection.begin()
     found = losses(protection)
-    assert float(found["forget_me_not/cosine"]) == pytest.approx(0, abs=1e-6)
-    assert float(found["forget_me_not/representations"]) == pytest.approx(0, abs=1e-6)
+    assert found["forget_me_not/cosine"].item() == pytest.approx(0, abs=1e-6)
+    assert found["forget_me_not/representations"].item() == pytest.approx(0, abs=1e-6)
     protection.end()
     assert method._teacher is None
 
