@@ -224,19 +224,23 @@ def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, w
 
 
 def peak_memory(make: Contender, device: str, steps: int = 2) -> int:
-    """The most bytes of tensors that lived at once while a contender was made and trained, over what was there before.
+    """:func:`peak_bytes` of a contender that is made and trained."""
+    return peak_bytes(lambda: _end(make(Clock(Timing(), steps), steps)), device)
+
+
+def peak_bytes(work: Callable[[], object], device: str) -> int:
+    """The most bytes of tensors that lived at once during some work, over what was there before.
 
     On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it.
     """
     gc.collect()  # what is freed in between would be taken off
-    clock = Clock(Timing(), steps)
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        _end(make(clock, steps))
+        work()
         return torch.cuda.max_memory_allocated() - before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        _end(make(clock, steps))
+        work()
     events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     return int(max(np.cumsum([size for _, size in moves], dtype=np.int64), default=0))

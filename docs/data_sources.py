@@ -8,20 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from everlearn.suites import SUITES, Suite
+from everlearn.suites.sources import Fetchable
 
 PAGE = Path(__file__).with_name("data-sources.md")
 HEAD = """\
 # Data sources
 
 What `everlearn bench SUITE --data fetch` gets, file by file, with the licence that the repository states. It goes into
-`$EVERLEARN_CACHE` (else `everlearn` in the user's cache folder), a folder a suite, where later commands find it. A file
-is moved to its place when it is whole and has its SHA-256; where nobody wrote that down, the first fetch does, in
-`fetched.json` beside the files, and from then on the file must have it. An interrupted command goes on with the next
-file. Nothing of it is part of this repository, and nothing is fetched unless you ask for it.
+`$EVERLEARN_CACHE` (else `everlearn` in the user's cache folder), a folder a suite, where later commands find it. A
+file is moved to its place when it is whole and has its SHA-256; where nobody wrote that down, the first fetch does, in
+`fetched.json` beside the files, and from then on the file must have it; what else is known of it, its rows and their
+columns, is looked at. An interrupted command goes on with the next file. Nothing of it is part of this repository, and
+nothing is fetched unless you ask for it.
 
 Addresses are those of commits, put together from repository, commit and path; they have not been tried yet. The
 checksums are those of the copies that the committed results were made with. Of CL_Benchmark the files dbpedia/train,
-yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others.
+yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others. Neither was the
+whole of HellaSwag: its path is the one that others read it from.
 
 `python docs/data_sources.py` writes this page.
 """
@@ -37,13 +40,15 @@ def page() -> str:
     for suites in listed.values():
         names = " and ".join(f"`{suite.name}`" for suite in sorted(suites, key=lambda suite: len(suite.sources)))
         largest = max(suites, key=lambda suite: len(suite.sources))
-        rows = [
-            f"| {each.path} | <{each.address}> | {each.licence} | {each.sha256 or 'that of the first fetch'} |"
-            for each in largest.sources
-        ]
+        rows = [f"| {each.path} | <{each.address}> | {each.licence} | {_known(each)} |" for each in largest.sources]
         table = "\n".join(["| file | address | licence | SHA-256 |", "|---|---|---|---|", *rows])
         parts.append(f"## {names}\n\n{largest.by_hand}\n\n{table}\n")
     return "\n".join(parts)
+
+
+def _known(source: Fetchable) -> str:
+    rows = f"; {source.rows:,} rows with {', '.join(source.columns)}" if source.rows else ""
+    return source.sha256 or f"that of the first fetch{rows}"
 
 
 if __name__ == "__main__":

@@ -84,9 +84,14 @@ def stage(
 def checkpoints(model: PreTrainedModel, index: int) -> Checkpoints:
     """Earlier models: the last one is a copy of `model` as it is now, those before it are fresh ones."""
     last = copy.deepcopy(model)
-    with seeded("fresh"):
-        fresh = type(model)(copy.deepcopy(model.config))
-    return Checkpoints(index, lambda number: copy.deepcopy(last if number == index - 1 else fresh).cpu().float())
+
+    def load(number: int) -> PreTrainedModel:
+        if number == index - 1:
+            return copy.deepcopy(last).cpu().float()
+        with seeded("fresh"):
+            return type(model)(copy.deepcopy(model.config)).float()
+
+    return Checkpoints(index, load)
 
 
 def setting(model: nn.Module, methods: Sequence[Method], objective: str = "masked", general: bool = False) -> Setting:

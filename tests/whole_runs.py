@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
-
-import everlearn.learner  # noqa: F401  (before the freeze)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cheap_collections() -> Iterator[None]:
-    """Accelerate collects garbage before each stage: keep it from walking through every imported module each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

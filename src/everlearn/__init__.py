@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from everlearn.methods.adapters.moe_lora import MoELoRA
     from everlearn.methods.adapters.o_lora import OLoRA
     from everlearn.methods.base import Mask, Memory, Method, MethodConfig, Needs, Stage, register
+    from everlearn.methods.composition.ensemble import DomainEnsemble
+    from everlearn.methods.composition.k_adapter import KAdapter
     from everlearn.methods.composition.mocl import MoCL
     from everlearn.methods.composition.sapt_lora import SAPTLoRA
+    from everlearn.methods.composition.side_tuning import SideTuning
     from everlearn.methods.distillation.kd import KD
+    from everlearn.methods.distillation.lwf import LwF
     from everlearn.methods.gates.bcl import BCL
     from everlearn.methods.gates.classic import CLASSIC
     from everlearn.methods.gates.cpt import CPT
@@ -39,12 +43,21 @@ if TYPE_CHECKING:
     from everlearn.methods.masks.migu import MIGU
     from everlearn.methods.masks.mofo import MoFO
     from everlearn.methods.penalties.ewc import EWC
+    from everlearn.methods.penalties.forget_me_not import ForgetMeNot
+    from everlearn.methods.penalties.l2 import L2
+    from everlearn.methods.penalties.mas import MAS
+    from everlearn.methods.penalties.multi_task_adaptation import MultiTaskAdaptation
+    from everlearn.methods.penalties.si import SI
     from everlearn.methods.prompts.dap_prompt import DAPPrompt
     from everlearn.methods.prompts.lfpt5 import LFPT5
     from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
     from everlearn.methods.rehearsal.derpp import DERpp
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
+    from everlearn.methods.tricks.mixout import Mixout
+    from everlearn.methods.tricks.recadam import RecAdam
+    from everlearn.methods.tricks.siatl import SiATL
+    from everlearn.methods.tricks.ulmfit import ULMFiT
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
     from everlearn.tools.exporting import export
@@ -58,6 +71,11 @@ _WHERE = {
     "everlearn.methods.base": ("Mask", "Memory", "Method", "MethodConfig", "Needs", "Stage", "register"),
     "everlearn.methods.masks.das": ("DAS",),
     "everlearn.methods.penalties.ewc": ("EWC",),
+    "everlearn.methods.penalties.l2": ("L2",),
+    "everlearn.methods.penalties.si": ("SI",),
+    "everlearn.methods.penalties.mas": ("MAS",),
+    "everlearn.methods.penalties.forget_me_not": ("ForgetMeNot",),
+    "everlearn.methods.penalties.multi_task_adaptation": ("MultiTaskAdaptation",),
     "everlearn.methods.adapters.clora": ("CLoRA",),
     "everlearn.methods.adapters.corda": ("CorDA",),
     "everlearn.methods.adapters.inc_lora": ("IncLoRA",),
@@ -79,10 +97,18 @@ _WHERE = {
     "everlearn.methods.gates.hat": ("HAT",),
     "everlearn.methods.prompts.dap_prompt": ("DAPPrompt",),
     "everlearn.methods.prompts.progressive_prompts": ("ProgressivePrompts",),
+    "everlearn.methods.composition.ensemble": ("DomainEnsemble",),
+    "everlearn.methods.composition.k_adapter": ("KAdapter",),
     "everlearn.methods.composition.mocl": ("MoCL",),
     "everlearn.methods.composition.sapt_lora": ("SAPTLoRA",),
+    "everlearn.methods.composition.side_tuning": ("SideTuning",),
     "everlearn.methods.prompts.lfpt5": ("LFPT5",),
     "everlearn.methods.sequential": ("Sequential",),
+    "everlearn.methods.distillation.lwf": ("LwF",),
+    "everlearn.methods.tricks.mixout": ("Mixout",),
+    "everlearn.methods.tricks.recadam": ("RecAdam",),
+    "everlearn.methods.tricks.siatl": ("SiATL",),
+    "everlearn.methods.tricks.ulmfit": ("ULMFiT",),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
     "everlearn.report.run_results": ("RunResults",),
@@ -99,8 +125,11 @@ __all__ = [
     "EWC",
     "HAT",
     "KD",
+    "L2",
     "LFPT5",
+    "MAS",
     "MIGU",
+    "SI",
     "Adapter",
     "CLoRA",
     "ContinualLearner",
@@ -109,29 +138,39 @@ __all__ = [
     "DAPPrompt",
     "DERpp",
     "Domain",
+    "DomainEnsemble",
     "EndTask",
     "EverlearnError",
+    "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",
+    "KAdapter",
     "LoRA",
     "LoRANull",
+    "LwF",
     "Mask",
     "Memory",
     "Method",
     "MethodConfig",
+    "Mixout",
     "MoCL",
     "MoELoRA",
     "MoFO",
+    "MultiTaskAdaptation",
     "Needs",
     "OLoRA",
     "ProgressivePrompts",
+    "RecAdam",
     "Recipe",
     "Replay",
     "Results",
     "RunResults",
     "SAPTLoRA",
     "Sequential",
+    "SiATL",
+    "SideTuning",
     "Stage",
+    "ULMFiT",
     "__version__",
     "export",
     "protect",

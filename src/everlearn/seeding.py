@@ -28,9 +28,7 @@ def seeded(*parts: object) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices=devices):
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
+        _seed_everything(seed)
         try:
             yield
         finally:
@@ -69,7 +67,12 @@ class Stream:
 
 def set_all(*parts: object) -> None:
     """Seed every global generator (used once at the start of a stage)."""
-    seed = seed_for(*parts)
+    _seed_everything(seed_for(*parts))
+
+
+def _seed_everything(seed: int) -> None:
+    """Every global generator, each device's too."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # Without a device, `torch.manual_seed` keeps a stack trace for each kind that may yet appear: milliseconds.
+    (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)

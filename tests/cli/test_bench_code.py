@@ -197,7 +197,7 @@ def test_orders_addresses_and_files(everlearn: Project, data: Path, monkeypatch:
     with pytest.raises(RecipeError, match=r"has no 'trian.jsonl'.*Did you mean 'train.jsonl'"):
         located("code/trian.jsonl")
     monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(DataError, match=r"brings no evaluation sets along\. Set EVERLEARN_CODE, or `--data`"):
+    with pytest.raises(DataError, match=r"`code` brings no data along\. Set EVERLEARN_CODE, or `--data`"):
         located("code/humaneval.jsonl")
     monkeypatch.setenv(VARIABLE, str(data / "nowhere"))
     with pytest.raises(DataError, match=r"EVERLEARN_CODE is '.*nowhere', and there is no such folder"):

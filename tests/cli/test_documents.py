@@ -23,6 +23,7 @@ from everlearn.cli import VERBS, application, main
 from everlearn.config.recipe import load, parse
 from everlearn.data.documents import check_corpus
 from everlearn.methods import REGISTRY
+from everlearn.methods.base import KINDS
 from everlearn.suites import find_suite
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +83,7 @@ def test_commands_parse(place: str, words: list[str], tmp_path: Path) -> None:
         if not file.is_file():
             file = tmp_path / "recipe.yaml"
             file.write_text(code_blocks(ROOT / "README.md", "yaml")[0])
-        overrides = [text for text in context.params["overrides"] or () if "l2_sp" not in text and "$" not in text]
+        overrides = [text for text in context.params["overrides"] or () if "near_base" not in text and "$" not in text]
         load(file, overrides)
     if name == "bench" and context.params["methods"]:
         suite = find_suite(context.params["suite"])
@@ -103,6 +104,9 @@ def test_every_command_and_method_is_in_its_table() -> None:
     table = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     for name in REGISTRY:
         assert f"| `{name}` |" in table
+    for kind, meaning in KINDS.items():
+        of = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if kind in REGISTRY[name].kinds)
+        assert f"| **{kind}** | {meaning} | {of or '–'} |" in table
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
@@ -253,9 +257,9 @@ def test_the_method_of_the_guide_works() -> None:
     for part in parts:
         compile(part, "add-a-method.md", "exec")
     try:
-        scope: dict[str, object] = {"__name__": "everlearn.methods.l2_sp"}
-        exec(compile(code, "l2_sp.py", "exec"), scope)
-        method = REGISTRY["l2_sp"](strength=0.5)
+        scope: dict[str, object] = {"__name__": "everlearn.methods.near_base"}
+        exec(compile(code, "near_base.py", "exec"), scope)
+        method = REGISTRY["near_base"](strength=0.5)
         model = tiny.model("gpt2")
         start = stages.weights(model)
         stage = stages.stage(model, 1, "causal")
@@ -267,10 +271,10 @@ def test_the_method_of_the_guide_works() -> None:
         )
         assert float(penalty) == pytest.approx(0.25 * moved, rel=1e-4)
         assert penalty > 0
-        again = REGISTRY["l2_sp"](strength=0.5)
+        again = REGISTRY["near_base"](strength=0.5)
         again.load_memory(method.memory())
         again.begin_domain(stages.stage(model, 2, "causal"))
         assert float(again.extra_losses(stage, batch, None)["penalty"].detach()) == pytest.approx(float(penalty))
         assert method.cost(model).memory_bytes == 4 * sum(p.numel() for p in model.parameters())
     finally:
-        REGISTRY.pop("l2_sp", None)
+        REGISTRY.pop("near_base", None)

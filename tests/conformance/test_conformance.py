@@ -6,10 +6,12 @@ in one of the tables below; everything else is read from what it declares.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -33,6 +35,7 @@ from methods_of_other_kinds import OTHERS, registered
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},
     ("das", "text-to-text"): {"contrast": 0},
+    ("ensemble", "text-to-text"): {"combine": "by_confidence"},
     ("lfpt5", "causal"): {"n_tokens": 8, "pseudo_tokens": 12},
     ("lfpt5", "text-to-text"): {"n_tokens": 8, "pseudo_tokens": 20, "separator": "J", "top_k": 400, "samples": 6},
 }
@@ -43,12 +46,16 @@ EXACT: dict[str, dict[str, Any]] = {
     "clora": {"lora_dropout": 0.0},
     "das": {"general": "none", "contrast": 0},
     "inc_lora": {"lora_dropout": 0.0},
+    "k_adapter": {"adapter_dropout": 0.0},
     "lora": {"lora_dropout": 0.0},
     "mocl": {"lora_dropout": 0.0},
     "moe_lora": {"lora_dropout": 0.0, "balance": 0},
     "o_lora": {"lora_dropout": 0.0},
 }
 """Options without dropout and without losses that compare the rows of a batch: those depend on how a batch is cut."""
+
+DECODERS = {("siatl", "text-to-text")}
+"""Methods that learn prompts and answers with a decoder only, where others take an encoder-decoder."""
 
 OPTIMIZER: dict[str, dict[str, Any]] = {"recadam": {"adam_epsilon": 1e-3}}
 """Training arguments of the test of accumulation, where a method has an optimizer of its own: others take SGD there.
@@ -63,7 +70,7 @@ matrix = pytest.mark.parametrize("objective", OBJECTIVES)
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def known() -> Iterator[None]:
     """The methods that only the tests have are known by name."""
     with registered():
@@ -75,9 +82,14 @@ def make(name: str, objective: str, **options: Any) -> Method:
     return build({"name": name, **OPTIONS.get((name, objective), {}), **options})
 
 
-def model_for(objective: str, dropout: float = 0.1) -> PreTrainedModel:
-    """A tiny model of the kind that belongs to the objective."""
-    return tiny.model(stages.ARCHITECTURE[objective], dropout=dropout)
+def architecture_for(name: str, objective: str) -> str:
+    """Of the kind that belongs to the objective, and to the method."""
+    return "gpt2" if (name, objective) in DECODERS else stages.ARCHITECTURE[objective]
+
+
+def model_for(name: str, objective: str, dropout: float = 0.1) -> PreTrainedModel:
+    """A tiny model of the kind that belongs to both."""
+    return tiny.model(architecture_for(name, objective), dropout=dropout)
 
 
 def stage_for(model: nn.Module, index: int, objective: str, methods: Sequence[Method], **options: Any) -> Stage:
@@ -123,47 +135,108 @@ def train(
     return [line for line in lines if "loss" in line]
 
 
-@matrix
-@every_method
-def test_works_or_is_refused_with_a_sentence(name: str, objective: str, tmp_path: Path) -> None:
-    """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
-    method, model = make(name, objective), model_for(objective)
-    tokens = next(stages.stage(model, 9, objective).batches(2))
-    start = stages.weights(model)
+class Learnt(NamedTuple):
+    """Two domains learnt under a method.
+
+    Attributes:
+        folder: with the method's memory and the model after the first of them, as a stage folder keeps them.
+        method: what learnt.
+        stage: the second one, over.
+        start: parameters before.
+        weights: parameters after.
+        logs: of both.
+    """
+
+    folder: Path
+    method: Method
+    stage: Stage
+    start: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    logs: list[list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module", params=itertools.product(METHODS, OBJECTIVES), ids="-".join)
+def learnt(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Learnt:
+    """Each method under each objective, once for all tests that only look at what it did."""
+    name, objective = request.param
+    folder = tmp_path_factory.mktemp("learnt")
+    method, model = make(name, objective), model_for(name, objective)
+    start, logs = stages.weights(model), []
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method])
-        log = train([method], stage, tmp_path / str(index))
+        logs.append(train([method], stage, folder / str(index)))
+        model = stage.model
+        if index == 1:
+            save_memories(folder / "memory", [method])
+            model.save_pretrained(folder / "model")
+    return Learnt(folder, method, stage, start, stages.weights(model), logs)
+
+
+def test_works_or_is_refused_with_a_sentence(learnt: Learnt, tmp_path: Path) -> None:
+    """Two domains are learnt; then the model is a plain one, free of hooks, that saves and loads."""
+    method, stage, model = learnt.method, learnt.stage, learnt.stage.model
+    for log in learnt.logs:
         assert len(log) == stage.steps
         assert all(np.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
-        model = stage.model
-        assert isinstance(model, PreTrainedModel)
+    assert isinstance(model, PreTrainedModel)
     if not method.grows:
-        assert model.state_dict().keys() == model_for(objective).state_dict().keys()
+        assert model.state_dict().keys() == model_for(method.label, stage.objective.name).state_dict().keys()
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    moved = any(not torch.equal(parameter, start[key]) for key, parameter in model.named_parameters())
+    moved = any(not torch.equal(value, learnt.start[key]) for key, value in learnt.weights.items())
     # Beside a frozen model, what was learnt is what the method keeps of its own parameters.
     assert moved or (method.needs.extra_parameters and method.memory().tensors)
     model.save_pretrained(tmp_path / "saved")
     plain = type(model).from_pretrained(tmp_path / "saved").eval()
+    tokens = next(stages.stage(model, 9, stage.objective.name).batches(2))
     losses = [stage.objective.per_sample_loss(m, tokens) for m in (model.eval(), plain)]
     assert torch.equal(*losses)
 
 
+def test_memory_round_trip_continues_exactly(learnt: Learnt, tmp_path: Path) -> None:
+    """What a stage folder keeps is all that the next domain needs."""
+    objective = learnt.stage.objective.name
+    model = type(learnt.stage.model).from_pretrained(learnt.folder / "model")
+    method = make(learnt.method.label, objective)
+    load_memories(learnt.folder / "memory", [method])
+    second = stage_for(model, 2, objective, [method])
+    train([method], second, tmp_path)
+    theirs, memory, restored = stages.weights(second.model), learnt.method.memory(), method.memory()
+    assert all(torch.equal(value, theirs[key]) for key, value in learnt.weights.items())
+    assert memory.facts == restored.facts
+    assert memory.tensors.keys() == restored.tensors.keys()
+    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
+
+
 @matrix
 @pytest.mark.parametrize("name", [name for name in METHODS if ALL[name].identity is not None])
-def test_identity_options_are_plain_training_bit_for_bit(name: str, objective: str, tmp_path: Path) -> None:
-    results = []
-    for methods in ([ALL[name](**ALL[name].identity)], []):
-        model = model_for(objective)
-        for index in (1, 2):
-            stage = stage_for(model, index, objective, methods)
-            log = train(methods, stage, tmp_path / str(index))
-            model = stage.model
-            assert not any("/" in key for line in log for key in line), "no extra loss is left in the log"
-        results.append(stages.weights(model))
-        assert not any(method.memory() for method in methods)
-    assert all(torch.equal(value, results[1][key]) for key, value in results[0].items())
+def test_identity_options_are_plain_training_bit_for_bit(
+    name: str, objective: str, plainly: Callable[[str, str], dict[str, Tensor]], tmp_path: Path
+) -> None:
+    methods, architecture = [ALL[name](**ALL[name].identity)], architecture_for(name, objective)
+    learnt = two_domains(methods, architecture, objective, tmp_path)
+    assert not any(method.memory() for method in methods)
+    plain = plainly(architecture, objective)
+    assert all(torch.equal(value, plain[key]) for key, value in learnt.items())
+
+
+def two_domains(methods: Sequence[Method], architecture: str, objective: str, folder: Path) -> dict[str, Tensor]:
+    """The weights after both, learnt with methods that do nothing."""
+    model = tiny.model(architecture, dropout=0.1)
+    for index in (1, 2):
+        stage = stage_for(model, index, objective, methods)
+        log = train(methods, stage, folder / str(index))
+        model = stage.model
+        assert not any("/" in key for line in log for key in line), "no extra loss is left in the log"
+    return stages.weights(model)
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, Tensor]]:
+    """Plain training's weights of an architecture under an objective, made once."""
+    return functools.cache(
+        lambda architecture, objective: two_domains([], architecture, objective, tmp_path_factory.mktemp("plain"))
+    )
 
 
 @matrix
@@ -172,7 +245,7 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
     """8 × 1 and 1 × 8: the same weights, and the same value of every loss of the method in the log."""
     results = []
     for batch_size, accumulation in ((8, 1), (1, 8)):
-        method, model = make(name, objective, **EXACT.get(name, {})), model_for(objective, dropout=0.0)
+        method, model = make(name, objective, **EXACT.get(name, {})), model_for(name, objective, dropout=0.0)
         first = stage_for(model, 1, objective, [method], steps=2)
         optimizer = OPTIMIZER.get(name, {"optim": "sgd"})
         train([method], first, tmp_path / "first", **optimizer)
@@ -189,37 +262,9 @@ def test_accumulation_changes_nothing(name: str, objective: str, tmp_path: Path)
 
 @matrix
 @every_method
-def test_memory_round_trip_continues_exactly(name: str, objective: str, tmp_path: Path) -> None:
-    """What a stage folder keeps is all that the next domain needs."""
-    method, model = make(name, objective), model_for(objective)
-    stage = stage_for(model, 1, objective, [method])
-    train([method], stage, tmp_path / "1")
-    save_memories(tmp_path / "memory", [method])
-    stage.model.save_pretrained(tmp_path / "model")
-
-    results = []
-    for again in (False, True):
-        if again:
-            model = type(stage.model).from_pretrained(tmp_path / "model")
-            method = make(name, objective)
-            load_memories(tmp_path / "memory", [method])
-        else:
-            model = stage.model
-        second = stage_for(model, 2, objective, [method])
-        train([method], second, tmp_path / f"2{again}")
-        results.append((stages.weights(second.model), method.memory()))
-    (ours, memory), (theirs, restored) = results
-    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
-    assert memory.facts == restored.facts
-    assert memory.tensors.keys() == restored.tensors.keys()
-    assert all(torch.equal(value, restored.tensors[key]) for key, value in memory.tensors.items())
-
-
-@matrix
-@every_method
 def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> None:
     """Memory, disk, parameters and old text: no more than the capability table says."""
-    method, model = make(name, objective), model_for(objective)
+    method, model = make(name, objective), model_for(name, objective)
     declared = method.cost(model)
     for index in (1, 2):
         stage = stage_for(model, index, objective, [method], steps=2)

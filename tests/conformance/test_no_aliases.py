@@ -15,9 +15,9 @@ from everlearn.methods import Method, Reading, build, names
 
 QUICK = {"samples": 8, "capacity": 16, "n_tokens": 4}
 """Options that make a method fast on tiny models, where it has them."""
-OPTIONS = {"replay_sample": {"sample": 0.3}}
-"""Where a default means nothing on twelve rows."""
-LATER = {"o_lora_long_sequence"}
+OPTIONS = {"replay_sample": {"sample": 0.3}, "recadam_released": {"gamma": 5.0}}
+"""Where a default means nothing on twelve rows, or belongs to another learning rate."""
+LATER = {"ewc_separate", "o_lora_long_sequence"}
 """Differ from another one from a later domain on."""
 WRITING = {name for name in names() if "masked" not in build(name).needs.objectives}
 """Need a model that writes, and this one fills masks."""

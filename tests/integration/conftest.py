@@ -1,5 +1,5 @@
 """Fixtures of the whole runs."""
 
-from whole_runs import cheap_collections, no_report
+from whole_runs import no_report
 
-__all__ = ["cheap_collections", "no_report"]
+__all__ = ["no_report"]

@@ -32,11 +32,11 @@ def main(paths: list[str]) -> None:
     """Run each recipe; the first word of its name says what happens to it."""
     torch.set_num_threads(1)
     quiet()
-    gc.freeze()  # accelerate collects garbage before each stage
     allow_fsdp_on_cpu()
     report.write_report = lambda *_: None  # type: ignore[assignment]
     stop = {"resumed": kill, "signalled": signal_one}
     for path in paths:
+        gc.freeze()  # accelerate collects garbage before each stage: not what earlier recipes imported
         recipe = load(path)
         kind = recipe.run.name.split()[0]
         learner = ContinualLearner(recipe)

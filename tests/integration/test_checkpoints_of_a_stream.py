@@ -10,10 +10,12 @@ import torch
 from small_runs import recipe
 from torch import nn
 
-from everlearn.errors import EverlearnError
+from everlearn.errors import EverlearnError, RunError
+from everlearn.evaluation import ByPerplexity, Checkpoint
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Method, Reading
 from everlearn.methods.sequential import Sequential
+from everlearn.tools.exporting import export
 from methods_of_other_kinds import registered
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -65,3 +67,19 @@ def test_who_reads_all_of_them_wants_them_kept(tmp_path: Path, name: str) -> Non
     with pytest.raises(EverlearnError, match=rf"'{name}' reads .*`run.keep_stages` is 2"):
         ContinualLearner(recipe(tmp_path, method=name, run=run)).run()
     assert not (tmp_path / "run").exists()
+
+
+def test_an_ensemble_is_scored_with_all_models_and_exported_with_none(tmp_path: Path) -> None:
+    learner = ContinualLearner(recipe(tmp_path, method="ensemble"))
+    scores = learner.run().matrices["loss"].values
+    scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3)[k] for k in range(3)]
+    objective = scorer.conditions(0).objective
+    for row, members in ((0, [base]), (1, models[:1]), (2, models)):
+        predictor = ByPerplexity(tuple(Checkpoint(model, objective) for model in members), objective)
+        for column, domain in enumerate(("first", "second")):
+            cell = scorer.held_out(domain).measure(predictor, scorer.conditions(row))
+            assert float(cell["nats"].sum() / cell["items"].sum()) == pytest.approx(scores[row][column], rel=1e-5)
+    assert not same(models[0], models[1])
+    for with_memory in (False, True):
+        with pytest.raises(RunError, match=r"'ensemble' answers with the models of all domains, which no export holds"):
+            export(learner.folder.path, tmp_path / "out", with_memory=with_memory)

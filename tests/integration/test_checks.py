@@ -13,71 +13,38 @@ import pytest
 from small_runs import recipe
 
 from bench_suite import TinySuite
-from cli_project import Project, Spoil
+from cli_project import Project
 from everlearn.config.recipe import load, parse
 from everlearn.errors import RecipeError, RunError
 from everlearn.learner import ContinualLearner
 from everlearn.run.checks import checks
+from mistakes import Case, group
+from mistakes.cases import arguments
 
-
-def train(**options: Any) -> Spoil:
-    return lambda project: project.recipe["train"].update(options)
-
-
-def model(**options: Any) -> Spoil:
-    return lambda project: project.recipe.update(model={"path": project.recipe["model"], **options})
-
-
-REFUSED: dict[str, tuple[Spoil, tuple[str, ...]]] = {
-    "a tracker that is not installed": (train(report_to="clearml"), ("`train.report_to: clearml`", "clearml")),
-    "one of several trackers": (train(report_to=["none", "wandbb"]), ("`train.report_to`", "'wandbb'", "'wandb'")),
-    "an optimizer that is not installed": (train(optim="lomo"), ("`train.optim: lomo`", "install")),
-    "another optimizer that is not installed": (
-        train(optim="schedule_free_adamw"),
-        ("`train.optim: schedule_free_adamw`", "schedulefree"),
+SCHEDULE = {"lr_scheduler_type": "cosine_with_min_lr"}
+MORE = [
+    Case("an optimizer of another library", group("train", optim="schedule_free_adamw"), says=("schedulefree",)),
+    Case("a schedule that lacks an option", group("train", **SCHEDULE), says=("cosine_with_min_lr`", "min_lr")),
+    Case(
+        "an attention kernel that is not installed",
+        lambda project: project.recipe.update(
+            model={"path": project.recipe["model"], "attn_implementation": "flash_attention_2"}
+        ),
+        says=("`model.attn_implementation: flash_attention_2`",),
     ),
-    "a mistyped optimizer": (train(optim="adamw_torc"), ("`train.optim` cannot be 'adamw_torc'", "'adamw_torch'")),
-    "optimizer options that are none": (train(optim_args="fast"), ("`train.optim_args: fast`",)),
-    "a mistyped schedule": (train(lr_scheduler_type="cosin"), ("`train.lr_scheduler_type`", "'cosine'")),
-    "a schedule that lacks an option": (
-        train(lr_scheduler_type="cosine_with_min_lr"),
-        ("`train.lr_scheduler_type: cosine_with_min_lr`", "min_lr"),
-    ),
-    "an option that a schedule has not": (
-        train(lr_scheduler_kwargs={"min": 3}),
-        ("`train.lr_scheduler_type: linear`", "`train.lr_scheduler_kwargs: {'min': 3}`"),
-    ),
-    "sharding in one process": (train(fsdp=True), ("`train.fsdp` needs several processes",)),
-    "precision that the machine has not": (train(tf32=True), ("`train`", "tf32")),
-    "a file for accelerate that is not there": (
-        train(accelerator_config="nowhere.json"),
-        ("`train.accelerator_config`", "'nowhere.json'", "no such file"),
-    ),
-    "an option that accelerate has not": (train(accelerator_config={"split": True}), ("`train`", "'split'")),
-    "an option of recomputation that torch has not": (
-        train(gradient_checkpointing=True, gradient_checkpointing_kwargs={"us_reentrant": True}),
-        ("`train.gradient_checkpointing_kwargs`", "'use_reentrant'"),
-    ),
-    "a mistyped word for the log": (train(logging_strategy="step"), ("`train.logging_strategy`", "'steps'")),
-    "an attention kernel that is not installed": (
-        model(attn_implementation="flash_attention_2"),
-        ("`model.attn_implementation: flash_attention_2`",),
-    ),
-    "infinity inside an option": (
-        train(lr_scheduler_kwargs={"num_cycles": float("inf")}),
-        ("`train.lr_scheduler_kwargs.num_cycles` must be a finite number",),
-    ),
-}
+]
+REFUSED = [case for case in arguments.CASES if case.command == Case.command and case.code == 2] + MORE
 
 
-@pytest.mark.parametrize(("spoil", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_validate_and_run_refuse_alike(everlearn: Project, spoil: Spoil, says: tuple[str, ...]) -> None:
-    spoil(everlearn)
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_validate_and_run_refuse_alike(everlearn: Project, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    everlearn.patches = monkeypatch  # type: ignore[attr-defined]
+    case.spoil(everlearn)
     shown = json.loads(everlearn("validate", "recipe.yaml", "--json").out)
     sentence = next(check["detail"] for check in shown["checks"] if check["ok"] is False)
-    for part in says:
+    for part in case.says:
         assert part in sentence
-    outcome = everlearn.fails("run", "recipe.yaml", says=says)
+    outcome = everlearn.fails("run", "recipe.yaml", says=case.says)
     assert f"Error: {sentence}" in outcome.err
     assert not everlearn.run_folder.exists()
     assert not (everlearn.folder / "cache" / "cells").exists()  # the base model was not scored

@@ -28,12 +28,15 @@ from methods_of_other_kinds import OTHERS, registered
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
-QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16}
+QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16, "adapter_dropout": 0.0}
 # The smallest singular values of a tiny model lie so close that rounding decides which direction is whose.
 QUICK |= {"corda_method": "ipm"}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
-TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 2}
+TRAIN = {"max_steps": 4, "adam_epsilon": 1e-4, "save_steps": 3}
+OFTEN = {"save_steps": 2}
+"""Of runs that stop and go on; gathering a checkpoint takes as long as all steps of a domain."""
+STOPPED = ("resumed", "signalled", "created")
 ONE = {"per_device_train_batch_size": 4}
 TWO = {"per_device_train_batch_size": 2}
 SHARDED = {"fsdp": True, "fsdp_config": {"auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
@@ -45,6 +48,10 @@ def known() -> Iterator[None]:
     """The methods that only the tests have are known by name."""
     with registered():
         yield
+
+
+ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}}
+"""What the recipe says where a method learns prompts and answers only."""
 
 
 def quick(name: str) -> dict[str, Any]:
@@ -76,6 +83,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     found["resumed ddp agem"] = ("llama", [quick("agem")], TWO)
     found["resumed fsdp recadam"] = ("llama", [quick("recadam")], TWO | SHARDED)
     found["resumed fsdp mixout"] = ("llama", [quick("mixout")], TWO | SHARDED)
+    found["resumed fsdp ulmfit"] = ("llama", [quick("ulmfit")], TWO | SHARDED)
     found["resumed fsdp inc_lora"] = ("llama", [quick("inc_lora")], TWO | SHARDED | sharded_files)
     found["resumed fsdp moe_lora"] = ("llama", [quick("moe_lora")], TWO | SHARDED)
     for name in ("lora", "moe_lora", "o_lora"):
@@ -91,8 +99,11 @@ def made(folder: Path, case: str, train: dict[str, Any], run: str) -> Recipe:
     general = any(issubclass((REGISTRY | OTHERS)[each["name"]], Residual) for each in method)
     where = {"name": case, "folder": str(folder / run / case)}
     optimizer = "carry" if "carried" in case else "reset"
-    groups = {"train": TRAIN | train, "run": where, "optimizer": optimizer} | ({"general": True} if general else {})
-    return recipe(folder, architecture, method, dropout=0.0, **groups)
+    stops = case.startswith(STOPPED)
+    groups = {"train": TRAIN | (OFTEN if stops else {}) | train, "evaluation": {} if stops else {"samples": 0}}
+    groups |= {"general": True} if general else {}
+    groups |= ANSWERS.get(case.split()[-1], {})
+    return recipe(folder, architecture, method, dropout=0.0, run=where, optimizer=optimizer, **groups)
 
 
 def paths_to(here: Path) -> list[str]:
@@ -115,7 +126,7 @@ def launch(recipes: list[Recipe], folder: Path, processes: int = 2) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr[-6000:]
     return done.stderr
@@ -193,7 +204,7 @@ def test_models_that_fsdp_cannot_shard(architecture: str, shared: list[str]) -> 
 
 
 def test_a_checkpoint_of_two_processes_on_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of = made(tmp_path, "ddp sequential", ONE, "run")
+    of = made(tmp_path, "ddp sequential", ONE | OFTEN, "run")
 
     def two(self: trainer.StageTrainer) -> None:
         if self.state.global_step == 3:

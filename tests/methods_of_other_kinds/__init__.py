@@ -1,5 +1,5 @@
-"""Methods that need the rest of the interface: a changed optimizer, a schedule, parameter transforms, gradient surgery,
-merging, another start. Each file is as a user would write it; the tests alone know the methods by name."""
+"""Methods that need the rest of the interface: a schedule, gradient surgery, merging, another start. Each file is as a
+user would write it; the tests alone know the methods by name."""
 
 from __future__ import annotations
 

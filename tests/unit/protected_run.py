@@ -1,19 +1,36 @@
-"""A protected Trainer on a CPU, in as many processes as started this: ``protected_run.py FOLDER ROWS``."""
+"""A protected Trainer on a CPU, alone or in each of two processes."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from test_protect import OPTIONS, SPECS, collator, rows
-from transformers import Trainer, TrainingArguments
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
+import stages
 import tiny
 from everlearn.protecting import protect
 
+# ε of Adam so large that rounding of tiny gradients does not decide the sign of an update.
+OPTIONS: dict[str, Any] = {
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "learning_rate": 1e-2,
+    "weight_decay": 0.1, "adam_epsilon": 1e-2, "max_grad_norm": 0.5, "lr_scheduler_type": "constant",
+    "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1,
+}  # fmt: skip
+SPECS = [{"name": "das", "samples": 8, "general": "none"}, {"name": "ewc", "samples": 12, "strength": 0.5}]
 
-def run(folder: Path, batch: int) -> None:
+
+def rows(count: int = 12, seed: int = 1) -> list[dict[str, list[int]]]:
+    """A user's tokenised dataset: rows of one length, nothing else."""
+    return [{"input_ids": block["input_ids"].tolist()} for block in stages.blocks(count, seed)]
+
+
+def collator(architecture: str) -> DataCollatorForLanguageModeling:
+    return DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=architecture == "roberta", mlm_probability=0.3)
+
+
+def protected_run(folder: Path, batch: int) -> None:
     """Learn a second domain, with `batch` rows a process, and write the weights."""
     model = tiny.model("gpt2")
     options = OPTIONS | {"per_device_train_batch_size": batch, "gradient_accumulation_steps": 1}
@@ -28,5 +45,6 @@ def run(folder: Path, batch: int) -> None:
         torch.save(model.state_dict(), folder / "weights.pt")
 
 
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]))
+def half_of_a_protected_run(rank: int, folder: Path) -> None:
+    """The same, shared with another process."""
+    protected_run(folder, 2)

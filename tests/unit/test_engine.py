@@ -164,22 +164,6 @@ def test_the_gradient_flows_through_the_function(
         torch.testing.assert_close(found[name], value * drawn.get(name, torch.ones(())), msg=lambda m, n=name: n + m)
 
 
-def test_mixout_is_the_parameter_in_expectation() -> None:
-    mixout, model = OTHERS["mixout"](probability=0.25), tiny.model()
-    stage = stages.stage(model, 2)
-    with torch.no_grad():
-        model.get_parameter(LAYER).add_(1.0)
-    function = mixout.transforms(stage)[LAYER]
-    torch.manual_seed(0)
-    weight = model.get_parameter(LAYER).detach()
-    draws = torch.stack([function(weight) for _ in range(4000)])
-    torch.testing.assert_close(draws.mean(0), weight, atol=0.15, rtol=0)
-    base = stage.checkpoints[0].get_parameter(LAYER)
-    kept = (draws - base).abs() < 1e-5  # u where M = 1, up to the correction of the mean
-    assert draws.std(0).mean() > 0.1
-    assert kept.float().mean() < 0.5
-
-
 def test_what_cannot_be_transformed_is_a_sentence() -> None:
     stage = stages.stage(tiny.model(), 1)
     with pytest.raises(MethodError, match=r"'probe' transforms 'nothing', which is no parameter"):
@@ -384,27 +368,6 @@ def test_a_group_of_parameters_may_say_only_what_is_different_in_it() -> None:
     stage.objective.forward(stage.model, next(stage.batches(4))).loss.backward()
     optimizer.step()
     assert [(group["lr"], group["betas"]) for group in optimizer.param_groups] == [(0.5, (0.8, 0.9)), (0.1, (0.8, 0.9))]
-
-
-def test_recadam_against_a_slow_reference() -> None:
-    """θ ← θ − λ (AdamW's step) − (1 − λ) η γ (θ − θ*), two steps in float64."""
-    stage = stages.stage(tiny.model(), 1, steps=2)
-    plain, own = (torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64)) for _ in range(2))
-    optimizer = OTHERS["recadam"](strength=3.0, rate=1.0).optimizer(stage, torch.optim.AdamW([own], lr=0.1))
-    twin = torch.optim.AdamW([plain], lr=0.1)
-    anchor = plain.detach().clone()
-    for step in range(2):
-        stage.step = step
-        share = 1 / (1 + torch.exp(torch.tensor(-(step - 1.0), dtype=torch.float64)))
-        before = plain.detach().clone()
-        for parameter in (plain, own):
-            parameter.grad = 2 * parameter.detach()
-        twin.step()
-        with torch.no_grad():
-            adams = before - plain
-            plain.copy_(before - share * adams - (1 - share) * 0.1 * 3.0 * (before - anchor))
-        optimizer.step()
-        torch.testing.assert_close(own, plain)
 
 
 # -- weights --------------------------------------------------------------------------------------------------

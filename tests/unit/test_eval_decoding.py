@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import Ending, decode, drawn
+from everlearn.evaluation.decoding import Ending, decode
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.prompts.soft_prompt import SoftPrompt
@@ -134,9 +134,10 @@ def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> N
 
     def rows(top_k: int, penalty: float = 1.0, seed: int = 0) -> list[list[int]]:
         draws = torch.rand(2, 200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        together = decode(always(likely), Ending(200), drawn(draws, top_k, penalty))
+        ending = Ending(200, temperature=1, draws=draws, top_k=top_k, repetition_penalty=penalty)
+        together = decode(always(likely), ending)
         for row in range(2):  # whatever shares a batch with it
-            alone = decode(always(likely[row][None]), Ending(200), drawn(draws[row][None], top_k, penalty))
+            alone = decode(always(likely[row][None]), ending.of(torch.tensor([row])))
             assert alone == [together[row]]
         return together
 
@@ -147,7 +148,7 @@ def test_drawn_tokens_are_of_the_likeliest_and_the_same_for_the_same_seed() -> N
     share = first.count(0) / 200
     assert abs(share - 1 / (1 + math.exp(-1))) < 0.1, "as likely as they are among the two"
     assert rows(1, penalty=50.0)[0][:4] == [0, 1, 2, 3], "what was written is unlikely to come again"
-    assert decode(always(likely), Ending(5, [0]), drawn(torch.zeros(2, 5), 1)) == [[], [3] * 5]
+    assert decode(always(likely), Ending(5, [0], temperature=1, draws=torch.zeros(2, 5), top_k=1)) == [[], [3] * 5]
 
 
 def always(likely: Tensor) -> Any:

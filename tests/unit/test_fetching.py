@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import runpy
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,7 +17,8 @@ import pytest
 from everlearn.errors import DataError
 from everlearn.files import read_json
 from everlearn.suites import SUITES, Suite
-from everlearn.suites.derived import data_folder
+from everlearn.suites.code.suite import TASKS
+from everlearn.suites.derived import FETCHED, cache_folder, data_folder, read_lines
 from everlearn.suites.fetching import RECORD, fetch
 from everlearn.suites.sources import Fetchable
 
@@ -114,6 +118,74 @@ def test_what_cannot_be_had_is_said_and_the_rest_is_kept(
     assert str(caught.value).endswith("Or clone it.")
     place = Path(str(caught.value).split("lies in ")[1].split(". Or")[0])
     assert [found.name for found in (place / "in").iterdir()] == ["two.json"]
+
+
+ROWS = b'{"query": "a", "gold": 0}\n{"query": "b", "gold": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "known", "sentence"),
+    [
+        (ROWS, {"rows": 3}, r"known as in/rows.jsonl: it has 2 rows, not 3\."),
+        (ROWS, {"rows": 2, "columns": ("query", "choices")}, r"a row of it has no `choices`\."),
+        (b"<html>", {"rows": 2}, r"it is no file of JSON lines \(.*\)\."),
+    ],
+)
+def test_rows_that_are_not_those_that_are_known(
+    address: str, monkeypatch: pytest.MonkeyPatch, content: bytes, known: dict, sentence: str
+) -> None:
+    monkeypatch.setitem(FILES, "/a/rows.jsonl", content)
+    wanted = Fetchable("in/rows.jsonl", f"{address}/a/rows.jsonl", "MIT", **known)
+    with pytest.raises(DataError, match=sentence):
+        fetch(suite_of(wanted))
+    monkeypatch.setitem(FILES, "/a/rows.jsonl", ROWS)
+    fetch(suite_of(replace(wanted, rows=2, columns=("query", "gold"))))
+
+
+def test_what_is_fetched_for_code_is_found(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVERLEARN_CODE", raising=False)
+    suite = SUITES["code"]
+    here = []
+    for each in suite.sources:
+        rows = "".join(json.dumps(dict.fromkeys(each.columns, "")) + "\n" for _ in range(each.rows)).encode()
+        path = f"/{each.path}"
+        monkeypatch.setitem(FILES, path, gzip.compress(rows) if path.endswith(".gz") else rows)
+        here.append(replace(each, address=f"{address}{path}"))
+    monkeypatch.setattr(suite, "sources", tuple(here))
+    folder = fetch(suite)
+    for task in TASKS:
+        assert suite.locate(f"{task}.jsonl") in {(folder / each.path).resolve() for each in here}
+
+
+def test_phone_and_camera_are_made_of_what_is_fetched(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVERLEARN_SIX_DOMAINS", raising=False)
+    shared = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    task = json.dumps({"0": {"term": "t", "sentence": f"Yes, {shared}!", "polarity": "positive"}}).encode()
+    plain = "\n".join(f"Review {i} of it &amp; more\x07  blanks" for i in range(30)).encode()
+    files = {
+        "electronics.task.unlabel": plain + f"\nReview 7 of it & more blanks\nSo: {shared} again".encode(),
+        "electronics.task.train": b"0\tbad thing\n1\tgood thing",
+        "camera_photo.task.unlabel": plain,
+        "camera_photo.task.train": b"a camera without a label",
+    }
+    suite, here = SUITES["six-domains"], []
+    for each in suite.sources:
+        name = Path(each.path).name
+        if not each.path.startswith("reviews/") and not name.startswith(("Nokia", "Canon", "Nikon")):
+            continue
+        monkeypatch.setitem(FILES, f"/{name}", files.get(name, task))
+        here.append(replace(each, address=f"{address}/{name}", sha256=""))
+    monkeypatch.setattr(suite, "sources", tuple(here))
+    fetch(suite)
+    parts = [list(read_lines(suite.locate(f"phone/{part}.jsonl"))) for part in ("train", "validation")]
+    assert [len(rows) for rows in parts] == [30, 2]
+    texts = {row["text"] for rows in parts for row in rows}
+    assert texts == {f"Review {i} of it & more blanks" for i in range(30)} | {"bad thing", "good thing"}
+    with pytest.raises(DataError, match=r"camera_photo\.task\.train, line 1 is no label, tab and review"):
+        suite.locate("camera/train.jsonl")
+    (cache_folder("six-domains") / FETCHED / "six_end_tasks_raw/Nokia6600.test.json").unlink()
+    with pytest.raises(DataError, match=r"Nokia6600\.test\.json.*kept clear of it"):
+        suite.locate("phone/train.jsonl")
 
 
 def test_no_server_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

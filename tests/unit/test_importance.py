@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from everlearn.importance import (
 )
 from everlearn.model.anatomy import anatomy, kind_of
 from everlearn.model.gates import Gates, row_gates
+from two_processes import in_two_processes
 
 REFERENCE = ["roberta", "gpt2", "llama", "t5"]
 
@@ -583,25 +584,17 @@ def test_magnitude_of_adapters():
     torch.testing.assert_close(found[f"{path}.lora_A.default"], down.abs().sum((0, 1)))
 
 
-def _rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+def _rank(rank: int, folder: Path) -> None:
     model = spread(tiny.model("roberta")).train()
     magnitude = OutputMagnitude(model, anatomy(model).linears)
     batch = batch_for(model, rows=4)
     per_sample_loss(model, {n: t[2 * rank : 2 * rank + 2] for n, t in batch.items()})
-    torch.save(magnitude.pop(), f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    torch.save(magnitude.pop(), folder / f"{rank}.pt")
 
 
 @pytest.mark.distributed
 def test_magnitude_over_two_processes(tmp_path):
-    processes = [multiprocessing.get_context("spawn").Process(target=_rank, args=(r, str(tmp_path))) for r in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        assert process.exitcode == 0
+    in_two_processes(_rank, tmp_path)
     model = spread(tiny.model("roberta")).train()
     magnitude = OutputMagnitude(model, anatomy(model).linears)
     per_sample_loss(model, batch_for(model, rows=4))

@@ -20,6 +20,9 @@ REFUSED = [
     (("hat_adapter", "das_without_contrast"), "'hat_adapter' freezes the model, so method 'das_without_contrast' has"),
     (("demix", "migu"), "'demix' freezes the model, so method 'migu' has nothing to hold back"),
     (("demix", "hat"), "'demix' trains nothing but what it adds, so method 'hat' could not"),
+    (("l2_sp", "dap_prompt"), "'l2_sp' protects the model's own weights, but what method 'dap_prompt' adds"),
+    (("forget_me_not", "hat"), "'forget_me_not' protects the model's own weights, but what method 'hat' adds"),
+    (("ewc", "rewc"), r"'ewc' is listed 2 times \(`method`: '(ewc|rewc)', '(ewc|rewc)'\)"),
     (("hat", "hat_all"), r"'hat' is listed 2 times \(`method`: 'hat(_all)?', 'hat(_all)?'\)"),
 ]
 ALLOWED = [
@@ -28,6 +31,8 @@ ALLOWED = [
     ("demix", "das_without_soft_mask"),
     ("demix", "kd"),
     ("ewc", "replay"),
+    ("ewc", "l2_sp"),
+    ("si", "mas"),
     ("inc_lora", "migu"),
 ]
 

@@ -157,3 +157,14 @@ def test_names_are_refused_when_wrong_or_taken(plain) -> None:
         other = type("Other", (Method,), {"__doc__": "x", "name": name, "title": "x", "paper": ""})
         with pytest.raises(TypeError, match=message):
             register(other)
+
+
+def test_every_method_is_of_a_kind_its_own_or_its_familys() -> None:
+    assert all(REGISTRY[name].kinds for name in REGISTRY)
+    assert (REGISTRY["ewc"].kinds, REGISTRY["derpp"].kinds) == (("prior-focused",), ("replay", "data-focused"))
+    assert describe("das_released")["kinds"] == ["isolation"]
+    with pytest.raises(TypeError, match="is of kind 'magic', which is none of none, replay"):
+        register(
+            type("Odd", (Method,), {"__doc__": "x", "name": "odd", "title": "x", "paper": "", "kinds": ("magic",)})
+        )
+    assert "odd" not in REGISTRY

@@ -1,4 +1,4 @@
-"""Methods on two processes give what one process gives: the contrast, MIGU in all its forms, MoFO, EWC's penalty."""
+"""Methods on two processes give what one process gives: the contrast, MIGU in all its forms, MoFO, the penalties."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
-from everlearn.methods.base import Memory, Method
+from everlearn.methods.base import Memory, Method, build
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.migu import MIGU
 from everlearn.methods.masks.mofo import MoFO
-from everlearn.methods.penalties.ewc import EWC
 from everlearn.model.anatomy import anatomy
 from everlearn.model.sharding import whole
-
-PROCESSES = 2
+from two_processes import PROCESSES, in_two_processes
 
 
 def _das(**options: Any) -> list[Method]:
@@ -52,13 +50,14 @@ MIGUS: dict[str, dict[str, Any]] = {
 }
 
 
-def _ewc() -> list[Method]:
-    method = EWC(strength=10.0)
+def _penalty(name: str = "ewc", **options: Any) -> list[Method]:
+    method = build({"name": name, "strength": 10.0, **options})
     generator = torch.Generator().manual_seed(2)
     tensors = {}
-    for name, parameter in tiny.model().named_parameters():
-        tensors[f"fisher/{name}"] = torch.rand(parameter.shape, generator=generator)
-        tensors[f"anchor/{name}"] = parameter.detach() + 0.1 * torch.randn(parameter.shape, generator=generator)
+    for key, parameter in tiny.model().named_parameters():
+        shape = () if name == "l2" else parameter.shape
+        tensors[f"{method.stored}/{key}"] = torch.rand(shape, generator=generator)
+        tensors[f"anchor/{key}"] = parameter.detach() + 0.1 * torch.randn(parameter.shape, generator=generator)
     method.load_memory(Memory(tensors, {"domains": ["d1"]}))
     return [method]
 
@@ -74,14 +73,7 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.data = torch.randn(parameter.shape, generator=generator) / 8
-    if wrap == "ddp":
-        model = DistributedDataParallel(model)
-    if wrap == "fsdp":
-        for layer in [
-            module for name, module in model.named_modules() if name.rpartition(".")[0].endswith("encoder.layer")
-        ]:
-            fully_shard(layer)
-        fully_shard(model)
+    model = _wrapped(model, wrap)
     protection = Protection(methods, stage)
     batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}
     loss, parts = protection.loss(model, batch)
@@ -92,6 +84,46 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
         gradient = parameter.grad
         result[name] = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
     return result
+
+
+def _step(methods: list[Method], wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Tensor]:
+    """Weights and memory after one step."""
+    stage = stages.stage(tiny.model(), 2)
+    stages.begin(methods, stage)
+    model = _wrapped(stage.model.train(), wrap)
+    protection = Protection(methods, stage)
+    optimizer = protection.optimizer(torch.optim.SGD(stage.model.parameters(), lr=0.1))
+    protection.loss(model, {name: value[rows] for name, value in next(stage.batches(4)).items()})[0].backward()
+    protection.after_backward()
+    with protection.update():
+        optimizer.step()
+    result = {name: value for method in methods for name, value in method.memory().tensors.items()}
+    result |= {f"s of {m.name}": torch.tensor(m.memory().facts["s"]) for m in methods if "s" in m.memory().facts}
+    for name, parameter in stage.model.named_parameters():
+        value = parameter.detach()
+        result[name] = whole(value)
+    return result
+
+
+def _wrapped(model: torch.nn.Module, wrap: str) -> torch.nn.Module:
+    if wrap == "ddp":
+        return DistributedDataParallel(model)
+    if wrap == "fsdp":
+        for layer in [
+            module for name, module in model.named_modules() if name.rpartition(".")[0].endswith("encoder.layer")
+        ]:
+            fully_shard(layer)
+        fully_shard(model)
+    return model
+
+
+STEPS: dict[str, Any] = {
+    "si": partial(_penalty, "si", damping=1e-3),
+    "si pulled": partial(_penalty, "si", damping=1e-3, apply_to="update"),
+    "aewc pulled": partial(_penalty, "aewc", apply_to="update", strength=0.01),
+    "multi_task_adaptation": lambda: [build({"name": "multi_task_adaptation", "drift": 0, "rate": 0.5})],
+}
+"""What a step leaves: path, pulled weights, the balance of two tasks."""
 
 
 def _moved(wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Tensor]:
@@ -111,24 +143,25 @@ def _moved(wrap: str = "none", rows: slice = slice(None)) -> dict[str, torch.Ten
     return {name: (whole(p.detach()) != before[name]).float() for name, p in stage.model.named_parameters()}
 
 
-def _process(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
+def _process(rank: int, folder: Path) -> None:
     mine = slice(rank * 2, rank * 2 + 2)
     results = {
         "das": _gradients(_das(), "ddp", mine),
         # The released gather: every process has the whole loss but only its own gradient, so λ W does what λ should.
         "das_local": _gradients(_das(gather_grad="local", contrast=PROCESSES), "ddp", mine),
-        "ewc": _gradients(_ewc(), "fsdp", mine),
+        "ewc": _gradients(_penalty(), "fsdp", mine),
+        "rewc": _gradients(_penalty("rewc"), "fsdp", mine),
+        "l2": _gradients(_penalty("l2"), "fsdp", mine),
         "mofo": _moved("fsdp", mine),
     }
+    for name, make in STEPS.items():
+        for wrap in ("ddp", "fsdp"):
+            results[f"{wrap} {name}"] = _step(make(), wrap, mine)
     for name, options in MIGUS.items():
         for wrap in ("ddp", "fsdp"):
             results[f"{wrap} {name}"] = _gradients(_migu(**options), wrap, mine)
     results["unreached"] = _unreached()
-    torch.save(results, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    torch.save(results, folder / f"{rank}.pt")
 
 
 def _unreached() -> dict[str, str]:
@@ -159,8 +192,8 @@ def _unreached() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("processes")
-    torch.multiprocessing.spawn(_process, (str(folder),), nprocs=PROCESSES)
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
+    in_two_processes(_process, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(PROCESSES)]
 
 
 @pytest.mark.distributed
@@ -169,7 +202,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     [
         ("das", _das),
         ("das_local", _das),
-        ("ewc", _ewc),
+        ("ewc", _penalty),
+        ("rewc", partial(_penalty, "rewc")),
+        ("l2", partial(_penalty, "l2")),
         *((f"{wrap} {name}", partial(_migu, **options)) for name, options in MIGUS.items() for wrap in ("ddp", "fsdp")),
     ],
 )
@@ -178,7 +213,7 @@ def test_two_processes_give_the_gradients_of_one(name: str, make, results: list[
     for result in (part[name] for part in results):
         assert result.keys() == alone.keys()
         for key, value in alone.items():
-            if not key.startswith("parts") or name == "ewc":
+            if not key.startswith("parts") or name in ("ewc", "rewc", "l2"):
                 torch.testing.assert_close(
                     result[key], value, rtol=1e-4, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}"
                 )
@@ -201,6 +236,16 @@ def test_mofo_chooses_among_all_entries_of_a_sharded_parameter(results: list[dic
         half = len(moved) // 2
         uneven += abs(float(moved[:half].sum() - moved[half : 2 * half].sum())) > 0.1 * float(moved.sum())
     assert uneven > len(alone) / 4
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", [f"{wrap} {name}" for name in STEPS for wrap in ("ddp", "fsdp")])
+def test_a_step_on_two_processes_leaves_what_one_leaves(name: str, results: list[dict]) -> None:
+    alone = _step(STEPS[name.split(" ", 1)[1]]())
+    for result in (part[name] for part in results):
+        assert result.keys() == alone.keys()
+        for key, value in alone.items():
+            torch.testing.assert_close(result[key], value, rtol=1e-4, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}")
 
 
 @pytest.mark.distributed

@@ -12,7 +12,7 @@ from everlearn.methods.base import View
 from everlearn.model import objectives
 from everlearn.model.anatomy import anatomy
 from everlearn.model.gates import Gates
-from everlearn.model.objectives import IGNORE, Masked, make_objective
+from everlearn.model.objectives import IGNORE, Masked, make_objective, observe_logits, output_head
 
 ENCODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "masked"]
 DECODERS = [a for a in tiny.ARCHITECTURES if tiny.objective_of(a) == "causal"]
@@ -244,6 +244,48 @@ def test_a_view_may_have_another_number_of_labels_than_the_batch() -> None:
     labels, positions = other["labels"][:, :2], other["positions"][:, :2]
     outputs = objective.forward(model, batch, [View(objective.inputs(other), None, labels, positions)])
     torch.testing.assert_close(outputs.view_losses[0], objective.forward(model, other).losses[:, :2])
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "gpt2"])
+@pytest.mark.parametrize("chunk", [2**26, 7 * tiny.VOCABULARY])
+def test_a_view_without_rows_is_another_loss_on_the_batchs_own(
+    architecture: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between views with rows; the observers of logits still see the batch's own labels, once each."""
+    monkeypatch.setattr(objectives, "LOGITS_PER_CHUNK", chunk)
+    model = tiny.model(architecture)
+    objective = make_objective(None, model, tiny.tokenizer())
+    batch, other = objective.collate(blocks(), range(4)), objective.collate(blocks(3, seed=1), range(10, 13))
+    labels, positions = batch["labels"], batch.get("positions")
+    parts: list[slice] = []
+
+    def squares(logits: torch.Tensor, wanted: torch.Tensor, at: slice) -> torch.Tensor:
+        parts.append(at)
+        assert torch.equal(labels.flatten()[at], wanted)
+        return logits.square().sum(-1)
+
+    views = [
+        View(objective.inputs(other)),
+        View(None, None, labels, positions, squares),
+        View(objective.inputs(other), None, other["labels"], other.get("positions")),
+        View(None, None, labels, positions),
+    ]
+    seen: list[torch.Tensor] = []
+    handle = observe_logits(output_head(model), lambda logits, wanted: seen.append(wanted))
+    outputs = objective.forward(model, batch, views)
+    handle.remove()
+    assert torch.equal(torch.cat(seen), labels.flatten())
+    assert [(at.start, at.stop) for at in parts] == [
+        (start, min(start + max(1, chunk // tiny.VOCABULARY), labels.numel()))
+        for start in range(0, labels.numel(), max(1, chunk // tiny.VOCABULARY))
+    ]
+    torch.testing.assert_close(outputs.view_losses[2], objective.forward(model, other).losses)
+    torch.testing.assert_close(outputs.view_losses[3], outputs.losses)
+    assert torch.equal(outputs.views[1], outputs.hidden)
+    logits = objectives.logits_of(model, objective.label_features(model, batch))
+    torch.testing.assert_close(outputs.view_losses[1].flatten(), logits.square().sum(-1), rtol=1e-4, atol=1e-4)
+    probabilities = objective.log_probabilities(model, batch).flatten(0, 1)
+    torch.testing.assert_close(logits.double().log_softmax(-1), probabilities, rtol=1e-4, atol=1e-5)
 
 
 def test_masking_depends_on_the_row_number_only() -> None:

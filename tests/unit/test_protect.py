@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig
+from protected_run import OPTIONS, SPECS, collator, half_of_a_protected_run, protected_run, rows
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import (
-    DataCollatorForLanguageModeling,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -36,26 +33,14 @@ from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.tricks.recadam import Recalling
 from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import IGNORE
 from everlearn.protecting import protect
 from everlearn.protecting.memory import FACTS, MemoryFolder
 from everlearn.run.trainer import load_memories
 from methods_of_other_kinds import registered
-from methods_of_other_kinds.recadam import Recalling
-
-# ε of Adam so large that rounding of tiny gradients does not decide the sign of an update.
-OPTIONS: dict[str, Any] = {
-    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "learning_rate": 1e-2,
-    "weight_decay": 0.1, "adam_epsilon": 1e-2, "max_grad_norm": 0.5, "lr_scheduler_type": "constant",
-    "use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1,
-}  # fmt: skip
-SPECS = [{"name": "das", "samples": 8, "general": "none"}, {"name": "ewc", "samples": 12, "strength": 0.5}]
-
-
-def rows(count: int = 12, seed: int = 1) -> list[dict[str, list[int]]]:
-    """A user's tokenised dataset: rows of one length, nothing else."""
-    return [{"input_ids": block["input_ids"].tolist()} for block in stages.blocks(count, seed)]
+from two_processes import in_two_processes
 
 
 def dataset(count: int = 12, seed: int = 1) -> Any:
@@ -63,10 +48,6 @@ def dataset(count: int = 12, seed: int = 1) -> Any:
     from datasets import Dataset
 
     return Dataset.from_list(rows(count, seed))
-
-
-def collator(architecture: str) -> DataCollatorForLanguageModeling:
-    return DataCollatorForLanguageModeling(tiny.tokenizer(), mlm=architecture == "roberta", mlm_probability=0.3)
 
 
 def remembered(model: nn.Module, folder: Path) -> None:
@@ -455,7 +436,9 @@ def test_methods_with_an_optimizer_a_schedule_or_gradients_of_their_own_work_in_
         with pytest.raises(EverlearnError, match=r"replaces the optimizer, which a plain loop"):
             protect(model, optimizer, ["recadam"], **options).__enter__()
         with pytest.raises(EverlearnError, match="kept in a run folder"):
-            protect(stock(model, tmp_path, "gpt2"), ["mixout"], memory=tmp_path / "other").train()
+            protect(
+                stock(model, tmp_path, "gpt2"), [{"name": "mixout", "anchor": "base"}], memory=tmp_path / "other"
+            ).train()
 
 
 REFUSED = [
@@ -541,18 +524,13 @@ def test_methods_can_be_objects(tmp_path: Path) -> None:
 @pytest.mark.distributed
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     ends = []
-    here = Path(__file__).parent
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         remembered(tiny.model("gpt2"), folder / "memory")
-        paths = [str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
-             str(here / "protected_run.py"), str(folder), str(4 // processes)],
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-6000:]
+        if processes == 1:
+            protected_run(folder, 4)
+        else:
+            in_two_processes(half_of_a_protected_run, folder)
         weights = torch.load(folder / "weights.pt", weights_only=True)
         ends.append((weights, files.load_tensors(folder / "memory/stage-02-d2/ewc.safetensors")))
     for one, two in zip(*ends, strict=True):

@@ -48,14 +48,15 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
 
     from everlearn.tools.describing import CAPABILITIES
 
-    table = Table("Name", "Method", "Needs", "Memory", "With PEFT", "Objectives", "Paper")
-    for position in (0, 1, -1):
+    table = Table("Name", "Method", "Kind", "Needs", "Memory", "With PEFT", "Objectives", "Paper")
+    for position in (0, 2, -1):
         table.columns[position].no_wrap = True
     for entry in described:
         needs = entry["needs"]
         table.add_row(
             entry["name"],
             entry["title"],
+            ",\n".join(entry["kinds"]) or "–",
             ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
             "–" if entry["memory"] == "nothing" else entry["memory"],
             "yes" if needs["peft"] else "–",
@@ -84,6 +85,7 @@ def _page(entry: dict[str, Any]) -> RenderableType:
         Text(f"{entry['name']}: {entry['title']}" + (f" (a variant of {of})" if of else ""), style="bold"),
         Text(entry["paper"]) if entry["paper"] else Text(""),
         Text(entry["description"] + "\n"),
+        Text(f"Kind: {', '.join(entry['kinds']) or 'not said'}"),
         Text(f"Needs or adds: {', '.join(needed) or 'nothing'}"),
         Text(entry["reveals"]),
         Text(f"Objectives: {', '.join(entry['needs']['objectives'])}\n"),

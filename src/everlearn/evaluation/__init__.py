@@ -7,6 +7,7 @@ these and nothing else.
 """
 
 from everlearn.evaluation.build import build_results
+from everlearn.evaluation.by_perplexity import ByPerplexity
 from everlearn.evaluation.by_text import ByText
 from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.choice import Choice, Schema
@@ -34,6 +35,7 @@ __all__ = [
     "METRICS",
     "QUANTITIES",
     "BlockLosses",
+    "ByPerplexity",
     "ByText",
     "Cell",
     "Checkpoint",

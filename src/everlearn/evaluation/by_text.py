@@ -95,23 +95,30 @@ class ByText(Predictor):
             real = torch.arange(ids.shape[1], device=ids.device) <= first[:, None]
         else:
             real = batch["attention_mask"].bool()
-        if masked:
-            yield from self._masked(ids, real)
-            return
-        order = torch.argsort(real.long(), dim=1, descending=True, stable=True)  # rows padded on the right
-        ids, real = ids.gather(1, order), real.gather(1, order)
-        labels = torch.full_like(ids, IGNORE)
-        labels[:, :-1] = torch.where(real[:, 1:], ids[:, 1:], IGNORE)
-        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        yield {"input_ids": ids, "position_ids": places, "labels": labels}
+        yield from texts_of(ids, real, self.objective)
 
-    def _masked(self, ids: Tensor, real: Tensor) -> Iterator[Batch]:
-        """One row after the other: rows of a masked batch are equally long."""
+
+def texts_of(ids: Tensor, real: Tensor, objective: Objective) -> Iterator[Batch]:
+    """Batches whose labels are the texts themselves, for a model that is no encoder-decoder.
+
+    Args:
+        ids: rows that are padded on either side, [B, S].
+        real: what is no padding, [B, S].
+        objective: of the run; one that masks masks each row as if it were the row of that number.
+    """
+    if isinstance(objective, Masked):  # one row after the other: rows of a masked batch are equally long
         for number, (row, kept) in enumerate(zip(ids, real, strict=True)):
             text = row[kept].cpu().numpy().astype(np.int32)
             block = {"input_ids": text, "segments": np.zeros(len(text), np.int32)}
-            batch = self.objective.collate([block], [number])
+            batch = objective.collate([block], [number])
             yield {name: value.to(ids.device) for name, value in batch.items()}
+        return
+    order = torch.argsort(real.long(), dim=1, descending=True, stable=True)  # rows padded on the right
+    ids, real = ids.gather(1, order), real.gather(1, order)
+    labels = torch.full_like(ids, IGNORE)
+    labels[:, :-1] = torch.where(real[:, 1:], ids[:, 1:], IGNORE)
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    yield {"input_ids": ids, "position_ids": places, "labels": labels}
 
 
 def _take(inputs: Batch, rows: Tensor) -> Batch:

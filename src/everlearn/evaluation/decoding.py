@@ -25,8 +25,6 @@ from everlearn.model.objectives import config_of
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
-Choose = Callable[[Tensor], Tensor]
-"""From log-probabilities, [B, V], to tokens, [B]."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,9 @@ class Ending:
         temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
         draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
             that what is drawn does not depend on what shares a batch.
+        top_k: drawn among so many likeliest tokens (arXiv 1805.04833); among all when left out.
+        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before anything
+            is taken from them (arXiv 1909.05858, there on logits).
     """
 
     max_new_tokens: int
@@ -47,39 +48,25 @@ class Ending:
     said: Callable[[Sequence[int]], bool] | None = None
     temperature: float = 0.0
     draws: Tensor | None = None
+    top_k: int | None = None
+    repetition_penalty: float = 1.0
 
     def of(self, rows: Tensor) -> Ending:
         """The same for some of the rows."""
         return self if self.draws is None else replace(self, draws=self.draws[rows.to(self.draws.device)])
 
-    def choose(self, likely: Tensor, step: int) -> Tensor:
-        """The next token of each row, [B], from log-probabilities [B, V]."""
+    def choose(self, likely: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """The next token of each row, [B], from log-probabilities [B, V] and those that were chosen before it."""
+        if before and self.repetition_penalty != 1:
+            seen = torch.stack(list(before), 1)
+            likely = likely.scatter(1, seen, likely.gather(1, seen) * self.repetition_penalty)
         if self.draws is None or self.temperature == 0:
             return likely.argmax(-1)
-        return _at(self.draws[:, step : step + 1], torch.softmax(likely / self.temperature, -1))[:, 0]
-
-
-def drawn(draws: Tensor, top_k: int, repetition_penalty: float = 1.0) -> Choose:
-    """Draws among the k likeliest tokens, for one batch of rows from their beginning.
-
-    Args:
-        draws: as in :class:`Ending`, so that what a row says does not depend on what shares its batch.
-        top_k: k (arXiv 1805.04833).
-        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before the k are
-            taken (arXiv 1909.05858, there on logits).
-    """
-    before: list[Tensor] = []
-
-    def choose(likely: Tensor) -> Tensor:
-        if before and repetition_penalty != 1:
-            seen = torch.stack(before, 1)
-            likely = likely.scatter(1, seen, likely.gather(1, seen) * repetition_penalty)
-        most, tokens = likely.topk(min(top_k, likely.shape[-1]))
-        chosen = tokens.gather(1, _at(draws[:, len(before), None], most.softmax(-1)))[:, 0]
-        before.append(chosen)
-        return chosen
-
-    return choose
+        draws = self.draws[:, len(before), None]
+        if self.top_k is None:
+            return _at(draws, torch.softmax(likely / self.temperature, -1))[:, 0]
+        most, tokens = likely.topk(min(self.top_k, likely.shape[-1]))
+        return tokens.gather(1, _at(draws, torch.softmax(most / self.temperature, -1)))[:, 0]
 
 
 def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
@@ -89,14 +76,16 @@ def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
     return torch.searchsorted(upto, within, right=True).clamp(max=upto.shape[1] - 1)
 
 
-def decode(steps: Continuation, ending: Ending, choose: Choose | None = None) -> list[list[int]]:
-    """A token at each step for each row, until every row has ended; `choose` takes the place of the ending's choice."""
+def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
+    """A token at each step for each row, until every row has ended."""
     written: list[list[int]] = []
+    before: list[Tensor] = []
     open_rows: set[int] = set()
     ids = set(ending.stop)
     likely = next(steps)
     for step in range(ending.max_new_tokens):
-        chosen = ending.choose(likely, step) if choose is None else choose(likely)
+        chosen = ending.choose(likely, before)
+        before.append(chosen)
         if not step:
             written, open_rows = [[] for _ in range(len(chosen))], set(range(len(chosen)))
         for row, token in enumerate(chosen.tolist()):

@@ -42,6 +42,11 @@ class Predictor:
         losses = self.label_losses(batch)
         return losses.sum(1) / (batch["labels"] != -100).sum(1).clamp(min=1)
 
+    def certainty(self, batch: Batch) -> Tensor:
+        """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
+        [3, B, K] float64; 0 where there is no label."""
+        raise self._cannot("does not say how certain it is")
+
     def likely(self, batch: Batch) -> Tensor:
         """Log-probabilities of the whole vocabulary where each label is predicted, [B, K, V] float64; of few labels."""
         raise self._cannot("does not fill blanks")
@@ -97,6 +102,9 @@ class Checkpoint(Predictor):
 
     def row_losses(self, batch: Batch) -> Tensor:
         return self._objective().per_sample_loss(self.model, batch)
+
+    def certainty(self, batch: Batch) -> Tensor:
+        return self._objective().certainty(self.model, batch)
 
     def likely(self, batch: Batch) -> Tensor:
         return self._objective().log_probabilities(self.model, batch)

@@ -1,16 +1,27 @@
 """What matters to a model: exact gradients of unit gates, Fisher information, output magnitudes."""
 
 from everlearn.importance.fisher import fisher
+from everlearn.importance.labels import labels_of_the_model
 from everlearn.importance.magnitude import OutputMagnitude
+from everlearn.importance.moments import gradient_moment
 from everlearn.importance.proxy import general_importance, proxy_kl_per_sample
+from everlearn.importance.quadratic import Diagonal, Importance, Kronecker, kronecker_fisher
 from everlearn.importance.scores import accumulate, normalise
+from everlearn.importance.steps import TrainingFisher
 from everlearn.importance.units import unit_importance
 
 __all__ = [
+    "Diagonal",
+    "Importance",
+    "Kronecker",
     "OutputMagnitude",
+    "TrainingFisher",
     "accumulate",
     "fisher",
     "general_importance",
+    "gradient_moment",
+    "kronecker_fisher",
+    "labels_of_the_model",
     "normalise",
     "proxy_kl_per_sample",
     "unit_importance",

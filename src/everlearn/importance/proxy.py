@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance.units import Batch, Reduce, gate_gradients
 from everlearn.model.anatomy import Site
-from everlearn.model.modes import evaluating, training
+from everlearn.model.modes import dropout_rates, evaluating, training
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Objective
@@ -119,9 +119,4 @@ def proxy_kl_per_sample(
 
 def has_dropout(model: nn.Module) -> bool:
     """Whether any rate is above 0, as a dropout module or as a number that a functional dropout reads."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            return True
-        if any("drop" in name and isinstance(value, float) and value > 0 for name, value in vars(module).items()):
-            return True
-    return False
+    return any(True for _ in dropout_rates(model))

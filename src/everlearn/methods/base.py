@@ -8,6 +8,7 @@ keeps what it must carry to the next domain in its :class:`Memory`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
@@ -41,6 +42,18 @@ REVEALS = {
     "text": "Its memory holds training text of earlier domains as tokens: whoever has it can read them.",
 }
 """What a memory reveals, by what it keeps (:attr:`Needs.keeps`)."""
+
+
+KINDS = {
+    "none": "Plain training.",
+    "replay": "Replay: old text is trained on again, kept or generated.",
+    "isolation": "Parameter isolation: a domain has parameters of its own, or those that it uses are held back.",
+    "ensembling": "Ensembling: several models, or branches of one, answer together.",
+    "data-focused": "Regularisation by data: what is made of a text stays near what an earlier model made of it.",
+    "prior-focused": "Regularisation by a prior: the weights stay near those of earlier domains.",
+    "trick": "Fine-tuning trick: other rates, schedules or parts that move; nothing of earlier domains is kept.",
+}
+"""The kinds of remedy that surveys of forgetting tell apart; a method may be of several (:attr:`Method.kinds`)."""
 
 
 class MethodConfig(Options):
@@ -197,6 +210,7 @@ class Method:
         name: the word in recipes and tables (snake_case).
         title: its name as the paper writes it.
         paper: URL of the paper, or "" for plain training.
+        kinds: keys of :data:`KINDS`; those of its family (``KINDS`` of the folder) where a class does not say.
         needs: what it asks of its user. Where options decide that, ``__init__`` sets it for them.
         identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
             the method changes the model or data itself and has no such setting.
@@ -215,6 +229,7 @@ class Method:
     name: ClassVar[str]
     title: str
     paper: str
+    kinds: tuple[str, ...] = ()
     needs: Needs = Needs()
     variants: ClassVar[tuple[Variant, ...]] = ()
     identity: ClassVar[dict[str, Any] | None] = None
@@ -465,6 +480,11 @@ def register(cls: type[M]) -> type[M]:
         raise TypeError(f"{cls.__name__}.Config must subclass MethodConfig.")
     if not (cls.__doc__ or "").strip():
         raise TypeError(f"{cls.__name__} needs a docstring that says what it does and cites the equation.")
+    if "kinds" not in cls.__dict__:
+        cls.kinds = getattr(sys.modules.get(cls.__module__.rpartition(".")[0]), "KINDS", cls.kinds)
+    for kind in cls.kinds:
+        if kind not in KINDS:
+            raise TypeError(f"{cls.__name__} is of kind '{kind}', which is none of {', '.join(KINDS)}.")
     own = cls.__dict__.get("variants", ())
     for name in (cls.name, *(variant.name for variant in own)):
         if not name.replace("_", "").isalnum() or name != name.lower():

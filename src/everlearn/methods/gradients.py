@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from everlearn.errors import MethodError
-from everlearn.model.sharding import local, shard_like, sum_over_shards
+from everlearn.model.sharding import gathered, local, shard_like, sum_over_shards
 
 
 class Gradients(Mapping[str, Tensor]):
@@ -77,12 +76,7 @@ class Gradients(Mapping[str, Tensor]):
         """Whole tensors on the CPU, for memory; every process must call it."""
         found = {}
         for name, value in self.items():
-            parameter = self._parameters[name]
-            if isinstance(parameter, DTensor):
-                value = DTensor.from_local(
-                    value, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
-                ).full_tensor()
-            found[name] = value.detach().to("cpu", copy=True)
+            found[name] = gathered(value, self._parameters[name]).detach().to("cpu", copy=True)
         return found
 
     def _joined(self, other: Gradients, sign: int) -> Gradients:

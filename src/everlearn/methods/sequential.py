@@ -14,6 +14,7 @@ class Sequential(Method):
     name = "sequential"
     title = "Sequential"
     paper = ""
+    kinds = ("none",)
     in_das_paper: ClassVar[tuple[str, ...]] = ("ncl",)
     identity: ClassVar[dict[str, Any] | None] = {}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ __all__ = [
     "Site",
     "Stack",
     "anatomy",
+    "depth_groups",
     "head_path",
     "kind_of",
     "register_architecture",
@@ -247,6 +248,34 @@ def kind_of(model: nn.Module) -> Kind:
         ModelError: the architecture is not in the table.
     """
     return architecture_of(_inner(model)[1].config.model_type).kind
+
+
+def depth_groups(model: nn.Module) -> tuple[tuple[str, ...], ...]:
+    """Names of the parameters by depth: embeddings, each layer from the first to the last, the head.
+
+    What stands between the layers of two stacks goes with the layer before it, and the final norm with the head. So do
+    output embeddings that are tied to the input's: the head is where the loss reaches them first.
+
+    Args:
+        model: as for :func:`anatomy`.
+    """
+    path, inner = _inner(model)
+    prefix = inner.base_model_prefix
+    base = _join(path, prefix) if prefix and hasattr(inner, prefix) else path
+    layers: dict[str, int] = {}
+    for stack in architecture_of(inner.config.model_type).stacks:
+        found = _find(model, _join(base, stack.layers))
+        for index, _ in enumerate(found.children() if found is not None else ()):
+            layers[_join(base, f"{stack.layers}.{index}.")] = len(layers) + 1
+    output: Any = inner.get_output_embeddings()
+    head = {id(parameter) for parameter in output.parameters()} if output is not None else set()
+    groups: list[list[str]] = [[] for _ in range(len(layers) + 2)]
+    depth = 0
+    for name, parameter in model.named_parameters():  # in the order of the architecture
+        own = next((number for layer, number in layers.items() if name.startswith(layer)), None)
+        depth = own or (depth if depth < len(layers) else len(layers) + 1)
+        groups[-1 if id(parameter) in head else depth].append(name)
+    return tuple(map(tuple, groups))
 
 
 class _Layer:

@@ -1,9 +1,9 @@
-"""Evaluation or training mode for a while."""
+"""Evaluation or training mode for a while, and the rates of dropout."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torch import nn
 
@@ -33,3 +33,25 @@ def training(model: nn.Module) -> Iterator[None]:
 def _restore(modes: list[tuple[nn.Module, bool]]) -> None:
     for module, mode in modes:
         module.training = mode
+
+
+def dropout_rates(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
+    """Every rate above 0 as (module, its attribute, rate): of dropout modules, and numbers that a function reads."""
+    for module in model.modules():
+        is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
+        for name, value in vars(module).items():
+            if isinstance(value, float) and value > 0 and ("drop" in name or (is_dropout and name == "p")):
+                yield module, name, value
+
+
+def without_dropout(model: nn.Module) -> Callable[[], None]:
+    """Set every rate to 0; what is returned puts them back."""
+    rates = list(dropout_rates(model))
+    for module, name, _ in rates:
+        setattr(module, name, 0.0)
+
+    def restore() -> None:
+        for module, name, rate in rates:
+            setattr(module, name, rate)
+
+    return restore

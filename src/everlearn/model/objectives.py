@@ -10,6 +10,7 @@ views) never reach the head. Everything happens inside ``model(...)``, so DDP an
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Tensor]
 LogitObserver = Callable[[Tensor, Tensor], None]
+LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]
+"""From logits [n, V] (float32, capped), their labels [n], and which part of all the labels they are, to losses [n]."""
 IGNORE = -100
 ANSWERS_TO = 8
 """Room for masked answers is a multiple of this: on CPU every new matrix shape is compiled and kept."""
@@ -49,17 +52,21 @@ class View:
     """Extra rows that a method wants run in the same forward pass as the batch.
 
     Attributes:
-        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S].
+        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S]. None: the batch's
+            own rows, which run anyway; what the view adds to them is another loss.
         gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
         labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
             leaves the vocabulary out, which costs most of a small model's time.
-        positions: where each label is predicted, [b, K], if the batch has positions.
+        positions: where each label is predicted, [b, K]; None where every position has a label.
+        loss: what is made of the logits at the labels; None is cross-entropy. It may be called for parts of the labels,
+            and again for the backward pass.
     """
 
-    inputs: Batch
+    inputs: Batch | None
     gates: Mapping[str, Tensor] | None = None
     labels: Tensor | None = None
     positions: Tensor | None = None
+    loss: LogitLoss | None = None
 
 
 @dataclass
@@ -150,19 +157,23 @@ class Objective:
             views: extra rows; their inputs have the keys and lengths of the batch's.
         """
         inputs, labels = self.inputs(batch), batch["labels"]
-        rows = [len(labels), *(len(next(iter(view.inputs.values()))) for view in views)]
-        if views:
-            inputs = {name: torch.cat([inputs[name], *(view.inputs[name] for view in views)]) for name in inputs}
+        more = [(view.inputs, view.gates) for view in views if view.inputs is not None]
+        rows = [len(labels), *(len(next(iter(their.values()))) for their, _ in more)]
+        if more:
+            inputs = {name: torch.cat([inputs[name], *(their[name] for their, _ in more)]) for name in inputs}
         core = unwrap(model)
         gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if any(view.gates is not None for view in views):
-            gated = row_gates(core, [(rows[0], None), *((n, v.gates) for n, v in zip(rows[1:], views, strict=True))])
-        labelled = [Labelled(labels, batch.get("positions")), *(Labelled(v.labels, v.positions) for v in views)]
+        if any(gates is not None for _, gates in more):
+            gated = row_gates(core, [(rows[0], None), *((n, g) for n, (_, g) in zip(rows[1:], more, strict=True))])
+        number = itertools.count(1)
+        labelled = [Labelled(labels, batch.get("positions"))] + [
+            Labelled(v.labels, v.positions, 0 if v.inputs is None else next(number), v.loss) for v in views
+        ]
         with gated, _loss_at_head(core, labelled, rows) as caught:
             losses = model(**inputs, **self.options()).logits
         own, *rest = _apart(losses, labelled)
         hidden = caught[0].split(rows)
-        return Outputs(own, (labels != IGNORE).sum(), hidden[0], list(hidden[1:]), rest)  # type: ignore[arg-type]
+        return Outputs(own, (labels != IGNORE).sum(), hidden[0], [hidden[p.rows] for p in labelled[1:]], rest)  # type: ignore[arg-type]
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Mean nats per label of each row, [B]."""
@@ -175,6 +186,45 @@ class Objective:
         with _loss_at_head(core, labelled, [len(labels)], _log_probabilities):
             found: Tensor = model(**self.inputs(batch), **self.options()).logits
         return found.view(*labels.shape, -1)
+
+    def certainty(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
+        [3, B, K] float64; 0 where there is no label. Nothing is kept for a backward pass."""
+        core, labels = unwrap(model), batch["labels"]
+        with (
+            torch.no_grad(),
+            _loss_at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], _certainty),
+        ):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.view(-1, 3).T.reshape(3, *labels.shape)
+
+    def label_features(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """What the vocabulary's projection reads at each label, [B · K, H]; :func:`logits_of` makes logits of it."""
+        core, labels = unwrap(model), batch["labels"]
+        with _loss_at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], _features):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found
+
+    def drawn_labels(self, model: nn.Module, batch: Mapping[str, Tensor], chances: Tensor) -> Tensor:
+        """Labels that the model draws for each position by its own probabilities, given the batch's text, [B, K].
+
+        Args:
+            model: the model.
+            batch: its labels say only where there is one.
+            chances: [B, K] float64 in [0, 1); the label is the first word whose cumulated probability exceeds it.
+        """
+        labels = batch["labels"]
+        with (
+            torch.no_grad(),
+            _loss_at_head(
+                unwrap(model),
+                [Labelled(labels, batch.get("positions"))],
+                [len(labels)],
+                partial(_drawn, chances=chances),
+            ),
+        ):
+            found: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return found.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
         """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
@@ -316,6 +366,11 @@ class TextToText(Objective):
         return {"input_ids": ids, "position_ids": _restarting(segments), "positions": positions, "labels": labels}
 
 
+def row_means(losses: Tensor, labels: Tensor) -> Tensor:
+    """Mean over a row's labels, then over rows, [B, K] → []: the same however a batch is cut into micro-batches."""
+    return (losses.sum(1) / (labels != IGNORE).sum(1).clamp(min=1)).mean()
+
+
 OBJECTIVES: dict[str, type[Objective]] = {cls.name: cls for cls in (Masked, Causal, TextToText)}
 DEFAULT_OBJECTIVE = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-text"}
 
@@ -395,10 +450,13 @@ _AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], T
 
 
 class Labelled(NamedTuple):
-    """Labels of some neighbouring rows, [b, K] (None: the rows have none), and where each is predicted, [b, K]."""
+    """Labels of some neighbouring rows, [b, K] (None: the rows have none), where each is predicted, [b, K], which lot
+    of the pass's rows they belong to, and what is made of their logits (None: cross-entropy)."""
 
     labels: Tensor | None
     positions: Tensor | None
+    rows: int = 0
+    loss: LogitLoss | None = None
 
 
 @contextlib.contextmanager
@@ -407,20 +465,21 @@ def _loss_at_head(
 ) -> Iterator[list[Tensor]]:
     """Inside, the model's "logits" are nats per label of all labelled parts, or what `of` makes of them; yields a list
     for the hidden state."""
-    made = of or partial(_chunked_loss, own=0 if parts[0].labels is None else parts[0].labels.numel())
+    made = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
     caught: list[Tensor] = []
     first, last = model.get_submodule(head_path(model)), output_head(model)
     if last is None:
         raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
-    config = config_of(model).get_text_config(decoder=True)
+    config = _text_config(model)
     cap = getattr(config, "final_logit_softcapping", None)
     labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
 
     def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         caught.append(args[0])
-        kept = []
-        for hidden, part in zip(args[0].split(list(rows)), parts, strict=True):
+        kept, lots = [], args[0].split(list(rows))
+        for part in parts:
             if part.labels is not None:
+                hidden = lots[part.rows]
                 if part.positions is not None:
                     hidden = hidden.gather(1, part.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
                 kept.append(hidden.flatten(0, 1))
@@ -451,12 +510,61 @@ def _apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]
             yield own.view(part.labels.shape)
 
 
+def _features(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """As they are, [N, H]."""
+    return features
+
+
+def logits_of(model: nn.Module, features: Tensor) -> Tensor:
+    """Logits from :meth:`Objective.label_features`, [n, V] float32, capped where the model caps them."""
+    core = unwrap(model)
+    head: Any = output_head(core)
+    return _capped(head(features).float(), getattr(_text_config(core), "final_logit_softcapping", None))
+
+
+def _text_config(model: nn.Module) -> Any:
+    return config_of(model).get_text_config(decoder=True)
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
 def _log_probabilities(
     project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None
 ) -> Tensor:
     """Of every word, [N, V]; in float64, so that no two logits become one probability."""
-    logits = project(features).double()
-    return torch.log_softmax(logits if cap is None else cap * torch.tanh(logits / cap), -1)
+    return torch.log_softmax(_capped(project(features).double(), cap), -1)
+
+
+def _certainty(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """Nats of each label, nats of the likeliest word and entropy, [N, 3], never holding more than a chunk of logits."""
+    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    found = []
+    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
+        likely = _log_probabilities(project, part, wanted, cap)
+        nats = -likely.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+        of_all = torch.stack([nats, -likely.amax(1), torch.special.entr(likely.exp()).sum(1)], 1)
+        found.append(of_all.masked_fill(wanted[:, None] == IGNORE, 0))
+    return torch.cat(found)
+
+
+def _width(project: Callable[[Tensor], Tensor]) -> int:
+    """Words of the vocabulary that a head's forward projects onto."""
+    head: Any = project.__self__  # type: ignore[attr-defined]
+    return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
+def _drawn(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, *, chances: Tensor
+) -> Tensor:
+    """A word of every row by the inverse of the cumulated probabilities, [N] float64."""
+    words = []
+    for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
+        summed = _log_probabilities(project, part, labels, cap).exp().cumsum(-1)
+        # The last sum is 1 but for rounding, and no chance may fall behind it.
+        words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
+    return torch.cat(words).double()
 
 
 class LogitsHandle(NamedTuple):
@@ -482,29 +590,45 @@ def observe_logits(head: nn.Module, observer: LogitObserver) -> LogitsHandle:
 
 
 def _chunked_loss(
-    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, own: int
+    project: Callable[[Tensor], Tensor],
+    features: Tensor,
+    labels: Tensor,
+    cap: float | None,
+    parts: Sequence[Labelled],
 ) -> Tensor:
-    """Cross-entropy per label, [N] float32, from features [N, H], never holding more than a chunk of logits."""
+    """A loss per label, [N] float32, from features [N, H], never holding more than a chunk of logits.
+
+    The first part's labels are the batch's own, which observers see."""
 
     head: nn.Module = project.__self__  # type: ignore[attr-defined]
     # The backward pass comes by again behind the head's back: what stands for its weights now must stand there then.
     weights = substituted(head)
 
-    def losses(part: Tensor, wanted: Tensor, own: int) -> Tensor:
+    def losses(part: Tensor, wanted: Tensor, own: int, made: LogitLoss | None, at: slice) -> Tensor:
         with substituting(head, weights):
             logits = project(part).float()
         for observer in _OBSERVERS.get(head, ()) if own > 0 else ():
             observer(logits.detach()[:own], wanted[:own])
-        if cap is not None:
-            logits = cap * torch.tanh(logits / cap)
-        return cross_entropy(logits, wanted, IGNORE)
+        logits = _capped(logits, cap)
+        return cross_entropy(logits, wanted, IGNORE) if made is None else made(logits, wanted, at)
 
-    width: Any = getattr(head, "out_features", None) or head.weight.shape[0]  # type: ignore[index]
-    rows = max(1, LOGITS_PER_CHUNK // int(width))
+    rows = max(1, LOGITS_PER_CHUNK // _width(project))
+    own = 0 if parts[0].labels is None else parts[0].labels.numel()
+    pieces, start = [], 0
+    # Labels with cross-entropy are cut together, whatever rows they belong to.
+    for _, several in itertools.groupby(parts, key=lambda part: part.loss and id(part)):
+        group = list(several)
+        count = sum(part.labels.numel() for part in group if part.labels is not None)
+        for at in range(0, max(1, count), rows):
+            here = slice(at, min(at + rows, count))
+            place = slice(start + here.start, start + here.stop)
+            pieces.append((features[place], labels[place], own - place.start, group[0].loss, here))
+        start += count
     if len(features) <= rows:
-        return losses(features, labels, own)
-    parts = zip(features.split(rows), labels.split(rows), range(own, own - len(features), -rows), strict=True)
-    return torch.cat([checkpoint(losses, *part, use_reentrant=False) for part in parts])
+        found = [losses(*piece) for piece in pieces]
+    else:
+        found = [checkpoint(losses, *piece, use_reentrant=False) for piece in pieces]
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _restarting(segments: Tensor) -> Tensor:

@@ -58,3 +58,11 @@ def value_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in one piece on every process; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(values: Tensor, parameter: Tensor) -> Tensor:
+    """What each process holds of a tensor laid out like `parameter`, in one piece; every process must call it."""
+    if not isinstance(parameter, DTensor):
+        return values
+    mesh, shape, stride = parameter.device_mesh, parameter.shape, parameter.stride()
+    return DTensor.from_local(values, mesh, parameter.placements, shape=shape, stride=stride).full_tensor()

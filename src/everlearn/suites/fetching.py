@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.client import HTTPException
@@ -97,11 +99,31 @@ def _fetch(folder: Path, source: Fetchable) -> None:
                 f"{source.address} holds another file than the one that is known as {source.path}: its SHA-256 is "
                 f"{digest}, not {wanted}."
             )
+        if wrong := _misshapen(partial, source):
+            raise DataError(
+                f"{source.address} holds another file than the one that is known as {source.path}: {wrong}."
+            )
         record = known_of(folder) | {source.path: {"address": source.address, "sha256": digest, "bytes": size}}
         partial.replace(place)
         files.write_json(folder / RECORD, record)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _misshapen(file: Path, source: Fetchable) -> str:
+    """What contradicts what is known of a file's rows; empty where nothing does."""
+    if not source.rows:
+        return ""
+    try:
+        content = file.read_bytes()
+        text = (gzip.decompress(content) if source.path.endswith(".gz") else content).decode("utf-8")
+        rows = [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (OSError, EOFError, ValueError) as error:
+        return f"it is no file of JSON lines ({error})"
+    if len(rows) != source.rows:
+        return f"it has {len(rows):,} rows, not {source.rows:,}"
+    lacking = (name for row in rows for name in source.columns if not isinstance(row, dict) or name not in row)
+    return next((f"a row of it has no `{name}`" for name in lacking), "")
 
 
 def _downloaded(address: str, to: Path) -> tuple[str, int]:

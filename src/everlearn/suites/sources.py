@@ -16,12 +16,16 @@ class Fetchable:
         address: where it is fetched.
         licence: as its repository states it.
         sha256: of its bytes; empty where nobody wrote it down: then that of the first fetch is, and holds from then on.
+        rows: objects in it, of a file of JSON lines whose digest nobody wrote down; 0 where that is not known either.
+        columns: that each of them has.
     """
 
     path: str
     address: str
     licence: str
     sha256: str = ""
+    rows: int = 0
+    columns: tuple[str, ...] = ()
 
 
 def github(repository: str, commit: str, path: str) -> str:

@@ -60,6 +60,7 @@ def describe(name: str) -> dict[str, Any]:
         "variant_of": made.name if variant is not None else None,
         "title": made.title,
         "paper": made.paper,
+        "kinds": list(made.kinds),
         "description": inspect.cleandoc(type(made).__doc__ or "") if variant is None else variant.description,
         "needs": {
             field.name: sorted(value) if isinstance(value := getattr(made.needs, field.name), frozenset) else value

@@ -153,6 +153,11 @@ def _check(run: RunFolder, recipe: Recipe, index: int, folder: Path, with_memory
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} is there already. Name a new folder for the export.")
     for method in recipe.methods():
+        if not method.tested_as_saved and method.needs.earlier_models:
+            raise RunError(
+                f"Method '{method.label}' answers with the models of all domains, which no export holds. Each stage's "
+                "folder loads with transformers as the model of its domain."
+            )
         if not method.tested_as_saved and not with_memory:
             raise RunError(
                 f"Method '{method.label}' reads a text with what it keeps in its memory (adapters, gates or prompts), "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.engine.attachment import Attachment, frozen
+from everlearn.methods.engine.attachment import Attachment, arguments, frozen
 from everlearn.model.anatomy import kind_of
 
 KEY = "key"
@@ -88,8 +87,7 @@ class Composed(Attachment):
         """Forward pre-hook: the weights of this text, which hold until the next one is read."""
         if self.asking:
             return
-        given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
-        given |= given.pop("kwargs", {})
+        given = arguments(base, args, kwargs)
         self.mixed.mix(None)
         self.weights = self.weigh(self.query(base, given, documents(given)))
         self.mixed.mix(self.weights)

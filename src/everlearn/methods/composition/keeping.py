@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Memory, Method, Reading, Setting
@@ -25,6 +26,28 @@ def from_memory(memory: Memory) -> dict[str, Learnt]:
         domain, _, name = path.rpartition("/")
         found[domain][name] = value
     return dict(found)
+
+
+def learnt_by(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of all that is trained of a module."""
+    return {name: value.detach().cpu().clone() for name, value in module.named_parameters() if value.requires_grad}
+
+
+def fill(module: nn.Module, learnt: Learnt, method: Method) -> None:
+    """Give a module what :func:`learnt_by` copied.
+
+    Raises:
+        MethodError: it is of another model, or of other options.
+    """
+    own = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, value in learnt.items():
+            if name not in own or own[name].shape != value.shape:
+                raise MethodError(
+                    f"Method '{method.label}' remembers '{name}' with shape {tuple(value.shape)}, which does not fit "
+                    "this model. Its memory belongs to another model or other options of the method."
+                )
+            own[name].copy_(value)
 
 
 def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:

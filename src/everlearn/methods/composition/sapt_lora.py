@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode, drawn
+from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.base import (
     Batch,
     Cost,
@@ -66,6 +66,7 @@ class SAPTLoRA(Method):
     name = "sapt_lora"
     title = "SAPT-LoRA"
     paper = "https://arxiv.org/abs/2401.08295"
+    kinds = ("isolation", "replay")
     needs = Needs(old_data=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     freezes = True
 
@@ -237,8 +238,8 @@ class SAPTLoRA(Method):
             for part in draws.split(stage.batch_size):
                 ids = torch.full((len(part), 1), start, device=device)
                 steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-                choose = drawn(part, self.config.top_k)
-                rows += decode(steps, Ending(self.config.pseudo_tokens), choose)
+                ending = Ending(self.config.pseudo_tokens, temperature=1, draws=part, top_k=self.config.top_k)
+                rows += decode(steps, ending)
         ids = torch.tensor(rows, dtype=torch.int32)
         return {IDS: ids, DOCUMENT: torch.zeros_like(ids)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Stage, Variant, View, register
-from everlearn.methods.distillation.teacher import rounding_like
+from everlearn.methods.distillation.teacher import cost_of_teacher, rounding_like, teacher_of
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 
@@ -69,16 +68,15 @@ class KD(Method):
         """A copy of the model and its forward pass; for a masked model the student's pass over unmasked text too."""
         if not self.config.weight:
             return Cost()
-        held = [*model.parameters(), *model.buffers()]
         return Cost(
-            memory_bytes=sum(tensor.numel() * tensor.element_size() for tensor in held),
+            memory_bytes=cost_of_teacher(model),
             passes_per_step=FORWARD + (kind_of(model) == "encoder"),
         )
 
     def begin_domain(self, stage: Stage) -> None:
         """The teacher: the model as the domain finds it."""
         if self.config.weight:
-            self._teacher = copy.deepcopy(stage.model).requires_grad_(False).train(self.config.teacher_dropout)
+            self._teacher = teacher_of(stage).train(self.config.teacher_dropout)
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """The unmasked text, unless the batch is unmasked already."""

@@ -7,6 +7,7 @@ alone, placed by module path, so that it fits the language model and the classif
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -58,13 +59,31 @@ class Attachment(nn.Module):
             self.frozen = tuple(key for key, _ in trained)
             for _, parameter in trained:
                 parameter.requires_grad_(False)
-        model.add_module(PREFIX + name, self.to(next(model.parameters()).device))
+        model.add_module(PREFIX + name, self.to(next(model.parameters()).device).train(model.training))
         self.place(model)
 
 
 def frozen(values: Iterable[Tensor]) -> nn.ParameterList:
     """Copies as parameters that are never trained, each of its own: FSDP2 cannot shard one that is empty."""
     return nn.ParameterList(nn.Parameter(value.detach().clone(), requires_grad=False) for value in values)
+
+
+def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a forward pass was called with, by name, for a pre-hook."""
+    given = dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    return given | given.pop("kwargs", {})
+
+
+def without_decay(groups: list[dict[str, Any]], parameter: nn.Parameter) -> list[dict[str, Any]]:
+    """The optimizer's groups, with one parameter in a group of its own that has no weight decay."""
+    made = []
+    for group in groups:
+        rest = [other for other in group["params"] if other is not parameter]
+        if len(rest) == len(group["params"]) or not group.get("weight_decay"):
+            made.append(group)
+        else:
+            made += [{**group, "params": rest}, {**group, "params": [parameter], "weight_decay": 0.0}]
+    return [group for group in made if group["params"]]
 
 
 def attached(model: nn.Module, name: str) -> Any:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from everlearn.errors import MethodError
 from everlearn.model.gates import row_gates
 from everlearn.model.objectives import IGNORE, Batch, Objective, Outputs
 
@@ -34,8 +33,13 @@ class OutputsBeside(Outputs):
         self._objective, self._model, self._batch, self._caught = objective, model, batch, list(caught)
         self.losses = torch.empty(0)
         self.items = (batch["labels"] != IGNORE).sum()
-        self.views = _hidden(objective, model, views) if views else []
-        self.view_losses = [None] * len(views)
+        if any(view.labels is not None for view in views):
+            # A loss is made where logits are, which their pass keeps to itself.
+            again = objective.forward(model, batch, views)
+            self.views, self.view_losses = again.views, again.view_losses
+        else:
+            self.views = _hidden(objective, model, views) if views else []
+            self.view_losses = [None] * len(views)
 
     @property
     def hidden(self) -> Tensor:  # type: ignore[override]
@@ -51,10 +55,9 @@ class OutputsBeside(Outputs):
 
 
 def _hidden(objective: Objective, model: nn.Module, views: Sequence[View]) -> list[Tensor]:
-    if any(view.labels is not None for view in views):
-        raise MethodError("Views with labels need a loss for their rows, which another trainer's pass does not give.")
-    rows = [len(next(iter(view.inputs.values()))) for view in views]
-    inputs = {name: torch.cat([view.inputs[name] for view in views]) for name in views[0].inputs}
+    lots = [view.inputs for view in views if view.inputs is not None]  # what has none of its own has labels
+    rows = [len(next(iter(inputs.values()))) for inputs in lots]
+    inputs = {name: torch.cat([lot[name] for lot in lots]) for name in lots[0]}
     gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if any(view.gates is not None for view in views):
         gated = row_gates(model, [(n, view.gates) for n, view in zip(rows, views, strict=True)])

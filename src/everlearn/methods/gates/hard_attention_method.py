@@ -22,7 +22,7 @@ from everlearn.methods.base import (
     Setting,
     Stage,
 )
-from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions
+from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions, without_decay
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
 
 if TYPE_CHECKING:
@@ -112,15 +112,7 @@ class HardAttentionMethod(Method):
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """No weight decay on the embedding: it would draw every number towards 0, where a gate is neither open nor
         closed. The papers have none (HAT: plain SGD; the DAS authors: AdamW with 0.0 on everything)."""
-        embedding = attached(stage.model, self.name).attention.embedding
-        made = []
-        for group in groups:
-            rest = [parameter for parameter in group["params"] if parameter is not embedding]
-            if len(rest) == len(group["params"]) or not group.get("weight_decay"):
-                made.append(group)
-            else:
-                made += [{**group, "params": rest}, {**group, "params": [embedding], "weight_decay": 0.0}]
-        return [group for group in made if group["params"]]
+        return without_decay(groups, attached(stage.model, self.name).attention.embedding)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Say which s the coming pass has."""

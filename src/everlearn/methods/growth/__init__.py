@@ -4,3 +4,6 @@ A method is one file; :mod:`growth` promises a larger model that computes what t
 architecture allows (its docstring says how near), and :mod:`recovery` a teacher's word inside a forward pass. A method
 here says from which stage it grows (``grows``), since others may hold on to shapes.
 """
+
+KINDS = ("isolation",)
+"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""

@@ -74,6 +74,7 @@ class ELLE(Method):
     name = "elle"
     title = "ELLE"
     paper = "https://arxiv.org/abs/2203.06311"
+    kinds = ("isolation", "replay", "data-focused")
     needs = Needs(
         old_data=True,
         domain_id_test=True,

@@ -48,6 +48,7 @@ class MIGU(Method):
     name = "migu"
     title = "MIGU"
     paper = "https://arxiv.org/abs/2406.17245"
+    kinds = ("trick",)
     needs = Needs(anatomy=True)
     identity: ClassVar[dict[str, Any] | None] = {"threshold": 0}
     variants = (

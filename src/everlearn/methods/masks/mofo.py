@@ -37,6 +37,7 @@ class MoFO(Method):
     name = "mofo"
     title = "MoFO"
     paper = "https://arxiv.org/abs/2407.20999"
+    kinds = ("trick",)
     identity: ClassVar[dict[str, Any] | None] = {"fraction": 1}
 
     class Config(MethodConfig):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode, drawn
+from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -74,6 +74,7 @@ class LFPT5(Method):
     name = "lfpt5"
     title = "LFPT5"
     paper = "https://arxiv.org/abs/2110.07298"
+    kinds = ("isolation", "replay", "data-focused")
     needs = Needs(
         extra_parameters=True,
         objectives=frozenset({"causal", "text-to-text"}),
@@ -245,9 +246,15 @@ class LFPT5(Method):
                 for part in draws.split(stage.batch_size):
                     ids = torch.tensor([asked] * len(part), device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-                    choose = drawn(part, self.config.top_k, self.config.repetition_penalty)
-                    ending = Ending(most - len(asked)) if decoder else Ending(most, [end])
-                    rows = decode(steps, ending, choose)
+                    ending = Ending(
+                        most - len(asked) if decoder else most,
+                        () if decoder else [end],
+                        temperature=1,
+                        draws=part,
+                        top_k=self.config.top_k,
+                        repetition_penalty=self.config.repetition_penalty,
+                    )
+                    rows = decode(steps, ending)
                     blocks += [block for row in rows if (block := writer.block(row)) is not None]
                     if len(blocks) >= wanted:
                         break

@@ -6,7 +6,6 @@ no earlier prompts beside the trained one, and its model is not the plain one be
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Memory
-from everlearn.methods.engine.attachment import Attachment, refuse_other_additions
+from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import config_of
 
@@ -58,8 +57,7 @@ class BeforeText(Attachment):
         self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
         """Forward pre-hook: embeddings instead of tokens, and everything else longer by n."""
-        given = dict(inspect.signature(base.forward).bind(*args, **kwargs).arguments)
-        given |= given.pop("kwargs", {})
+        given = arguments(base, args, kwargs)
         ids = given.pop("input_ids", None)
         if ids is not None:
             given["inputs_embeds"] = base.get_input_embeddings()(ids)  # type: ignore[operator]

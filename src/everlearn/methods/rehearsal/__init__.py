@@ -5,3 +5,6 @@ the method's memory; what is mixed into training is exact to its share of the to
 (:class:`~everlearn.data.mixing.Mixture`) or, as extra rows of a step, declared as cost. Such a method declares
 ``needs.old_data``.
 """
+
+KINDS = ("replay",)
+"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""

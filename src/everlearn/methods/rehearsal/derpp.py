@@ -46,6 +46,7 @@ class DERpp(Method):
     name = "derpp"
     title = "DER++"
     paper = "https://arxiv.org/abs/2004.07211"
+    kinds = ("replay", "data-focused")
     in_das_paper: ClassVar[tuple[str, ...]] = ("der++",)
     needs = Needs(old_data=True)
     identity: ClassVar[dict[str, Any] | None] = {"alpha": 0, "beta": 0}

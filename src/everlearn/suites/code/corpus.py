@@ -18,6 +18,7 @@ from pathlib import Path
 from everlearn.data.blocks import hash_of
 from everlearn.errors import DataError
 from everlearn.files import damage, digest, new_folder, write_text
+from everlearn.suites.derived import cache_folder
 from everlearn.suites.docs.reading import STANDARD_LIBRARY, place, version
 
 LIBRARIES = (STANDARD_LIBRARY, "networkx", "sympy", "scipy", "pandas", "matplotlib")
@@ -60,7 +61,7 @@ def build(libraries: Sequence[str] = LIBRARIES) -> Path:
         DataError: a library is not installed.
     """
     versions = {library: version(library) for library in libraries}
-    folder = _cache() / f"functions-{hash_of(digest(Path(__file__)), *sorted(versions.items()))[:12]}"
+    folder = cache_folder("code") / f"functions-{hash_of(digest(Path(__file__)), *sorted(versions.items()))[:12]}"
     if folder.is_dir() and damage(folder) is None:
         return folder
     texts: dict[str, dict[str, str]] = {part: {} for part in PARTS}
@@ -91,13 +92,6 @@ def _files(root: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _PRUNED)
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
-
-
-def _cache() -> Path:
-    """``code`` in $EVERLEARN_CACHE, else in ``everlearn`` of the user's cache folder."""
-    if own := os.environ.get("EVERLEARN_CACHE"):
-        return Path(own) / "code"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "code"
 
 
 def _hash(text: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from everlearn.errors import DataError
+from everlearn.suites import derived
 
 VARIABLE = "EVERLEARN_CODE"
 FILES = {
@@ -18,7 +18,8 @@ FILES = {
 ENDINGS = (".jsonl.gz", ".jsonl")
 HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with `eval/{{humaneval,hellaswag,winogrande,"
-    "arc_challenge}.jsonl.gz`; docs/bench.md says what their columns are and where to get them."
+    "arc_challenge}.jsonl.gz`; docs/bench.md says what their columns are. `everlearn bench code --data fetch` gets "
+    "them."
 )
 
 
@@ -26,19 +27,12 @@ def data_folder(given: Path | str | None = None) -> Path:
     """The folder with the suite's data.
 
     Args:
-        given: the folder; by default what the environment variable EVERLEARN_CODE names.
+        given: the folder; by default what the environment variable EVERLEARN_CODE names, or what was fetched.
 
     Raises:
         DataError: none is named, or it is not there.
     """
-    named = given if given is not None else os.environ.get(VARIABLE)
-    if not named:
-        raise DataError(f"The suite `code` brings no evaluation sets along. {HOW}")
-    folder = Path(named).expanduser()
-    if not folder.is_dir():
-        key = "`data`" if given is not None else VARIABLE
-        raise DataError(f"{key} is '{folder}', and there is no such folder. {HOW}")
-    return folder.resolve()
+    return derived.data_folder("code", VARIABLE, given, HOW)
 
 
 def find(task: str, folder: Path) -> Path:

@@ -10,6 +10,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
+from everlearn.suites.code.sources import BY_HAND, SOURCES
 from everlearn.suites.settings import Settings, steps_of, with_options
 
 CODE, GENERAL = "code", "general"
@@ -34,6 +35,8 @@ class Code(Suite):
     tasks = {"humaneval": CODE}  # noqa: RUF012 - see Suite
     published = PUBLISHED
     claims = CLAIMS
+    sources = SOURCES
+    by_hand = BY_HAND
     lacks = ("max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everlearn.suites.six_domains import reviews
 from everlearn.suites.six_domains.cache import VARIABLE, derived, find, read_lines, write_lines
 
 GENERAL = "general"
@@ -59,7 +60,7 @@ domain and ``electronics`` the nearest to phones; the third, ``software``, is le
 
 
 def proxy_file(domain: str, part: str, data: Path) -> Path:
-    """The proxy corpus of a domain.
+    """The proxy corpus of a domain; of phone and camera one made of the published reviews where there is none.
 
     Args:
         domain: a key of :data:`PROXIES`.
@@ -70,6 +71,11 @@ def proxy_file(domain: str, part: str, data: Path) -> Path:
         DataError: the file that it is made of is missing; the sentence names it.
     """
     proxy = PROXIES[domain]
+    raw = reviews.published(proxy.category, data) if proxy.category else []
+    if raw and not list((data / "domains" / proxy.corpus).glob("*.jsonl*")):
+        tasks = reviews.examples(domain, data)
+        made = derived(domain, [*raw, *tasks], reviews.__file__, lambda folder: reviews.write(folder, raw, tasks))
+        return made / f"{part}.jsonl"
     instead = f"Put it there, or use text of your own: `domains.{domain}.path` in a recipe, `corpora` in Python."
     sources = [find(data, f"domains/{proxy.corpus}/{p}.jsonl", f"the domain '{domain}'", instead) for p in PARTS]
     if proxy.category is None:

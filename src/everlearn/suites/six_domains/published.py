@@ -28,7 +28,8 @@ GROUPS = {
             "B-CL", "CLASSIC", "KD", "EWC", "DER++", "HAT", "HAT-All", "HAT-Adapter", "DAS"),
     "ablations": ("das_without_initialisation", "das_without_soft_mask", "das_random", "das_without_contrast",
                   "das_domain_specific", "das_wiki_mlm", "das_wiki_kl"),
-    "relatives": ("CPT", "DGA", "AdapterCL", "ELLE"),
+    "relatives": ("CPT", "DGA", "AdapterCL", "ELLE", "MIGU"),
 }  # fmt: skip
 """Words for several entries: what no model is needed for and the systems of the DAS paper's main table; its ablations;
-what its authors' other papers and its related work have beside them. Tables list entries in this order."""
+what its authors' other papers and its related work have beside them, and a later mask on gradients. Tables list entries
+in this order."""

@@ -1,7 +1,9 @@
-"""Where what the suite needs can be fetched: the end tasks as they were published."""
+"""Where what the suite needs can be fetched: the end tasks and the reviews, as they were published."""
 
 from __future__ import annotations
 
+from everlearn.suites.six_domains import reviews
+from everlearn.suites.six_domains.corpora import PROXIES
 from everlearn.suites.sources import Fetchable, github
 
 RAW = "six_end_tasks_raw"
@@ -50,9 +52,11 @@ DIGESTS = {
     "sciie-relation-extraction.train.jsonl": "83d395d97de2c02dcb4898af3c6e34b5f5aa19771298fbc9f69ae435fa1258fb",
 }
 """SHA-256 of each file as it was published, taken from the copies that the committed results were made with."""
+REVIEWS = ("ccsasuke/man", "b57b4c14340db1ca7bffb5d9737b7c2601dc8df2", "repository MIT; nothing said about the text")
 BY_HAND = (
-    "The corpora cannot be fetched: docs/six-domains.md says what each of them is and where its text comes from. Put "
-    "them beside the end tasks, or name text of your own (`corpora` in the settings)."
+    "The corpora of restaurant, acl, ai and pubmed and the general text cannot be fetched file by file: "
+    "docs/six-domains.md says of which repository, commit and files each of them is made, and how. Put them beside "
+    "what was fetched, or name text of your own (`corpora` in the settings)."
 )
 
 
@@ -67,4 +71,13 @@ def _fetchable(name: str, digest: str) -> Fetchable:
     return Fetchable(f"{RAW}/{name}", github(repository, commit, path), licence, digest)
 
 
-SOURCES = tuple(_fetchable(name, digest) for name, digest in DIGESTS.items())
+def _reviews(category: str, kind: str) -> Fetchable:
+    repository, commit, licence = REVIEWS
+    name = f"{category}.task.{kind}"
+    return Fetchable(f"{reviews.FOLDER}/{name}", github(repository, commit, f"data/fdu-mtl/{name}"), licence)
+
+
+SOURCES = (
+    *(_fetchable(name, digest) for name, digest in DIGESTS.items()),
+    *(_reviews(proxy.category, kind) for proxy in PROXIES.values() if proxy.category for kind in reviews.KINDS),
+)

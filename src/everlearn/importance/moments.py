@@ -1,0 +1,261 @@
+"""Sums over samples of |gₙ|ᵖ, element by element, with gₙ the gradient of sample n's loss; in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError, did_you_mean
+from everlearn.importance.per_sample import Event, PerSample
+from everlearn.model.modes import evaluating
+
+Batch = Mapping[str, Tensor]
+PerSampleLoss = Callable[[nn.Module, Batch], Tensor]
+Power = Literal[1, 2]
+ELEMENTS_AT_ONCE = {"cpu": 2**18}
+"""Numbers of per-sample gradients held at once: 1 MiB on a CPU, about a core's own cache, so that their powers are
+taken before they leave it; elsewhere 256 MiB."""
+
+
+def gradient_moment(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    per_sample_loss: PerSampleLoss,
+    names: Sequence[str] | None = None,
+    *,
+    power: Power = 2,
+    batch_means: bool = False,
+    called: str = "Fisher information",
+) -> dict[str, Tensor]:
+    """(1/N) Σ_n |gₙ|ᵖ of every parameter: :func:`fisher` is the one of power 2, mean absolute gradients of power 1.
+
+    Args:
+        model: the model, at the weights to measure; it stays in its mode, autocast is off, ``.grad`` is not touched.
+        batches: dicts of tensors with one row per sample.
+        per_sample_loss: (model, batch) to one loss per row, [B]; a row's loss must depend on that row alone.
+        names: parameters to measure; None for all that are trainable.
+        power: p.
+        batch_means: of the gradients of batches' mean losses instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ.
+        called: what it is, for errors.
+
+    Returns:
+        Parameter name to its moment, float32, of the parameter's shape.
+
+    Raises:
+        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
+    """
+    chosen = parameters_to_measure(model, names)
+    totals = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in chosen.items()}
+    batched = BatchedSums(model, chosen, per_sample_loss, totals, power)
+    count = 0
+    with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
+        for batch in batches:
+            rows = rows_of(batch)
+            if batch_means:
+                for name, part in batched.of_mean(batch):
+                    totals[name].add_(part, alpha=rows ** (power - 1))
+            else:
+                batched.add(batch)
+            count += 1 if batch_means else rows
+    if not count:
+        raise MethodError(f"{called} cannot be measured without data: there was no batch.")
+    for name, total in totals.items():
+        # Of terms that were added one after the other rounding may leave a trace below 0.
+        total.div_(count).clamp_(min=0)
+        if not torch.isfinite(total).all():
+            raise MethodError(f"{called} of '{name}' is not finite: the model's loss overflows.")
+    return totals
+
+
+@dataclass
+class Sums:
+    """Adds Σ_n |gₙ|ᵖ to totals, float32, by parameter name; a sink of :class:`PerSample`."""
+
+    totals: dict[str, Tensor]
+    power: Power
+
+    def products(self, name: str, left: Tensor, right: Tensor) -> None:
+        add_products(self.totals[name], left, right, self.power)
+
+    def whole(self, name: str, gradients: Tensor) -> None:
+        self.totals[name].add_(raised(gradients, self.power).sum(0))
+
+    def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:
+        if products is None:
+            more = raised(gradients, self.power)
+        elif self.power == 2:
+            more = gradients * (gradients + 2 * products)  # (q + g)² − q²
+        else:
+            more = (products + gradients).abs() - products.abs()
+        self.totals[name].index_add_(0, index, more)
+
+
+def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> None:
+    """total += Σ_n |Σ_s left_ns ⊗ right_ns|ᵖ, exactly and element by element.
+
+    The product of a sample takes as many operations as its part of the ordinary gradient; the powers are added where
+    it was written, a cache's worth at a time. With one position the power is a product of powers.
+
+    Args:
+        total: [o, i] float32.
+        left: [B, m, o], of any floating type.
+        right: [B, m, i].
+        power: p.
+    """
+    samples, positions, height = left.shape
+    width = right.shape[2]
+    if positions == 1:
+        total.addmm_(raised(left[:, 0], power).T, raised(right[:, 0], power))
+        return
+    limit = ELEMENTS_AT_ONCE.get(left.device.type, 2**26)
+    block = max(1, min(height, limit // width))
+    together = max(1, limit // (block * width))
+    left, right = left.float(), right.float()
+    # Few large products go one by one into the same place, many small ones together.
+    buffer = torch.empty(block, width, device=left.device) if together < 8 else None
+    for top in range(0, height, block):
+        part = total[top : top + block]
+        if buffer is not None:
+            product = buffer[: len(part)]
+            for sample in range(samples):
+                torch.mm(left[sample, :, top : top + block].T, right[sample], out=product)
+                if power == 2:
+                    part.addcmul_(product, product)
+                else:
+                    part.add_(product.abs_())
+        else:
+            for some in range(0, samples, together):
+                each = slice(some, some + together)
+                product = torch.bmm(left[each, :, top : top + block].mT, right[each])
+                part.add_((product.square_() if power == 2 else product.abs_()).sum(0))
+
+
+def raised(gradients: Tensor, power: Power) -> Tensor:
+    """|g|ᵖ in float32."""
+    return gradients.float().square() if power == 2 else gradients.float().abs()
+
+
+@dataclass
+class BatchedSums:
+    """Σ_n |gₙ|ᵖ with one forward and one backward pass for a batch, and sample by sample where that cannot be.
+
+    What :class:`PerSample` concludes is tried on the first two samples, beside a backward pass for each: a parameter
+    that does not come out the same there, or that is used in a way that is not known, is measured sample by sample.
+    Later batches must use the others as these two did; one that does not (its head is projected in chunks, say) is
+    halved until it does. A model under gradient checkpointing has no memory to spare: there every sample goes alone.
+
+    Args:
+        model: the model.
+        parameters: what to measure, by name.
+        loss: (model, batch) to one loss per row, [B].
+        totals: float32, by name; added to.
+        power: p.
+
+    Attributes:
+        alone: parameters that are measured sample by sample; known after the first batch of two rows.
+        most: samples that go together; 0 for all of a batch.
+    """
+
+    model: nn.Module
+    parameters: Mapping[str, Tensor]
+    loss: PerSampleLoss
+    totals: dict[str, Tensor]
+    power: Power = 2
+    alone: frozenset[str] = field(default=frozenset(), init=False)
+    most: int = field(default=0, init=False)
+    _plan: list[Event] | None = field(default=None, init=False)
+
+    def add(self, batch: Batch) -> None:
+        """Add a batch's samples."""
+        if not self.parameters:
+            return
+        rows = rows_of(batch)
+        if any(getattr(module, "gradient_checkpointing", False) is True for module in self.model.modules()):
+            self.most = 1
+        elif rows > 1 and self._plan is None:
+            with evaluating(self.model):
+                self._try(part_of(batch, 0, 2))
+        start = 0
+        while start < rows:
+            part = part_of(batch, start, start + (self.most or rows))
+            if rows_of(part) == 1 or len(self.alone) == len(self.parameters):
+                self._one_by_one(part, self.parameters)
+            elif self._together(part):
+                self._one_by_one(part, {name: self.parameters[name] for name in self.alone})
+            else:
+                self.most = (rows_of(part) + 1) // 2
+                continue
+            start += rows_of(part)
+
+    def of_mean(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> list[tuple[str, Tensor]]:
+        """|g|ᵖ of the gradient of the batch's mean loss, by name: autograd's own, for any model and loss."""
+        chosen = self.parameters if parameters is None else parameters
+        mean = self.loss(self.model, batch).mean()
+        gradients = torch.autograd.grad(mean, list(chosen.values()), allow_unused=True)
+        return [(n, raised(g, self.power)) for n, g in zip(chosen, gradients, strict=True) if g is not None]
+
+    def _one_by_one(self, batch: Batch, parameters: Mapping[str, Tensor]) -> None:
+        for row in range(rows_of(batch) if parameters else 0):
+            for name, part in self.of_mean(part_of(batch, row, row + 1), parameters):
+                self.totals[name].add_(part)
+
+    def _together(self, batch: Batch) -> bool:
+        watched = {name: value for name, value in self.parameters.items() if name not in self.alone}
+        with PerSample(watched, rows_of(batch), Sums(self.totals, self.power), self._plan) as seen:
+            losses = self.loss(self.model, batch)
+            if seen.undivided or seen.unknown or seen.events != self._plan:
+                return False
+            seen.backward(losses.sum())
+        return True
+
+    def _try(self, batch: Batch) -> None:
+        """What two samples tell: the events to expect, and the parameters of which the passes do not agree."""
+        apart = {name: torch.zeros_like(total) for name, total in self.totals.items()}
+        with PerSample(self.parameters, rows_of(batch), Sums(apart, self.power)) as seen:
+            losses = self.loss(self.model, batch)
+            if seen.undivided:
+                self.most, self._plan = 1, []
+                return
+            seen.backward(losses.sum())
+        size, largest = dict.fromkeys(apart, 0.0), 0.0
+        for row in range(rows_of(batch)):
+            for name, part in self.of_mean(part_of(batch, row, row + 1)):
+                apart[name].sub_(part)
+                size[name] += float(part.norm())
+                largest = max(largest, float(part.max()))
+        differing = set()
+        for name, difference in apart.items():
+            precision = torch.finfo(self.parameters[name].dtype).eps
+            # A gradient that should be 0 (of a key's bias) is noise of the type's precision.
+            noise = (1e2 * precision) ** self.power * largest * difference.numel() ** 0.5
+            if not float(difference.norm()) <= max(1e-3, 16 * precision) * size[name] + noise:
+                differing.add(name)
+        self.alone = frozenset(seen.unknown | differing)
+        self._plan = [event for event in seen.events if event[0] not in self.alone]
+
+
+def parameters_to_measure(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
+    """The trainable parameters of these names, or all.
+
+    Raises:
+        MethodError: a name is not a trainable parameter.
+    """
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name in names or ():
+        if name not in trainable:
+            raise MethodError(f"The model has no trainable parameter '{name}'.{did_you_mean(name, trainable)}")
+    return trainable if names is None else {name: trainable[name] for name in names}
+
+
+def rows_of(batch: Batch) -> int:
+    """Samples of a batch."""
+    return len(next(iter(batch.values())))
+
+
+def part_of(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
+    """Some samples of a batch."""
+    return {name: value[start:stop] for name, value in batch.items()}

@@ -1,0 +1,192 @@
+"""Importance as a quadratic form of how far the weights have moved: Δᵀ F Δ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.importance.moments import Batch, BatchedSums, PerSampleLoss, parameters_to_measure, rows_of
+from everlearn.importance.per_sample import PerSample
+
+
+class Importance(Protocol):
+    """What a penalty asks of an importance, whatever it is made of."""
+
+    def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
+        """Δᵀ F Δ, a scalar that is differentiable in `delta`: how far each parameter is from its anchor, by name."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it consists of, for a method's memory; the class takes it back with `of_tensors`."""
+
+
+@dataclass
+class Diagonal:
+    """Σ_i F_i Δ_i².
+
+    Attributes:
+        values: F by parameter name, of the parameter's shape.
+    """
+
+    values: dict[str, Tensor]
+
+    def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
+        """Σ F Δ² over the parameters that have an importance."""
+        return _summed([(value * delta[name].square()).sum() for name, value in self.values.items()])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`diagonal/<name>`."""
+        return {f"diagonal/{name}": value for name, value in self.values.items()}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Diagonal:
+        """Take it back."""
+        return cls(_under("diagonal", tensors))
+
+
+@dataclass
+class Kronecker:
+    """Σ over weights of tr(Δᵀ L Δ R), and Σ F Δ² of all other parameters (K-FAC: arXiv 1503.05671).
+
+    The gradient of a linear layer's weight is Σ_s δ_s ⊗ x_s; its second moment is taken to be the product of those of
+    δ and x, L = (1/N) Σ_ns δ δᵀ and R = (1/P) Σ_ns x xᵀ over the P positions that a loss reaches, which treats
+    positions as independent (arXiv 2311.00636, "expand"). Unlike a diagonal it knows that weights of one layer matter
+    together. It is exact where every sample has one position and δ is independent of x.
+
+    Attributes:
+        factors: (L, R) of each weight by parameter name, [rows, rows] and [columns, columns].
+        rest: Fisher diagonal of the other parameters.
+    """
+
+    factors: dict[str, tuple[Tensor, Tensor]]
+    rest: Diagonal = field(default_factory=lambda: Diagonal({}))
+
+    def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
+        """Σ tr(Δᵀ L Δ R) + Σ F Δ²."""
+        terms = [((left @ delta[name]) * (delta[name] @ right)).sum() for name, (left, right) in self.factors.items()]
+        return _summed([*terms, *([self.rest.quadratic(delta)] if self.rest.values else [])])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """`left/<name>`, `right/<name>` and `diagonal/<name>`."""
+        pairs = {f"{side}/{name}": pair[i] for name, pair in self.factors.items() for i, side in enumerate(_SIDES)}
+        return pairs | self.rest.tensors()
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Kronecker:
+        """Take it back."""
+        left, right = (_under(side, tensors) for side in _SIDES)
+        return cls({name: (left[name], right[name]) for name in left}, Diagonal.of_tensors(tensors))
+
+
+def kronecker_fisher(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    per_sample_loss: PerSampleLoss,
+    names: Sequence[str] | None = None,
+    largest: int = 4096,
+) -> Kronecker:
+    """Kronecker-factored empirical Fisher information of the linear layers, and the diagonal of the rest.
+
+    Each batch has two forward and backward passes, one for the factors and one for the diagonal.
+
+    Args:
+        model: the model, at the weights to measure; it stays in its mode, and ``.grad`` is not touched.
+        batches: dicts of tensors with one row per sample.
+        per_sample_loss: (model, batch) to one loss per row, [B]; a row's loss must depend on that row alone.
+        names: parameters to measure; None for all that are trainable.
+        largest: a weight with more rows or columns (a vocabulary) has a diagonal, because its factor would be larger
+            than the weight.
+
+    Raises:
+        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
+    """
+    if model.training and any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules()):
+        raise MethodError("Kronecker factors cannot be measured while `train.gradient_checkpointing` is on. Remove it.")
+    chosen = parameters_to_measure(model, names)
+    flat = {name: value for name, value in chosen.items() if value.dim() == 2 and max(value.shape) <= largest}
+    sums = _Moments({})
+    batched: BatchedSums | None = None
+    samples = 0
+    with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
+        for batch in batches:
+            if batched is None:
+                sums.totals = {
+                    name: sums.zeros(flat[name]) for name in _only_products(model, batch, per_sample_loss, flat)
+                }
+                others = {name: value for name, value in chosen.items() if name not in sums.totals}
+                zeros = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in others.items()}
+                batched = BatchedSums(model, others, per_sample_loss, zeros)
+            with PerSample({name: flat[name] for name in sums.totals}, 1, sums) as seen:
+                seen.backward(per_sample_loss(model, batch).sum())
+            batched.add(batch)
+            samples += rows_of(batch)
+    if batched is None:
+        raise MethodError("Fisher information cannot be measured without data: there was no batch.")
+    rest = {name: total.div_(samples).clamp_(min=0) for name, total in batched.totals.items()}
+    factors = {
+        name: (total.left / samples, total.right / max(1, total.positions)) for name, total in sums.totals.items()
+    }
+    for name, value in Kronecker(factors, Diagonal(rest)).tensors().items():
+        if not torch.isfinite(value).all():
+            raise MethodError(
+                f"The Fisher information of '{name.partition('/')[2]}' is not finite: the model's loss overflows."
+            )
+    return Kronecker(factors, Diagonal(rest))
+
+
+@dataclass
+class _Moment:
+    left: Tensor
+    right: Tensor
+    positions: int = 0
+
+
+@dataclass
+class _Moments:
+    """Second moments of what makes up a weight's gradient; a sink of :class:`PerSample` for products only."""
+
+    totals: dict[str, _Moment]
+
+    @staticmethod
+    def zeros(weight: Tensor) -> _Moment:
+        left, right = (torch.zeros(size, size, device=weight.device) for size in weight.shape)
+        return _Moment(left, right)
+
+    def products(self, name: str, left: Tensor, right: Tensor) -> None:
+        reached = (left != 0).any(-1) & (right != 0).any(-1)
+        total = self.totals[name]
+        left, right = left[reached].float(), right[reached].float()
+        total.left.addmm_(left.T, left)
+        total.right.addmm_(right.T, right)
+        total.positions += len(left)
+
+    def whole(self, name: str, gradients: Tensor) -> None:
+        raise NotImplementedError
+
+    def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:
+        raise NotImplementedError
+
+
+def _only_products(
+    model: nn.Module, batch: Batch, loss: PerSampleLoss, weights: Mapping[str, nn.Parameter]
+) -> list[str]:
+    """Weights that the model uses in no other way than as those of a linear layer."""
+    with PerSample(weights, 1, _Moments({})) as seen:
+        loss(model, batch)
+    used = {name: {how for each, how in seen.events if each == name} for name in weights}
+    return [name for name, hows in used.items() if hows == {"product"} and name not in seen.unknown]
+
+
+def _summed(terms: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(terms)).sum() if terms else torch.zeros(())
+
+
+def _under(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{kind}/"): value for name, value in tensors.items() if name.startswith(f"{kind}/")}
+
+
+_SIDES = ("left", "right")

@@ -1,0 +1,103 @@
+"""An ensemble along the stream: a model for each domain, which answer together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.evaluation.by_perplexity import ByPerplexity
+from everlearn.evaluation.ensemble import Ensemble
+from everlearn.evaluation.predictor import Checkpoint, Predictor, models_of
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
+from everlearn.model.anatomy import kind_of
+
+
+@register
+class DomainEnsemble(Method):
+    """An ensemble of the domains' models (deep ensembles, arXiv 1612.01474, section 2.4, whose members are here what
+    the stream leaves behind): p(y | x) = Σ_k w_k(x) p_k(y | x).
+
+    A domain is trained plainly, from the base model (a model for each domain) or from the model before it. Nothing is
+    forgotten that a member knows; whether it is heard is a question of the weights, which need no domain id and see the
+    input alone, never what is predicted:
+
+    - ``by_perplexity``: softmax of −nats / temperature, where nats are what a member loses on the tokens before the one
+      that is predicted, on the prompt, or on the text that is classified; at temperature 0 the least perplexed member
+      answers alone;
+    - ``by_confidence``: max p_k over its sum; ``by_entropy``: exp(−H(p_k)) over its sum; ``confident``: the member with
+      the largest max p_k answers alone;
+    - ``mean``: 1/K.
+
+    The members are the stages' checkpoints, which the run keeps. A test reads each text with every one of them; one
+    checkpoint alone, as it is exported, is its domain's model.
+    """
+
+    name = "ensemble"
+    title = "Ensemble of domains"
+    paper = "https://arxiv.org/abs/1612.01474"
+    kinds = ("ensembling",)
+    needs = Needs(earlier_models=True)
+    identity: ClassVar[dict[str, Any] | None] = {"start": "previous", "combine": "mean"}
+
+    class Config(MethodConfig):
+        """Options of the ensemble."""
+
+        start: Literal["base", "previous"] = "base"
+        """Which model a domain starts from; `previous` is plain training."""
+        combine: Literal["by_perplexity", "by_confidence", "by_entropy", "confident", "mean"] = "by_perplexity"
+        """How the members are weighed. An encoder-decoder does not predict its prompts, so it cannot be weighed by
+        perplexity."""
+        temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
+        """Of the weights by perplexity, in nats a token."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, base_model=self.config.start == "base")
+
+    def check(self, setting: Setting) -> None:
+        """A member must be a whole model, of which nothing is kept elsewhere, and must be able to be weighed."""
+        super().check(setting)
+        if self.config.combine == "by_perplexity" and kind_of(setting.model) == "encoder-decoder":
+            raise MethodError(
+                f"Method '{self.label}', option 'combine': '{type(setting.model).__name__}' does not predict its "
+                "prompts, which 'by_perplexity' weighs by. Set `combine: by_confidence` or another."
+            )
+        for other in setting.methods:
+            if other is not self and not other.tested_as_saved:
+                raise MethodError(
+                    f"Method '{self.label}' answers with the checkpoints of earlier domains, but method "
+                    f"'{other.label}' reads a text with more than a checkpoint. Remove one of them from `method`."
+                )
+            if other is not self and other.grows:
+                raise MethodError(
+                    f"Method '{self.label}' begins with the base model's weights, which do not fit what method "
+                    f"'{other.label}' makes of it. Remove one of them from `method`."
+                )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Nothing in training: the members are the run's own checkpoints. A test costs a pass for each domain learnt,
+        two for masked text by perplexity, and holds as many models."""
+        return Cost()
+
+    def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
+        """The base model's."""
+        if self.config.start == "previous" or stage.first:
+            return {}
+        known = dict(stage.model.named_parameters())
+        return {name: weight for name, weight in stage.checkpoints[0].named_parameters() if name in known}
+
+    def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
+        """The earlier domains' models beside the one that is tested; the base model is none of them."""
+        device = next(models_of(predictor)[0].parameters()).device
+        earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
+        members = (*(Checkpoint(model, reading.objective) for model in earlier), predictor)
+        if self.config.combine == "by_perplexity":
+            return ByPerplexity(members, reading.objective, self.config.temperature)
+        return Ensemble(members, self.config.combine)

@@ -1,0 +1,154 @@
+"""K-Adapter: beside a frozen model, a chain of small transformers for each domain, fed by hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Reading, Setting, Stage, register
+from everlearn.methods.composition.beside_layers import layers_of
+from everlearn.methods.composition.composed import Learnt
+from everlearn.methods.composition.keeping import by_domain, fill, from_memory, learnt_by
+from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
+from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions
+from everlearn.model.anatomy import anatomy
+from everlearn.model.objectives import config_of
+
+
+@register
+class KAdapter(Method):
+    """K-Adapter (arXiv 2002.01808, section 3): knowledge of a domain in adapters beside a frozen model.
+
+    A domain's chain has an adapter at each of some depths l_1 < … < l_K. With H[0] the embeddings, H[l] what layer l
+    gives, and C_0 = 0,
+
+        x_i = H[l_i] + C_{i−1},   C_i = x_i + W_up T_i(W_down x_i + b_down) + b_up
+
+    where T_i are transformer layers, narrower than the model's; W_down, W_up ~ N(0, 0.0002²), so that an adapter begins
+    near the identity. The model is frozen, and each chain is trained alone. Attention inside an adapter sees what the
+    model's sees: no padding, no other document, in a decoder nothing that comes later.
+
+    A classifier reads W [H; C_K; C'_K; …] + b over the chains that a text is read with (published for several sources);
+    it begins at H. What a language model reads is a port, since chains are then trained through a head that knows H:
+    H + Σ (C_K − Σ_i H[l_i]), what the adapters have added, with a gate for each chain where `combine` says so.
+    """
+
+    name = "k_adapter"
+    title = "K-Adapter"
+    paper = "https://arxiv.org/abs/2002.01808"
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
+    freezes = True
+
+    class Config(MethodConfig):
+        """Options of K-Adapter."""
+
+        depths: list[int] | None = Field(None, min_length=1)
+        """l_1, l_2, …: 0 is the embeddings, l what layer l gives. null takes 0, one before the middle and two before
+        the end: 0, 11, 22 of 24 layers, as the authors' scripts (their page says 23 for the last as well)."""
+        transformer_layers: int = Field(2, ge=1)
+        """Layers of T_i."""
+        heads: int | None = Field(None, ge=1)
+        """Attention heads of T_i, each as wide as the model's; null takes three quarters of the model's (12 of 16)."""
+        adapter_dropout: float = Field(0.1, ge=0, lt=1)
+        """In T_i: on attention and before each residual sum."""
+        combine: Literal["sum", "gate"] = "sum"
+        """What a language model reads of a chain: all that it adds, or, token by token, σ(w · H + b) of it, with w and
+        b trained with the chain from 0."""
+        read: Literal["own", "all"] = "own"
+        """At test: the chain of the text's domain, none for text of no learnt domain; or every text with all chains,
+        without a domain id."""
+        freeze_adapters_at_end_task: bool = False
+        """Fine-tune model, W and b while the chains stay as they are, as the released code does."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune chains, W, b and the classification head while the model stays as it is."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
+        self._learnt: dict[str, Learnt] = {}
+
+    def check(self, setting: Setting) -> None:
+        """The depths must be there, and no second method may add parameters that this one would freeze."""
+        super().check(setting)
+        refuse_other_additions(self, setting)
+        self._depths(setting.model)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """A chain; one is kept for each domain."""
+        with torch.device("meta"):
+            chain = self._chain(model)
+        added = sum(parameter.numel() for parameter in chain.parameters())
+        share = sum(p.numel() for p in layers_of(model).parameters())
+        return Cost(
+            memory_bytes=8 * added,
+            disk_bytes_per_domain=4 * added,
+            parameters=added,
+            passes_per_step=round(added / share, 3),
+        )
+
+    def attach(self, stage: Stage) -> None:
+        """The domain's chain; everything else is frozen."""
+        self._beside(stage.model, [self._chain(stage.model)]).attach(stage.model, self.name, freeze=True)
+
+    def detach(self, stage: Stage) -> None:
+        """Keep the chain, and leave the base model."""
+        self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).chains[0])
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """The chain of the text's domain, or all of them; W and b where the model has no vocabulary head."""
+        wanted = [reading.domain] if self.config.read == "own" else list(self._learnt)
+        kept = [self._learnt[domain] for domain in wanted if domain in self._learnt]
+        if kept:
+            chains = [self._chain(model) for _ in kept]
+            for chain, learnt in zip(chains, kept, strict=True):
+                fill(chain, learnt, self)
+                chain.requires_grad_(not self.config.freeze_adapters_at_end_task)
+            if self.config.freeze_base_at_end_task:
+                freeze_base(model)
+            self._beside(model, chains).attach(model, self.name)
+        return model
+
+    def memory(self) -> Memory:
+        """Every chain under "<domain>/<tensor>"."""
+        return by_domain(self._learnt)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        self._learnt = from_memory(memory)
+
+    def _chain(self, model: nn.Module) -> Chain:
+        config, options = config_of(model), self.config
+        size = config.hidden_size // config.num_attention_heads
+        heads = options.heads or max(1, round(0.75 * config.num_attention_heads))
+        adapters = [
+            KnowledgeAdapter(config.hidden_size, heads, size, options.transformer_layers, options.adapter_dropout)
+            for _ in self._depths(model)
+        ]
+        return Chain(adapters, config.hidden_size if options.combine == "gate" else 0)
+
+    def _beside(self, model: nn.Module, chains: Sequence[Chain]) -> Chains:
+        features = 0 if anatomy(model).head else config_of(model).hidden_size
+        return Chains(chains, self._depths(model), features)
+
+    def _depths(self, model: nn.Module) -> list[int]:
+        """Where the adapters read.
+
+        Raises:
+            MethodError: the model has no such depth, or they do not rise.
+        """
+        count = len(layers_of(model))
+        depths = self.config.depths or sorted({0, max(count // 2 - 1, 0), max(count - 2, 0)})
+        if depths != sorted(set(depths)) or depths[0] < 0 or depths[-1] > count:
+            raise MethodError(
+                f"Method '{self.label}', option 'depths': rising numbers from 0 to the model's {count} layers (got "
+                f"{depths})."
+            )
+        return depths

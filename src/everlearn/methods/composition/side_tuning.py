@@ -1,0 +1,271 @@
+"""Side-tuning: a small network beside a frozen model, and a blend of what the two make of a text."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.methods.base import (
+    Cost,
+    Memory,
+    Method,
+    MethodConfig,
+    Needs,
+    Reading,
+    Setting,
+    Stage,
+    Variant,
+    register,
+)
+from everlearn.methods.composition.beside_layers import BesideLayers, layers_of, layers_path, plain
+from everlearn.methods.composition.composed import Learnt
+from everlearn.methods.composition.keeping import by_domain, fill, from_memory, learnt_by
+from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions, without_decay
+from everlearn.model.modes import evaluating
+from everlearn.model.objectives import config_of
+
+SHARED = "shared"
+"""What the side network of the whole stream is kept under."""
+
+
+@register
+class SideTuning(Method):
+    """Side-tuning (arXiv 1912.13503, section 3): R(x) = α B(x) + (1 − α) S(x), α = sigmoid(s).
+
+    B is the frozen model, S a side network of the same kind, which reads the same tokens: B's embeddings and some
+    layers of its own, as wide as B's. B(x) and S(x) are what leaves the last layer, before any normalisation behind it;
+    in an encoder-decoder that of the encoder. S and s are trained, s without weight decay, from s = 0 (α = ½).
+
+    Each domain has a side network of its own, so nothing that an earlier domain learnt can change: nothing is forgotten
+    and nothing moves backwards. A text is read with its domain's, a text of no learnt domain by B alone. With `shared`
+    one side network goes through the whole stream and may forget.
+    """
+
+    name = "side_tuning"
+    title = "Side-tuning"
+    paper = "https://arxiv.org/abs/1912.13503"
+    kinds = ("isolation", "ensembling")
+    needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
+    freezes = True
+    variants = (
+        Variant(
+            "side_tuning_released",
+            "Side-tuning (released)",
+            "As the authors' demonstration has it: a network of two layers merges B(x) and S(x) in place of α.",
+            {"merge": "mlp"},
+        ),
+    )
+
+    class Config(MethodConfig):
+        """Options of side-tuning."""
+
+        layers: int = Field(3, ge=1)
+        """Layers of a side network; no more than the model has."""
+        initialise: Literal["copy", "random", "distilled"] = "copy"
+        """Where S begins: at copies of B's first layers; at random, as the model's class draws weights; or at copies
+        that have learnt to say what B says (the paper, for a side network smaller than B)."""
+        samples: int = Field(512, ge=1)
+        """Blocks of the domain that S is distilled on."""
+        distil_rate: float = Field(3e-4, gt=0, allow_inf_nan=False)
+        """Learning rate of the distillation (Adam)."""
+        merge: Literal["blend", "mean", "mlp"] = "blend"
+        """α is learnt; or stays ½, which is what the released code does without its blend; or R(x) is what a network of
+        two layers makes of B(x) and S(x) side by side."""
+        start: float = Field(0.0, allow_inf_nan=False)
+        """s when a domain begins. The released code has 1.39 (α = 0.8) for imitation learning."""
+        shared: bool = False
+        """One side network for the whole stream instead of one for each domain."""
+        freeze_base_at_end_task: bool = False
+        """Fine-tune only the side network, the merge and the classification head."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(
+            type(self).needs,
+            domain_id_test=not self.config.shared,
+            importance_pass=self.config.initialise == "distilled",
+        )
+        self._learnt: dict[str, Learnt] = {}
+
+    def check(self, setting: Setting) -> None:
+        """No second method may add parameters of its own: each would freeze the other's."""
+        super().check(setting)
+        refuse_other_additions(self, setting)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """A side network and its merge; one is kept for each domain, unless they share one."""
+        layers = layers_of(model)
+        side = sum(p.numel() for layer in layers[: self.config.layers] for p in layer.parameters())
+        with torch.device("meta"):
+            merge = sum(p.numel() for p in self._merge(model).parameters() if p.requires_grad)
+        kept = 4 * (side + merge)
+        return Cost(
+            memory_bytes=2 * kept,
+            disk_bytes=kept if self.config.shared else 0,
+            disk_bytes_per_domain=0 if self.config.shared else kept,
+            parameters=side + merge,
+            passes_per_step=min(self.config.layers, len(layers)) / len(layers),
+            passes_per_domain=self.config.samples if self.config.initialise == "distilled" else 0,
+        )
+
+    def attach(self, stage: Stage) -> None:
+        """The domain's side network; everything else is frozen."""
+        kept = self._learnt.get(SHARED) if self.config.shared else None
+        net = self._build(stage.model, kept)
+        net.attach(stage.model, self.name, freeze=True)
+        if kept is None and self.config.initialise == "distilled":
+            self._distil(stage, net)
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """No weight decay on s: it would draw α to ½."""
+        merge = attached(stage.model, self.name).merge
+        return without_decay(groups, merge.s) if isinstance(merge, Blend) else groups
+
+    def detach(self, stage: Stage) -> None:
+        """Keep side network and merge, and leave the base model."""
+        self._learnt[SHARED if self.config.shared else stage.domain] = learnt_by(detach(stage.model, self.name))
+
+    def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
+        """With the side network of the text's domain, or the shared one; a text of no learnt domain with none."""
+        kept = self._learnt.get(SHARED if self.config.shared else str(reading.domain))
+        if kept is not None:
+            if self.config.freeze_base_at_end_task:
+                freeze_base(model)
+            self._build(model, kept).attach(model, self.name)
+        return model
+
+    def memory(self) -> Memory:
+        """Every side network under "<domain>/<tensor>"."""
+        return by_domain(self._learnt)
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        self._learnt = from_memory(memory)
+
+    def _build(self, model: nn.Module, kept: Learnt | None) -> SideNet:
+        layers = copy.deepcopy(layers_of(model)[: self.config.layers])
+        layers.requires_grad_(True)
+        if kept is None and self.config.initialise == "random":
+            draw: Any = model._init_weights
+            for module in layers.modules():
+                draw(module)
+        net = SideNet(layers, self._merge(model))
+        if kept is not None:
+            fill(net, kept, self)
+        return net
+
+    def _merge(self, model: nn.Module) -> nn.Module:
+        features = config_of(model).hidden_size
+        if self.config.merge == "mlp":
+            return TwoLayers(features)
+        learns = self.config.merge == "blend"
+        return Blend(self.config.start if learns else 0.0, learns)
+
+    def _distil(self, stage: Stage, net: SideNet) -> None:
+        """Lower the mean of ‖S(x) − B(x)‖² / ‖B(x)‖² over the tokens of the domain, a step a batch."""
+        targets: list[Tensor] = []
+        weights = list(net.layers.parameters())
+        optimizer = torch.optim.Adam(weights, lr=self.config.distil_rate)
+        last = layers_of(stage.model)[-1]
+        handle = last.register_forward_hook(lambda *given: targets.append(plain(given[-1])), prepend=True)
+        try:
+            with evaluating(stage.model):
+                for batch in stage.batches(self.config.samples):
+                    stage.objective.hidden(stage.model, stage.objective.inputs(batch))
+                    target = targets.pop().detach()
+                    loss = F.mse_loss(net.side, target) / target.square().mean()
+                    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                        weight.grad = gradient
+                    optimizer.step()
+                    optimizer.zero_grad()
+        finally:
+            handle.remove()
+
+
+class SideNet(BesideLayers):
+    """S, and how what it says is merged with what B says.
+
+    A pass of S is a pass of B with S's layers in the place of its own, so that embeddings, masks, positions and rotary
+    tables are those of B.
+
+    Args:
+        layers: of S.
+        merge: from B(x) and S(x), [B, S, H] each, to R(x).
+
+    Attributes:
+        side: S(x) of the last pass.
+    """
+
+    def __init__(self, layers: nn.ModuleList, merge: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.merge = layers, merge
+        self.side = torch.empty(0)
+        self.path, self.reading = "", False
+
+    def place(self, model: nn.Module) -> None:
+        super().place(model)
+        self.path = layers_path(model)
+        self.layers[-1].register_forward_hook(self.keep)
+
+    def read(self, reader: nn.Module, given: dict[str, Any], document: Tensor) -> None:
+        if self.reading:
+            return
+        if "use_cache" in inspect.signature(reader.forward).parameters:
+            given = given | {"use_cache": False}
+        where, _, name = self.path.rpartition(".")
+        owner = reader.get_submodule(where)
+        own = getattr(owner, name)
+        self.reading = True
+        setattr(owner, name, self.layers)
+        try:
+            reader(**given)
+        finally:
+            setattr(owner, name, own)
+            self.reading = False
+
+    def keep(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Forward hook of S's last layer."""
+        self.side = plain(output)
+
+    def leave(self, hidden: Tensor) -> Tensor:
+        merged: Tensor = self.merge(hidden, self.side)
+        return merged
+
+
+class Blend(nn.Module):
+    """α B + (1 − α) S, α = sigmoid(s).
+
+    Args:
+        start: s.
+        trained: whether it moves.
+    """
+
+    def __init__(self, start: float, trained: bool) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.full((1,), start), requires_grad=trained)
+
+    def forward(self, base: Tensor, side: Tensor) -> Tensor:
+        """[B, S, H] each."""
+        return torch.lerp(side, base, torch.sigmoid(self.s).to(base.dtype))
+
+
+class TwoLayers(nn.Module):
+    """W₂ relu(W₁ [B; S] + b₁) + b₂, as wide as B inside."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2 * features, features), nn.Linear(features, features)
+
+    def forward(self, base: Tensor, side: Tensor) -> Tensor:
+        """[B, S, H] each."""
+        merged: Tensor = self.second(F.relu(self.first(torch.cat([base, side], -1))))
+        return merged

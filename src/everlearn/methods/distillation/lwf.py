@@ -1,0 +1,91 @@
+"""LwF: answers to new text that stay near those of the model that the domain started from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Stage, View, register
+from everlearn.methods.distillation.teacher import cost_of_teacher, rounding_like, teacher_of
+from everlearn.methods.engine.anchor import Anchored
+from everlearn.model.objectives import IGNORE, logits_of, row_means
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+@register
+class LwF(Method):
+    """Learning without forgetting (arXiv 1606.09282, eq. 2 and 3): L = L_new + λₒ · H(p′_old, p′_new).
+
+    H = −Σ_words p′_old log p′_new, p′ = softmax(logits / T): the old model's answers to the *new* text, at the labels
+    (masked positions, next tokens, the tokens of an answer), summed over the vocabulary, mean over the labels of a row
+    and over rows. No factor T², as in the paper: the gradient carries 1/T. H is the divergence of the two and a
+    constant, the old model's entropy, so it does not begin at 0.
+
+    The paper records the answers once for each image, without augmentation; here they are computed in each step from
+    the very input that is learnt, and held as features instead of logits. Warming up a new head is for classifiers.
+    """
+
+    name = "lwf"
+    title = "LwF"
+    paper = "https://arxiv.org/abs/1606.09282"
+    needs = Needs()
+    identity: ClassVar[dict[str, Any] | None] = {"weight": 0}
+
+    class Config(Anchored):
+        """Options of LwF."""
+
+        weight: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """λₒ; the paper's choice of 0.3, 1, 3, 10. 0 is plain training, without an old model."""
+        temperature: float = Field(2.0, gt=0, allow_inf_nan=False)
+        """T; above 1 small probabilities count more."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        active = self.config.weight > 0
+        self.needs = replace(type(self).needs, base_model=active and self.config.anchor == "base")
+        self._teacher: nn.Module | None = None
+
+    def cost(self, model: nn.Module) -> Cost:
+        """A copy of the model and its forward pass."""
+        return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=FORWARD) if self.config.weight else Cost()
+
+    def begin_domain(self, stage: Stage) -> None:
+        """The old model."""
+        if self.config.weight:
+            self._teacher = teacher_of(stage, self.config.anchor)
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """The batch's own rows once more, with the old model's answers in the place of labels."""
+        if not self.config.weight:
+            return []
+        teacher, temperature = self._teacher, self.config.temperature
+        if teacher is None:
+            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
+        with torch.no_grad(), rounding_like(stage.model):
+            features = stage.objective.label_features(teacher, batch)
+
+        def answers(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
+            with torch.no_grad():
+                old = torch.softmax(logits_of(teacher, features[at]) / temperature, -1)
+            return -(old * F.log_softmax(logits / temperature, -1)).sum(-1).masked_fill(labels == IGNORE, 0)
+
+        return [View(None, labels=batch["labels"], positions=batch.get("positions"), loss=answers)]
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """λₒ · H."""
+        losses = outputs.view_losses[0] if outputs.view_losses else None
+        return {} if losses is None else {"answers": self.config.weight * row_means(losses, batch["labels"])}
+
+    def end_domain(self, stage: Stage) -> None:
+        """The old model has answered; the next domain has another."""
+        self._teacher = None

@@ -1,0 +1,96 @@
+"""What methods of adaptation share: a penalty on the weights, and a frozen copy of the earlier model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import FORWARD, Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.distillation.teacher import rounding_like
+from everlearn.methods.penalties.ewc import EWC
+
+
+class Adaptation(Method):
+    """Base of methods that hold weights (a penalty of their own) and outputs (a teacher's) at once.
+
+    The model that is adapted is protected from the first domain on. The teacher is a copy made when a domain begins; it
+    is no part of the trained model, of its checkpoints or of the memory. Under DDP and FSDP2 every process holds a
+    whole one.
+    """
+
+    kinds = ("prior-focused", "data-focused")
+    needs = Needs(importance_pass=True, peft=False, memory="statistics")
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.weights: EWC = self.penalty()
+        self.weights.label = self.label
+        self.needs = replace(type(self).needs, importance_pass=self.weights.config.strength > 0)
+        self._teacher: nn.Module | None = None
+
+    def penalty(self) -> EWC:
+        """The penalty on the weights."""
+        raise NotImplementedError
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether an earlier model is asked."""
+        raise NotImplementedError
+
+    def taught(self, stage: Stage, batch: Batch) -> Tensor:
+        """The teacher's last hidden state of the batch as it is, [B, S, H]."""
+        with torch.no_grad(), rounding_like(stage.model):
+            return stage.objective.hidden(self.teacher, stage.objective.inputs(batch))
+
+    @property
+    def teacher(self) -> nn.Module:
+        """The frozen model.
+
+        Raises:
+            MethodError: no domain has begun.
+        """
+        if self._teacher is None:
+            raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
+        return self._teacher
+
+    def check(self, setting: Setting) -> None:
+        """What the penalty does not work with."""
+        super().check(setting)
+        self.weights.label = self.label
+        self.weights.check(replace(setting, methods=tuple(m for m in setting.methods if m is not self)))
+
+    def cost(self, model: nn.Module) -> Cost:
+        """The penalty's; a copy of the model and its forward pass."""
+        beside = self.weights.cost(model)
+        if not self.has_teacher:
+            return beside
+        held = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+        return replace(beside, memory_bytes=beside.memory_bytes + held, passes_per_step=FORWARD)
+
+    def begin_domain(self, stage: Stage) -> None:
+        """The penalty's beginning; the teacher is the model as the domain finds it."""
+        self.weights.begin_domain(stage)
+        if self.has_teacher:
+            self._teacher = copy.deepcopy(stage.model).requires_grad_(False).eval()
+
+    def begin_training(self, stage: Stage) -> None:
+        """The penalty is laid beside the parameters."""
+        self.weights.begin_training(stage)
+
+    def end_domain(self, stage: Stage) -> None:
+        """The teacher has taught; the weights are protected as they are now."""
+        self._teacher = None
+        self.weights.end_domain(stage)
+
+    def memory(self) -> Memory:
+        """The penalty's."""
+        return self.weights.memory()
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take it back."""
+        self.weights.load_memory(memory)

@@ -1,0 +1,60 @@
+"""L2: every weight stays near where it was, whatever it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import BlockSource
+from everlearn.methods.base import Cost, Stage, Variant, register
+from everlearn.methods.penalties.penalty import MeasuredPenalty
+
+
+@register
+class L2(MeasuredPenalty):
+    """L2 penalty towards earlier weights, the yardstick of arXiv 1612.00796: L = L_t + λ/2 · Σ_i (θ_i − θ*_i)².
+
+    The importance is 1 for every weight: a number a tensor is kept, and one anchor. By the mean over domains (the
+    default) λ stays what it is however many were learnt; with separate anchors it is a pull to their mean.
+    """
+
+    name = "l2"
+    title = "L2"
+    paper = "https://arxiv.org/abs/1612.00796"
+    identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
+    stored = "ones"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            name="l2_sp",
+            title="L2-SP",
+            description="Towards the base model's weights for the whole stream, biases and norms left free as in the "
+            "authors' code. Their second term decays the weights of a new head, which a stage here has not.",
+            options={"anchor": "base", "exclude": ("vectors",)},
+            paper="https://arxiv.org/abs/1802.01483",
+        ),
+    )
+
+    class Config(MeasuredPenalty.Config):
+        """Options of L2."""
+
+        strength: float = Field(0.1, ge=0, allow_inf_nan=False)
+        """λ; 0 is plain training. L2-SP's authors take 0.1 (their α) for convolutional networks under SGD."""
+        accumulate: Literal["sum", "mean"] = "mean"
+        """Weight of several domains: `mean`, or `sum`, which grows with them."""
+
+    def cost(self, model: nn.Module) -> Cost:
+        """One copy of the weights, and a number a tensor."""
+        if not self.config.strength:
+            return Cost()
+        trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+        held = 4 * (sum(trained) + len(trained))
+        return replace(super().cost(model), memory_bytes=held, disk_bytes=held)
+
+    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
+        """1."""
+        weights = dict(stage.model.named_parameters())
+        return {name: torch.ones((), device=weights[name].device) for name in self.held(stage.model)}

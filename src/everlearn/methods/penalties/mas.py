@@ -1,0 +1,61 @@
+"""MAS: weights matter as much as the model's output depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import BlockSource
+from everlearn.importance import gradient_moment
+from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, register
+from everlearn.methods.penalties.outputs import output_size
+from everlearn.methods.penalties.penalty import MeasuredPenalty
+from everlearn.model.modes import evaluating
+
+
+@register
+class MAS(MeasuredPenalty):
+    """Memory aware synapses (arXiv 1711.09601, eq. 2 to 4): L = L_t + λ/2 · Σ_i Ω_i (θ_i − θ*_i)².
+
+    Ω_i = (1/N) Σ_n |∂ ‖F(x_n)‖² / ∂θ_i| needs no labels, only texts. What F(x) is for a language model the paper leaves
+    open. Here it is the logits, averaged over the positions at which the objective has labels. The last hidden state
+    would be cheaper, but most models normalise it, and the norm of what is normalised hardly depends on anything.
+    """
+
+    name = "mas"
+    title = "MAS"
+    paper = "https://arxiv.org/abs/1711.09601"
+    needs = Needs(importance_pass=True, peft=False, memory="statistics")
+    identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
+    stored = "importance"
+
+    class Config(MeasuredPenalty.Config):
+        """Options of MAS."""
+
+        strength: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """λ; 0 is plain training. The paper takes 1 for its image classifiers; Ω grows with vocabulary and logits."""
+        samples: int = Field(1000, ge=1)
+        """Blocks of a domain that Ω is measured on."""
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, importance_pass=self.config.strength > 0)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Importance and anchor; the pass over the samples."""
+        beside = super().cost(model)
+        return replace(beside, passes_per_domain=self.config.samples) if self.config.strength else beside
+
+    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
+        """Ω, on `samples` blocks without dropout."""
+
+        def size(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+            return output_size(stage.objective, model, batch)
+
+        batches = stage.batches(self.config.samples, source)
+        with evaluating(stage.model):
+            return gradient_moment(stage.model, batches, size, self.held(stage.model), power=1, called="Importance")

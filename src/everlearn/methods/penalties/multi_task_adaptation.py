@@ -1,0 +1,131 @@
+"""Adaptation as two tasks: learn the new domain, and retain what the model knew; their weights are balanced."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from everlearn.errors import MethodError
+from everlearn.importance.magnitude import of_all_processes
+from everlearn.methods.base import Batch, Memory, MethodConfig, Stage, register
+from everlearn.methods.growth.recovery import kl_per_row
+from everlearn.methods.penalties.adaptation import Adaptation
+from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.penalties.outputs import at_labels, row_means, vocabulary_head
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+
+@register
+class MultiTaskAdaptation(Adaptation):
+    """Adaptation as multi-task learning. The idea is that of arXiv 1904.08039 (end-to-end speech recognition): one task
+    learns the new domain, the other keeps parameters near the original ones and penalises forgetting what was known,
+    and a mechanism balances the two. Its formulas were not to be had, so these are **our reading**:
+
+        L = L_new + r · L_retain,   L_retain = λ₁ · ½ Σ F (θ − θ*)² + λ₂ · T² KL(p*(·; T) ‖ p(·; T))
+
+    with p and p* what the model and the one that the domain began with say at the labelled positions (mean over those
+    of a text, then over texts), and r = w_r / w_n. Only the ratio of the two weights counts: a common factor is a
+    learning rate. `fixed`: w_r = `retain`, w_n = 1 − `retain`. `uncertainty` (arXiv 1705.07115): w = e^(−s) of each
+    task, with s ← s − η (1 − e^(−s) L), the gradient of e^(−s) L + s, so that w goes to 1 / L. L_retain is 0 where
+    nothing has moved, so by itself its weight would grow without bound and end all learning; r is at most `largest`.
+    """
+
+    name = "multi_task_adaptation"
+    title = "Multi-task adaptation"
+    paper = "https://arxiv.org/abs/1904.08039"
+    kinds = Adaptation.kinds
+    identity: ClassVar[dict[str, Any] | None] = {"drift": 0, "distillation": 0}
+
+    class Config(MethodConfig):
+        """Options of multi-task adaptation."""
+
+        drift: float = Field(500.0, ge=0, allow_inf_nan=False)
+        """λ₁, of the drift of the weights (EWC's penalty; the base model is protected too)."""
+        distillation: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """λ₂, of the distillation from the model that the domain began with."""
+        temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
+        """T."""
+        balance: Literal["uncertainty", "fixed"] = "uncertainty"
+        """How the two tasks are weighed."""
+        retain: float = Field(0.5, ge=0, lt=1)
+        """w_r of the fixed balance; 0.1, 0.3, 0.5 and 0.7 are a grid to begin with."""
+        rate: float = Field(0.01, gt=0, allow_inf_nan=False)
+        """η, of the learnt balance."""
+        largest: float = Field(10.0, gt=0, allow_inf_nan=False)
+        """The largest r of the learnt balance."""
+        samples: int = Field(1000, ge=1)
+        """Blocks that the Fisher information is measured on."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._s = [0.0, 0.0]
+        self._seen: Tensor | None = None
+
+    def penalty(self) -> EWC:
+        """λ₁ times EWC's."""
+        return EWC(strength=self.config.drift, samples=self.config.samples, protect_base=True)
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether there is something to distil."""
+        return self.config.distillation > 0
+
+    @property
+    def ratio(self) -> float:
+        """r."""
+        if self.config.balance == "fixed":
+            return self.config.retain / (1 - self.config.retain)
+        return min(math.exp(self._s[0] - self._s[1]), self.config.largest)
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """r times the drift and r times the distillation."""
+        weights = self.weights.extra_losses(stage, batch, outputs)
+        losses = {"drift": weights["penalty"]} if weights else {}
+        if self.has_teacher:
+            losses["distillation"] = self.config.distillation * self._divergence(stage, batch, outputs)
+        if losses and self.config.balance == "uncertainty":
+            if not outputs.losses.numel():
+                raise MethodError(
+                    f"Method '{self.label}', option 'balance': 'uncertainty' needs the loss of each batch, which "
+                    "another trainer keeps to itself. Set `balance: fixed`."
+                )
+            retained = torch.stack([value.detach() for value in losses.values()]).sum()
+            new = torch.stack([outputs.losses.detach().sum(), outputs.items, retained, torch.ones_like(retained)])
+            self._seen = new if self._seen is None else self._seen + new
+        return {name: self.ratio * value for name, value in losses.items()}
+
+    def after_step(self, stage: Stage) -> None:
+        """The learnt balance moves a step, on the losses of all micro-batches and processes."""
+        if self._seen is None:
+            return
+        new, labels, retained, count = of_all_processes({"seen": self._seen})["seen"].tolist()
+        self._seen = None
+        for task, loss in enumerate((new / max(labels, 1), retained / count)):
+            self._s[task] -= self.config.rate * (1 - math.exp(-self._s[task]) * loss)
+        self._s[1] = max(self._s[1], self._s[0] - math.log(self.config.largest))
+
+    def _divergence(self, stage: Stage, batch: Batch, outputs: Outputs) -> Tensor:
+        student, teacher = at_labels(outputs.hidden, batch), at_labels(self.taught(stage, batch), batch)
+        heads = vocabulary_head(stage.model), vocabulary_head(self.teacher)
+        rows = kl_per_row(student.flatten(0, 1), heads[0], teacher.flatten(0, 1), heads[1], self.config.temperature)
+        return row_means(rows.view(batch["labels"].shape), batch["labels"]).mean()
+
+    def memory(self) -> Memory:
+        """The penalty's, and the balance."""
+        memory = super().memory()
+        if any(self._s):
+            memory.facts["s"] = list(self._s)
+        return memory
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take it back."""
+        super().load_memory(memory)
+        self._s = [float(value) for value in memory.facts.get("s", (0.0, 0.0))]

@@ -1,0 +1,322 @@
+"""A penalty on moving weights: importance × anchor × norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import BlockSource
+from everlearn.errors import MethodError
+from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.penalties.norms import NORMS, Norm
+from everlearn.model.objectives import output_head
+from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+NOISE = 1e-12
+"""Of the largest importance: squared rounding of gradients, which its own maximum would make as large as any other."""
+Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
+"""Parameters with importance and anchor beside them, as this process holds them."""
+
+
+class Penalty(Method):
+    """Base of the penalties: L = L_t + λ · N(Ω, θ − θ*), with importance Ω, anchor θ* and norm N each chosen by itself.
+
+    A subclass says what its importance is (:meth:`importance_of`); anchors and norms are options. However long the
+    stream is, one Ω and one θ* are kept:
+
+    * Anchor `last`: Ω ← γ Ω + Ω_t, θ* the weights after the last domain (online EWC, arXiv 1805.06370).
+    * `separate`: Σ_k ½ Σ Ω_k (θ − θ_k)², a penalty for each domain (EWC, arXiv 1612.00796). It is kept as
+      ½ Σ (Σ_k Ω_k)(θ − θ̄)² + c with θ̄ = Σ_k Ω_k θ_k / Σ_k Ω_k and the number c = ½ Σ_k Σ Ω_k (θ_k − θ̄)², which is the
+      same function of θ, exactly. That holds for the quadratic norm only; others are refused.
+    * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
+
+    Attributes:
+        stored: what the importance is called in memory.
+        factor: of the penalty, where a paper's λ is not that of ½ Σ Ω Δ².
+    """
+
+    needs = Needs(peft=False, memory="statistics")
+    stored: ClassVar[str]
+    factor: ClassVar[float] = 1.0
+
+    class Config(MethodConfig):
+        """Options of every penalty."""
+
+        strength: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """λ; 0 is plain training."""
+        anchor: Literal["last", "separate", "base"] = "last"
+        """Where weights are held: at the last domain's, at each domain's own (as one quadratic, exactly), or at those
+        before the first domain, whatever is learnt later."""
+        norm: Literal["quadratic", "root", "absolute"] = "quadratic"
+        """½ Σ Ω Δ²; √(Σ Ω Δ² + 1e-8); or Σ Ω |Δ|."""
+        normalise: Literal["none", "mean", "max"] = "none"
+        """Divide each domain's importance by its mean over all weights (which memory notes), so that λ means the same
+        for every model, or each tensor's by its largest value."""
+        accumulate: Literal["sum", "mean"] = "sum"
+        """Importance over several domains: their sum, or their mean (the DAS authors' EWC)."""
+        decay: float = Field(1.0, ge=0, le=1)
+        """γ, by which what is known of earlier domains is multiplied when a domain is added to the sum."""
+        exclude: tuple[Literal["embeddings", "head", "vectors"], ...] = ()
+        """What moves freely: embeddings, the vocabulary head (tied weights are both), `vectors`: biases and norms."""
+        apply_to: Literal["loss", "update"] = "loss"
+        """Add the penalty to the loss, or pull the weights after each optimizer step. In the loss its gradient is
+        clipped with the task's, which a large λ then shrinks, and goes through Adam's normaliser, in which λ loses its
+        scale. The pull is the penalty's own step at the learning rate η, taken implicitly: Δ ← Δ / (1 + η λ Ω), which
+        no λ makes unstable; it is not logged."""
+
+    config: Any
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.norm: Norm = NORMS[self.config.norm]
+        self._refuse_options()
+        self._importance: dict[str, Tensor] = {}
+        self._anchor: dict[str, Tensor] = {}
+        self._constant = 0.0
+        self._means: list[float] = []
+        self._measured: list[str] = []
+        self._placed: Placed | None = None
+
+    def _refuse_options(self) -> None:
+        rules = (
+            ("anchor", "separate", not self.norm.adds_up, "`norm: quadratic`, of which alone several add up to one"),
+            (
+                "apply_to",
+                "update",
+                self.norm.pulled is None,
+                "`norm: quadratic` or `norm: absolute`",
+            ),
+            ("accumulate", "mean", self.config.decay < 1, "`decay: 1`: in a mean no domain fades"),
+        )
+        for key, value, broken, needed in rules:
+            if getattr(self.config, key) == value and broken:
+                raise MethodError(f"Method '{self.name}', option '{key}': '{value}' needs {needed}.")
+
+    # -- what a subclass says ---------------------------------------------------------------------------------
+
+    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
+        """Ω of the weights as they are, by name: of the parameter's shape or a number, float32 tensors of its own.
+
+        Args:
+            stage: at the beginning or end of a domain.
+            source: text to measure on; None for the domain's.
+        """
+        raise NotImplementedError
+
+    def held(self, model: nn.Module) -> list[str]:
+        """Names of the parameters that are penalised."""
+        free = _free(model, self.config.exclude)
+        return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in free]
+
+    # -- what it fits -----------------------------------------------------------------------------------------
+
+    def check(self, setting: Setting) -> None:
+        """The penalty holds all that is trained; what another method adds is there while a domain is learnt only."""
+        super().check(setting)
+        for other in setting.methods:
+            if other.name != self.name and other.needs.extra_parameters:
+                raise MethodError(
+                    f"Method '{self.label}' protects the model's own weights, but what method '{other.label}' adds "
+                    "comes and goes with each domain. Remove one of them."
+                )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Importance and anchor, in float32, beside the model."""
+        if not self.config.strength:
+            return Cost()
+        numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        return Cost(memory_bytes=8 * numbers, disk_bytes=8 * numbers)
+
+    # -- a domain ---------------------------------------------------------------------------------------------
+
+    def begin_training(self, stage: Stage) -> None:
+        """Lay importance and anchor beside the parameters.
+
+        Under FSDP2 every parameter is a shard at this moment, whereas the outermost ones stay whole after a pass.
+        """
+        if self._importance and self.config.strength:
+            self._placed = self._place(stage.model)
+            self._note_stability(stage)
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """λ · N(Ω, θ − θ*)."""
+        return {"penalty": self._penalty(self._placed)} if self._placed and self.config.apply_to == "loss" else {}
+
+    def after_step(self, stage: Stage) -> None:
+        """Pull the weights towards their anchors, where that is not left to the gradient."""
+        if not self._placed or self.config.apply_to == "loss" or self.norm.pulled is None or stage.optimizer is None:
+            return
+        rates = {id(p): group["lr"] for group in stage.optimizer.param_groups for p in group["params"]}
+        with torch.no_grad():
+            for parameter, importance, anchor in self._placed:
+                if id(parameter) not in rates:
+                    raise MethodError(
+                        f"Method '{self.label}', option 'apply_to': 'update' pulls what the optimizer steps on, and it "
+                        "steps on tensors of its own (DeepSpeed ZeRO does). Train with DDP or FSDP2, or set "
+                        "`apply_to: loss`."
+                    )
+                pull = importance * (rates[id(parameter)] * self.config.strength * self.factor)
+                own = local(parameter)
+                own.copy_(anchor + self.norm.pulled(own - anchor, pull))
+
+    def consolidate(self, stage: Stage, domain: str, source: BlockSource | None = None) -> None:
+        """Add the importance of the weights as they are, and move the anchor."""
+        new = self._normalised(self.importance_of(stage, source))
+        weights, seen = dict(stage.model.named_parameters()), len(self._measured)
+        mean = self.config.accumulate == "mean"
+        fading = seen if mean else self.config.decay
+        self._constant *= fading
+        anchors = {}
+        for name, value in new.items():
+            anchor = weights[name].detach().to(torch.float32, copy=True)
+            if (old := self._importance.get(name)) is not None:
+                old = old.to(value.device)
+                if self.config.anchor == "separate":
+                    anchor = self._joined(self._anchor[name].to(anchor.device), old * fading, anchor, value)
+                value.add_(old, alpha=fading)
+                if mean:
+                    value.div_(seen + 1)
+            anchors[name] = anchor
+        if mean:
+            self._constant /= seen + 1
+        # What was frozen in this domain has not moved, and keeps what was known of it.
+        self._importance = {**self._importance, **new}
+        self._anchor = self._anchor | anchors
+        self._measured = [*self._measured, domain]
+
+    def _joined(self, there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> Tensor:
+        """The anchor of two penalties together; what they then have in common anywhere goes into the constant."""
+        share = (new / (known + new)).nan_to_num(1.0)  # 0/0: nobody holds it
+        apart = here - there
+        self._constant += float((known * share * apart.square()).sum(dtype=torch.float64))
+        return there.add_(share * apart)
+
+    def _normalised(self, new: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.config.normalise == "max":
+            return over_maxima(new)
+        if self.config.normalise == "mean":
+            mean = float(sum(value.sum(dtype=torch.float64) for value in new.values()))
+            mean /= max(1, sum(value.numel() for value in new.values()))
+            self._means = [*self._means, mean]
+            return {name: value / mean for name, value in new.items()} if mean > 0 else new
+        return new
+
+    # -- the penalty ------------------------------------------------------------------------------------------
+
+    def _penalty(self, placed: Placed) -> Tensor:
+        terms: list[Tensor] = []
+        for parameter, importance, anchor in placed:
+            terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))
+        whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed]).sum()
+        return self.config.strength * self.factor * self.norm.of(whole + self._constant if self._constant else whole)
+
+    def _place(self, model: nn.Module) -> Placed:
+        parameters = dict(model.named_parameters())
+        for name, values in self._anchor.items():
+            if name not in parameters or parameters[name].shape != values.shape:
+                raise MethodError(
+                    f"Method '{self.label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has "
+                    "not. Its memory belongs to another model."
+                )
+        # named_parameters() gives a tied parameter once, so it is penalised once.
+        return [
+            (parameters[name], _beside(values, parameters[name]), shard_like(self._anchor[name], parameters[name]))
+            for name, values in self._importance.items()
+            if parameters[name].requires_grad
+        ]
+
+    def _note_stability(self, stage: Stage) -> None:
+        """On a parabola of curvature λ Ω ≥ 2/η plain gradient descent overshoots the minimum further at each step."""
+        sgd = isinstance(stage.optimizer, torch.optim.SGD)
+        if not (sgd and self._placed and self.config.norm == "quadratic" and self.config.apply_to == "loss"):
+            return
+        rate = max(group.get("initial_lr", group["lr"]) for group in stage.optimizer.param_groups)  # type: ignore[union-attr]
+        # Of whole tensors: a process's shard may be empty, and all of them should say the same.
+        largest = max(float(importance.max()) for importance in self._importance.values())
+        step = rate * self.config.strength * self.factor * largest
+        if step >= 2:
+            stage.notes.append(
+                f"Method '{self.label}': learning rate × strength × the largest importance is {step:.3g}, and from "
+                "2 on SGD's steps towards the anchor diverge. Lower `strength`, or set `apply_to: update`."
+            )
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """Importance and anchor by parameter, and the domains that are in them."""
+        if not self._measured:
+            return Memory()
+        tensors = {f"{self.stored}/{name}": value for name, value in self._importance.items()}
+        tensors |= {f"anchor/{name}": value for name, value in self._anchor.items()}
+        facts: dict[str, Any] = {"domains": list(self._measured)}
+        facts |= {"constant": self._constant} if self._constant else {}
+        return Memory(tensors, facts | ({"means": list(self._means)} if self._means else {}))
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        parts: dict[str, dict[str, Tensor]] = {self.stored: {}, "anchor": {}}
+        for key, value in memory.tensors.items():
+            kind, name = key.split("/", 1)
+            parts.setdefault(kind, {})[name] = value
+        self._importance, self._anchor = parts[self.stored], parts["anchor"]
+        self._constant = float(memory.facts.get("constant", 0.0))
+        self._means = [float(mean) for mean in memory.facts.get("means", [])]
+        self._measured = list(memory.facts.get("domains", []))
+        self._placed = None
+
+
+class MeasuredPenalty(Penalty):
+    """Base of the penalties whose importance can be measured on any weights, those of the base model too."""
+
+    class Config(Penalty.Config):
+        """Options of penalties that are measured."""
+
+        protect_base: bool = False
+        """Also protect the base model, with its importance on the general corpus (on the first domain when the recipe
+        names none). The papers protect only what was learnt within the stream."""
+
+    def begin_domain(self, stage: Stage) -> None:
+        """The base model's importance, where it was asked for."""
+        self._placed = None
+        wanted = self.config.protect_base or self.config.anchor == "base"
+        if self.config.strength and wanted and not self._measured:
+            self.consolidate(stage, "base", stage.general)
+
+    def end_domain(self, stage: Stage) -> None:
+        """Add the domain's importance and move the anchor to the weights that it ended with."""
+        self._placed = None
+        if self.config.strength and self.config.anchor != "base":
+            self.consolidate(stage, stage.domain)
+
+
+def over_maxima(importance: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor divided by its largest value; 0 where that is rounding (a key's bias moves no attention at all)."""
+    largest = {name: float(value.max()) for name, value in importance.items()}
+    noise = NOISE * max(largest.values(), default=0.0)
+    return {
+        name: value / largest[name] if largest[name] > noise else torch.zeros_like(value)
+        for name, value in importance.items()
+    }
+
+
+def _beside(importance: Tensor, parameter: nn.Parameter) -> Tensor:
+    """As :func:`shard_like`; one number for a whole tensor stays one."""
+    return shard_like(importance, parameter) if importance.dim() else importance.to(parameter.device)
+
+
+def _free(model: nn.Module, exclude: tuple[str, ...]) -> set[int]:
+    """Ids of the parameters that `exclude` names."""
+    free: set[int] = set()
+    if "embeddings" in exclude:
+        free |= {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    if "head" in exclude and (head := output_head(model)) is not None:
+        free |= {id(parameter) for parameter in head.parameters()}
+    if "vectors" in exclude:
+        free |= {id(parameter) for parameter in model.parameters() if parameter.dim() < 2}
+    return free

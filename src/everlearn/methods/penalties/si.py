@@ -1,0 +1,128 @@
+"""SI: weights matter as much as their way through a domain's training lowered its loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from everlearn.data.blocks import BlockSource
+from everlearn.methods.base import Cost, Mask, Memory, Stage, register
+from everlearn.methods.penalties.penalty import Penalty
+from everlearn.model.sharding import gathered, local
+
+
+@register
+class SI(Penalty):
+    """Synaptic intelligence (arXiv 1703.04200, eq. 3 to 5): L = L_t + c · Σ_i Ω_i (θ_i − θ*_i)².
+
+    While a domain is learnt ω_i ← ω_i − g_i · Δθ_i at every step, with g the gradient of the task's loss, without this
+    penalty, before clipping, and Δθ what the optimizer made of the weights. At the end of the domain
+    Ω_i ← Ω_i + max(0, ω_i / (Δ_i² + ξ)), Δ_i the way from its first to its last step.
+
+    A negative ω (a weight that went against its gradient, as momentum and noise do to some) would reward moving away
+    without bound, so it counts as 0; the authors' code does that to the sum over domains. Losses of other methods in a
+    list belong to the task. There is no extra pass, and nothing that the base model knew can be protected.
+    """
+
+    name = "si"
+    title = "SI"
+    paper = "https://arxiv.org/abs/1703.04200"
+    identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
+    stored = "importance"
+    factor = 2.0
+
+    class Config(Penalty.Config):
+        """Options of SI."""
+
+        strength: float = Field(0.1, ge=0, allow_inf_nan=False)
+        """c, without the ½ of the other penalties; 0 is plain training. The paper takes 0.1 for permuted MNIST."""
+        anchor: Literal["last", "separate"] = "last"
+        """Where weights are held: at the last domain's, or at each domain's own (as one quadratic, exactly)."""
+        damping: float = Field(0.1, gt=0, allow_inf_nan=False)
+        """ξ, which bounds the importance of weights that have hardly moved; 0.1 (the paper's) is far above the squared
+        way of a language model's weights in fine-tuning, so that Ω is then about ω / ξ."""
+
+    def __init__(self, config: Any = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._path: dict[str, Tensor] = {}
+        self._start: dict[str, Tensor] = {}
+        self._step: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Importance, anchor, path and start; within a step the gradient and the weights before it."""
+        beside = super().cost(model)
+        return replace(beside, memory_bytes=3 * beside.memory_bytes)
+
+    def begin_domain(self, stage: Stage) -> None:
+        """The path begins here; on resume it is there already."""
+        self._placed = None
+        if not self.config.strength:
+            return
+        weights = dict(stage.model.named_parameters())
+        if not self._start:
+            self._start = {name: weights[name].detach().float().clone() for name in self.held(stage.model)}
+            self._path = {name: torch.zeros_like(value) for name, value in self._start.items()}
+        for part in (self._start, self._path):
+            part.update({name: value.to(weights[name].device) for name, value in part.items()})
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """Nothing is held back: the task's gradient is read here, whole and not yet clipped."""
+        weights, own = dict(stage.model.named_parameters()), self._own_gradients()
+        for name in self._path:
+            parameter = weights[name]
+            if parameter.grad is not None:
+                task = local(parameter.grad).float() - own.get(id(parameter), 0.0)
+                self._step[name] = (task, local(parameter).detach().clone())
+        return None
+
+    def _own_gradients(self) -> dict[int, Tensor]:
+        """The penalty's part of the gradient, by the parameter's id."""
+        if not self._placed or self.config.apply_to == "update":
+            return {}
+        parameters = [parameter for parameter, _, _ in self._placed]
+        with torch.enable_grad():
+            found = torch.autograd.grad(self._penalty(self._placed), parameters)
+        return {id(parameter): local(part) for parameter, part in zip(parameters, found, strict=True)}
+
+    def after_step(self, stage: Stage) -> None:
+        """ω ← ω − g · Δθ."""
+        super().after_step(stage)
+        weights = dict(stage.model.named_parameters())
+        for name, (gradient, before) in self._step.items():
+            work = gradient.mul_(local(weights[name]) - before)
+            self._path[name].sub_(gathered(work, weights[name]))
+        self._step.clear()
+
+    def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
+        """ω / (Δ² + ξ), where it is positive."""
+        weights = dict(stage.model.named_parameters())
+        found = {}
+        for name, path in self._path.items():
+            way = weights[name].detach() - self._start[name].to(weights[name].device)
+            found[name] = (path.to(way.device) / (way.square() + self.config.damping)).clamp_(min=0)
+        return found
+
+    def end_domain(self, stage: Stage) -> None:
+        """Add the domain's importance and move the anchor to the weights that it ended with."""
+        self._placed = None
+        if self.config.strength:
+            self.consolidate(stage, stage.domain)
+        self._path, self._start = {}, {}
+
+    def memory(self) -> Memory:
+        """Importance and anchor; within a domain the path so far and where it began."""
+        memory = super().memory()
+        memory.tensors |= {f"path/{name}": value for name, value in self._path.items()}
+        memory.tensors |= {f"start/{name}": value for name, value in self._start.items()}
+        return memory
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        super().load_memory(memory)
+        for part, kind in ((self._path, "path/"), (self._start, "start/")):
+            part.clear()
+            part |= {key.removeprefix(kind): v for key, v in memory.tensors.items() if key.startswith(kind)}

@@ -1,0 +1,131 @@
+"""Mixout: dropout of what was learnt, back to the weights that it was learnt from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Transform, Variant, register
+from everlearn.methods.engine.anchor import Anchored, anchor_weights
+from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.model.modes import without_dropout
+
+
+@register
+class Mixout(Method):
+    """Mixout (arXiv 1909.11299, eq. 5): the pass reads w̃ = (M ⊙ w + (1 − M) ⊙ u − p u) / (1 − p), M ~ Bernoulli(1 − p).
+
+    That is u + M/(1 − p) ⊙ (w − u): dropout of the difference from the anchor u, with E[w̃] = w and the gradient
+    M/(1 − p). The weights of linear layers are mixed; biases, norms and embeddings, with heads that are tied to them,
+    are not. All micro-batches and processes of a step read the same draw.
+    """
+
+    name = "mixout"
+    title = "Mixout"
+    paper = "https://arxiv.org/abs/1909.11299"
+    needs = Needs(peft=False)
+    identity: ClassVar[dict[str, Any] | None] = {"probability": 0}
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            name="mixconnect",
+            title="Mixconnect",
+            description="Every entry of a matrix is mixed on its own, as in DropConnect.",
+            options={"mask": "entries"},
+        ),
+        Variant(
+            name="mixout_released",
+            title="Mixout (released)",
+            description="As the authors' code has it: p = 0.9, and a gradient without the factor 1/(1 − p).",
+            options={"probability": 0.9, "gradient": "unscaled"},
+        ),
+    )
+
+    class Config(Anchored):
+        """Options of Mixout."""
+
+        probability: float = Field(0.7, ge=0, lt=1)
+        """p, the share that is read from the anchor; the paper tries 0.7, 0.8 and 0.9. 0 is plain training."""
+        mask: Literal["inputs", "entries"] = "inputs"
+        """What is drawn: an input unit of a layer, with all weights that leave it (the paper's mixout), or each entry
+        (what the authors call mixconnect)."""
+        dropout: bool = False
+        """Keep the model's own dropout too; in the paper mixout takes its place."""
+        gradient: Literal["exact", "unscaled"] = "exact"
+        """M/(1 − p), or M alone, as the authors' backward pass has it: at p = 0.9 ten times too small, which Adam hides
+        mostly, and clipping does not."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        active = self.config.probability > 0
+        self.needs = replace(type(self).needs, base_model=active and self.config.anchor == "base")
+        self._anchors: dict[str, Tensor] = {}
+        self._put_back: Callable[[], None] | None = None
+
+    def check(self, setting: Setting) -> None:
+        """Something of the model must be trained."""
+        super().check(setting)
+        refuse_frozen_model(self, setting)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """u, and what a pass reads."""
+        mixed = sum(weight.numel() * weight.element_size() for _, weight, _ in linear_weights(model))
+        return Cost(memory_bytes=2 * mixed if self.config.probability else 0)
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Take u; a resumed domain begins with the same weights."""
+        if self.config.probability:
+            wanted = {name for name, _, _ in linear_weights(stage.model)}
+            found = anchor_weights(stage, self.config.anchor)
+            self._anchors = {name: value for name, value in found.items() if name in wanted}
+
+    def begin_training(self, stage: Stage) -> None:
+        """Mixout takes the place of dropout."""
+        if self.config.probability and not self.config.dropout:
+            self._put_back = without_dropout(stage.model)
+
+    def transforms(self, stage: Stage) -> Mapping[str, Transform]:
+        """The mixture of each matrix."""
+        inputs = {name: dim for name, _, dim in linear_weights(stage.model)}
+        return {name: self._mixing(anchor, inputs[name]) for name, anchor in self._anchors.items() if name in inputs}
+
+    def detach(self, stage: Stage) -> None:
+        """Give the model its dropout back, when everybody has measured what was trained without it."""
+        if self._put_back is not None:
+            self._put_back()
+        self._put_back, self._anchors = None, {}
+
+    def _mixing(self, anchor: Tensor, inputs: int) -> Transform:
+        keep = 1 - self.config.probability
+
+        def mix(weight: Tensor) -> Tensor:
+            shape = list(weight.shape)
+            if self.config.mask == "inputs":
+                shape[1 - inputs] = 1
+            kept = torch.empty(shape, dtype=weight.dtype, device=weight.device).bernoulli_(keep)
+            read = weight
+            if self.config.gradient == "unscaled" and weight.requires_grad:
+                read = weight.view_as(weight)
+                read.register_hook(lambda gradient: gradient * keep)
+            return anchor + (read - anchor) * (kept / keep)
+
+        return mix
+
+
+def linear_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, int]]:
+    """The trained matrices of linear layers that no embedding shares: name, matrix, and the dimension of its inputs."""
+    embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    found: dict[int, int] = {}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)):
+            found[id(module.weight)] = 0 if isinstance(module, Conv1D) else 1
+    for name, parameter in model.named_parameters():
+        if id(parameter) in found and id(parameter) not in embeddings and parameter.requires_grad:
+            yield name, parameter, found[id(parameter)]

@@ -1,0 +1,232 @@
+"""RecAdam: an optimizer that recalls the weights that it began with, and lets go of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from everlearn.errors import MethodError
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.engine.anchor import Anchored, anchor_weights
+from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.model.sharding import local, shard_like
+
+
+@register
+class RecAdam(Method):
+    """RecAdam (arXiv 2004.12651, eq. 9 and algorithm 1): from the objective of the anchor to that of the task.
+
+    λ(t) · L_task + (1 − λ(t)) · γ/2 · Σ (θ − θ*)²,  λ(t) = 1 / (1 + exp(−k (t − t₀))), the second term apart from Adam:
+
+    θ ← θ − λ(t) · (Adam's step) − (1 − λ(t)) · η γ (θ − θ*)
+
+    The optimizer is the one that `train` asks for, with as much state; its step must be proportional to its learning
+    rate. Weight decay is apart from both terms, and not scaled. All trained parameters of the anchor are pulled, also
+    those that get no gradient; what other methods add is not.
+    """
+
+    name = "recadam"
+    title = "RecAdam"
+    paper = "https://arxiv.org/abs/2004.12651"
+    needs = Needs(peft=False)
+    identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            name="recadam_released",
+            title="RecAdam (released)",
+            description="As the authors' code and settings have it, for a learning rate of 2e-5: γ = 5000, and θ is "
+            "pulled after Adam's step.",
+            options={"gamma": 5000.0, "k": 0.1, "t0": 250, "pulls": "after"},
+        ),
+    )
+
+    class Config(Anchored):
+        """Options of RecAdam."""
+
+        strength: float = Field(0.1, ge=0, lt=1)
+        """η γ, with η the full learning rate: the share of the way back to θ* that a step takes while λ = 0. The
+        published γ = 5000 at η = 2e-5 is 0.1. 0 is plain training."""
+        gamma: float | None = Field(None, gt=0, allow_inf_nan=False)
+        """γ itself, as published, instead of `strength`. Refused where η γ (1 − λ) reaches 1: such a step goes past θ*,
+        and from 2 on it diverges."""
+        k: float | None = Field(None, gt=0, allow_inf_nan=False)
+        """How fast λ rises, by step; published: 0.05 to 1. None: 20 over the domain's steps, which takes λ from 0 to 1
+        in the domain."""
+        t0: float | None = Field(None, ge=0, allow_inf_nan=False)
+        """The step at which λ = ½; published: 100 to 1000. None: the middle of the domain."""
+        pulls: Literal["beside", "after"] = "beside"
+        """Which θ is pulled: as it was before Adam's step (algorithm 1), or as Adam leaves it (the authors' code)."""
+
+        @model_validator(mode="after")
+        def _one_strength(self) -> RecAdam.Config:
+            if self.gamma is not None and "strength" in self.model_fields_set:
+                raise ValueError("`gamma` and `strength` say the same in two ways; give one of them")
+            return self
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, base_model=self._active and self.config.anchor == "base")
+        self._anchors: dict[str, Tensor] = {}
+        self._placed: dict[nn.Parameter, Tensor] = {}
+        self._gamma = 0.0
+
+    @property
+    def _active(self) -> bool:
+        return self.config.gamma is not None or self.config.strength > 0
+
+    def check(self, setting: Setting) -> None:
+        """Something of the model must be trained."""
+        super().check(setting)
+        refuse_frozen_model(self, setting)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """θ*."""
+        trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        return Cost(memory_bytes=trained if self._active else 0)
+
+    def begin_domain(self, stage: Stage) -> None:
+        """Take θ*; a resumed domain begins with the same weights."""
+        self._placed = {}
+        self._anchors = anchor_weights(stage, self.config.anchor) if self._active else {}
+
+    def optimizer(self, stage: Stage, optimizer: Optimizer) -> Optimizer:
+        """The optimizer that recalls; parameters without an anchor are in groups of their own.
+
+        Raises:
+            MethodError: the pull would go past the anchor.
+        """
+        if not self._active:
+            return optimizer
+        rate = max(float(group["lr"]) for group in optimizer.param_groups)
+        self._gamma = self.config.gamma or self.config.strength / rate if rate else 0.0
+        # With epochs somebody's Trainer does not know its steps yet, and λ may begin at 0.
+        self._check_pull(rate, 1 - self.share(stage, 0) if stage.steps else 1.0)
+        recalled = {id(p) for name, p in stage.model.named_parameters() if name in self._anchors}
+        groups = []
+        for group in optimizer.param_groups:
+            for mine in (True, False):
+                some = [p for p in group["params"] if (id(p) in recalled) == mine]
+                if some:
+                    groups.append({**group, "params": some, "recalled": mine})
+        optimizer.param_groups[:] = groups
+        return Recalling(optimizer, lambda rate: self._terms(stage, rate), self._pull, self.config.pulls == "after")
+
+    def begin_training(self, stage: Stage) -> None:
+        """Lay θ* beside the parameters, by their names: under FSDP2 they are shards now."""
+        parameters = dict(stage.model.named_parameters())
+        self._placed = {parameters[name]: shard_like(value, parameters[name]) for name, value in self._anchors.items()}
+        self._anchors = {}
+
+    def end_domain(self, stage: Stage) -> None:
+        """The next domain has an anchor of its own."""
+        self._placed = {}
+
+    def share(self, stage: Stage, step: int) -> float:
+        """λ of the update after so many; the first is number 1."""
+        k = self.config.k or 20 / stage.steps
+        t0 = stage.steps / 2 if self.config.t0 is None else self.config.t0
+        return 0.5 * (1 + math.tanh(0.5 * k * (step + 1 - t0)))  # the logistic function, without overflow
+
+    def _terms(self, stage: Stage, rate: float) -> tuple[float, float]:
+        """λ, and the share of the way to θ* that this step takes back at a learning rate."""
+        share = self.share(stage, stage.step)
+        return share, self._check_pull(rate, 1 - share)
+
+    def _check_pull(self, rate: float, rest: float) -> float:
+        pull = rate * self._gamma * rest
+        if pull >= 1:
+            key = "gamma" if self.config.gamma else "strength"
+            raise MethodError(
+                f"Method '{self.label}', option '{key}': γ = {self._gamma:g} at the learning rate {rate:g} and 1 − λ = "
+                f"{rest:.3g} takes a step {pull:.3g} times the way back to the anchor; at 1 it goes past it, from 2 on "
+                f"training diverges. Set `gamma` below {1 / (rate * rest):.3g}, or `strength`, which follows the rate."
+            )
+        return pull
+
+    def _pull(self, parameter: nn.Parameter, pull: float) -> None:
+        local(parameter).lerp_(self._placed[parameter], pull)
+
+
+class Recalling(Optimizer):
+    """The optimizer inside, whose step on what is recalled is scaled by λ, and a pull beside or after it.
+
+    Parameters, groups and state are those of the optimizer inside, and so is all that is saved and resumed.
+
+    Args:
+        inside: its groups say whether they are ``recalled``.
+        terms: from a learning rate to λ and the share of the way back.
+        pull: takes a parameter that share of the way.
+        after: whether it is pulled after the step.
+    """
+
+    def __init__(
+        self,
+        inside: Optimizer,
+        terms: Callable[[float], tuple[float, float]],
+        pull: Callable[[nn.Parameter, float], None],
+        after: bool,
+    ) -> None:
+        # Not `super().__init__`, which would make groups and a state of its own.
+        self.inside, self._terms, self._pull, self._after = inside, terms, pull, after
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        recalled = [group for group in self.inside.param_groups if group["recalled"]]
+        asked = [(group["lr"], group.get("weight_decay", 0.0)) for group in recalled]
+        terms = [self._terms(float(rate)) for rate, _ in asked]
+        if not self._after:
+            self._recall(recalled, asked, terms)
+        for group, (share, _) in zip(recalled, terms, strict=True):
+            group.update(lr=share * group["lr"], weight_decay=0.0)
+        try:
+            result = self.inside.step(closure)
+        finally:
+            for group, (rate, decay) in zip(recalled, asked, strict=True):
+                group.update(lr=rate, weight_decay=decay)
+        if self._after:
+            self._recall(recalled, asked, terms)
+        return result
+
+    def _recall(self, groups: list[dict[str, Any]], asked: list[Any], terms: list[tuple[float, float]]) -> None:
+        for group, (rate, decay), (_, pull) in zip(groups, asked, terms, strict=True):
+            for parameter in group["params"]:
+                if pull:  # torch makes states by a step at rate 0, before there are anchors
+                    self._pull(parameter, pull)
+                if decay:
+                    local(parameter).mul_(1 - float(rate) * decay)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Those of the optimizer inside."""
+        return self.inside.param_groups
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inside":
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the optimizer inside."""
+        return self.inside.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimizer inside."""
+        self.inside.load_state_dict(state_dict)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of all its parameters."""
+        self.inside.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """A group that is not recalled."""
+        self.inside.add_param_group({"recalled": False, **param_group})

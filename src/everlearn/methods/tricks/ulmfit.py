@@ -1,0 +1,164 @@
+"""ULMFiT: a rate for each depth, a slanted triangle of rates, and layers that thaw from the top."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from everlearn.methods.base import Mask, Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.tricks.depth import Thawing, scaled_rates
+from everlearn.model.anatomy import depth_groups
+
+SLACK = 1e-9
+"""Keeps a product such as 0.1 · 30 from ending right below a whole number."""
+
+
+@register
+class ULMFiT(Method):
+    """ULMFiT's way to fine-tune (arXiv 1801.06146, section 3).
+
+    Discriminative rates, η^(l−1) = η^l / 2.6 from the head down; slanted triangular rates (eq. 3),
+
+    cut = ⌊T f⌋,  p = t/cut below cut, then 1 − (t − cut)/(T − cut),  η_t = η_max · (1 + p (ratio − 1)) / ratio;
+
+    and gradual unfreezing: the head moves first, then a layer more after each phase, the embeddings last. What is
+    frozen has no gradient (:class:`~everlearn.methods.tricks.depth.Thawing`). The paper's cut · (1/f − 1) in the place
+    of T − cut is the same where T f is a whole number, and gives negative rates where it is not.
+    """
+
+    name = "ulmfit"
+    title = "ULMFiT"
+    paper = "https://arxiv.org/abs/1801.06146"
+    needs = Needs(anatomy=True)
+    identity: ClassVar[dict[str, Any] | None] = {"decay": 1, "ratio": None, "unfreeze": 0}
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant(
+            name="ulmfit_lm_released",
+            title="ULMFiT (released, language model)",
+            description="As the authors' code fine-tunes a language model: rates η/6, η/3, η for thirds of the layers "
+            "and η/2 for the head, and nothing frozen.",
+            options={"divisors": (6, 3, 1, 2), "unfreeze": 0},
+        ),
+        Variant(
+            name="ulmfit_classifier_released",
+            title="ULMFiT (released, classifier)",
+            description="As the authors' code trains a classifier: five parts with rates η/2.6⁴ to η; the last, the "
+            "last two, then all; a triangle for each of these phases, from η/8.",
+            options={
+                "divisors": (2.6**4, 2.6**3, 2.6**2, 2.6, 1),
+                "ratio": 8,
+                "cut": 1 / 8,
+                "phase_cut": 1 / 3,
+                "alone": 2,
+            },
+        ),
+    )
+
+    class Config(MethodConfig):
+        """Options of ULMFiT."""
+
+        decay: float = Field(2.6, ge=1, allow_inf_nan=False)
+        """By what the rate is divided from one depth to the one below. 2.6 is for three layers: below twelve it leaves
+        1/95,000."""
+        divisors: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
+        """Instead of `decay`, what the rate is divided by in so many parts of the model: the last is the head, the
+        others equal parts of embeddings and layers."""
+        ratio: float | None = Field(32.0, ge=1, allow_inf_nan=False)
+        """η_max over the rate at both ends of the triangle; None keeps the schedule of `train`."""
+        cut: float = Field(0.1, gt=0, lt=1)
+        """f, the share of the steps on which the rate rises."""
+        phase_cut: float | None = Field(None, gt=0, lt=1)
+        """With it each phase of the unfreezing has a triangle of its own with this f, and `cut` is that of the steps
+        after the last thaw."""
+        unfreeze: float = Field(0.5, ge=0, le=1)
+        """The share of a domain's steps after which all parts move; 0: all from the beginning. The paper counts in
+        epochs, a phase each, and goes on until nothing improves."""
+        alone: int | None = Field(None, ge=1)
+        """Phases before all that is left thaws at once; None: every part has a phase (the paper)."""
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._thawing: Thawing | None = None
+
+    def check(self, setting: Setting) -> None:
+        """Layers must be trained, to have rates."""
+        super().check(setting)
+        refuse_frozen_model(self, setting)
+
+    def parts(self, stage: Stage) -> list[tuple[list[str], float]]:
+        """Names of the parameters from the embeddings to the head, and what divides their rate."""
+        trained = {name for name, p in stage.model.named_parameters() if p.requires_grad}
+        depths = [[name for name in names if name in trained] for names in depth_groups(stage.model)]
+        depths = [names for names in depths if names]
+        *below, head = depths
+        divisors = self.config.divisors
+        if not divisors:
+            return [(names, self.config.decay**number) for number, names in reversed(list(enumerate(depths[::-1])))]
+        made = [(list[str](), divisor) for divisor in divisors[:-1]]
+        for number, names in enumerate(below):
+            made[number * len(made) // len(below)][0].extend(names)
+        return [*(part for part in made if part[0]), (head, divisors[-1])]
+
+    def starts(self, stage: Stage, parts: int) -> list[int]:
+        """The step at which each part thaws, from the embeddings to the head."""
+        phases = min(self.config.alone or parts - 1, parts - 1)
+        phase = self.config.unfreeze * stage.steps / max(1, phases)
+        return [math.floor(min(number, phases) * phase + SLACK) for number in reversed(range(parts))]
+
+    def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Discriminative rates."""
+        parameters = dict(stage.model.named_parameters())
+        return scaled_rates(groups, {id(parameters[name]): 1 / by for names, by in self.parts(stage) for name in names})
+
+    def schedule(self, stage: Stage, scheduler: LRScheduler) -> LRScheduler:
+        """The slanted triangle, or one for each phase and one for the rest."""
+        ratio, cut = self.config.ratio, self.config.cut
+        if ratio is None:
+            return scheduler
+        ends = {0, stage.steps}
+        if self.config.phase_cut is not None:
+            ends |= set(self.starts(stage, len(self.parts(stage))))
+        triangles = list(pairwise(sorted(ends)))
+
+        def share(step: int) -> float:
+            begin, end = next((each for each in triangles if step < each[1]), triangles[-1])
+            rising = cut if self.config.phase_cut is None or end == stage.steps else self.config.phase_cut
+            return slanted(step - begin, end - begin, rising, ratio)
+
+        made: Any = LambdaLR(scheduler.optimizer, share)
+        return made
+
+    def begin_training(self, stage: Stage) -> None:
+        """Find what thaws when."""
+        parts = self.parts(stage)
+        names = [names for names, _ in parts]
+        self._thawing = Thawing(stage, zip(names, self.starts(stage, len(parts)), strict=True))
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """Gradual unfreezing."""
+        if self._thawing is not None:
+            self._thawing.before_clipping()
+        return None
+
+    def after_step(self, stage: Stage) -> None:
+        """What a checkpoint needs of what is frozen."""
+        if self._thawing is not None:
+            self._thawing.after_update()
+
+    def detach(self, stage: Stage) -> None:
+        """Everything moves again."""
+        self._thawing = None
+
+
+def slanted(step: int, steps: int, cut: float, ratio: float) -> float:
+    """η_t / η_max at a step of a triangle (arXiv 1801.06146, eq. 3)."""
+    top = max(1, math.floor(steps * cut + SLACK))
+    part = step / top if step < top else 1 - (step - top) / max(1, steps - top)
+    return (1 + max(0.0, part) * (ratio - 1)) / ratio

@@ -1,0 +1,34 @@
+"""A function in both processes of a group, forked from a process that has imported everything once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+PROCESSES = 2
+IMPORTED = ["everlearn.learner", "tiny"]
+
+
+def in_two_processes(work: Callable[[int, Path], None], folder: Path) -> None:
+    """Call ``work(rank, folder)`` in two processes, and end when both have.
+
+    Args:
+        work: a function of a module.
+        folder: of their own; what they find goes there.
+    """
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    torch.multiprocessing.start_processes(_process, (work, folder), nprocs=PROCESSES, start_method="forkserver")
+
+
+def _process(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
+    torch.set_num_threads(1)
+    world = str(PROCESSES)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=PROCESSES)
+    work(rank, folder)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,171 @@
+"""Forget-Me-Not and multi-task adaptation: every term against its formula in float64, and the balance of tasks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.methods import build
+from everlearn.methods.base import Method
+from everlearn.methods.engine.protection import Protection
+from everlearn.model.objectives import IGNORE, Outputs
+
+OFF = {"ewc": 0, "ewc_normalised": 0, "l2": 0, "cosine": 0, "representations": 0}
+
+
+def double_of(model: nn.Module) -> nn.Module:
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    return double
+
+
+def begun(method: Method, model: nn.Module, objective: str = "masked") -> tuple[Protection, nn.Module]:
+    """A domain whose weights have moved, and the model that it began with in float64."""
+    stage = stages.stage(model, 1, objective, general=True)
+    protection = Protection([method], stage)
+    protection.begin()
+    before = double_of(model)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
+    return protection, before
+
+
+def losses(protection: Protection, rows: slice = slice(None)) -> dict[str, Tensor]:
+    stage = protection.stage
+    batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}
+    return protection.forward(stage.model.eval(), batch)[1]
+
+
+def fisher(stage, model: nn.Module) -> dict[str, Tensor]:
+    """Mean squared gradient of the general text's rows."""
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for batch in stage.batches(4, stage.general):
+        for row in range(len(batch["labels"])):
+            model.zero_grad()
+            stage.objective.per_sample_loss(model, {n: v[row : row + 1] for n, v in batch.items()}).sum().backward()
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    total[name] += parameter.grad**2 / 4
+    return total
+
+
+@pytest.mark.parametrize(("architecture", "objective"), [("roberta", "masked"), ("t5", "text-to-text")])
+def test_every_penalty_of_forget_me_not_is_its_formula_and_all_are_their_sum(architecture: str, objective: str) -> None:
+    single: dict[str, float] = {}
+    weights = {"ewc": 300.0, "ewc_normalised": 2.0, "l2": 0.5, "cosine": 3.0, "representations": 0.1}
+    for name in (*weights, "all"):
+        chosen = weights if name == "all" else {**OFF, name: weights[name]}
+        method, model = build({"name": "forget_me_not", "samples": 4, **chosen}), tiny.model(architecture)
+        protection, before = begun(method, model, objective)
+        found = losses(protection)
+        single[name] = float(sum(value.detach() for value in found.values()))
+        assert (method._teacher is not None) == (name in ("cosine", "representations", "all"))
+    now, batch = double_of(model), next(protection.stage.batches(4))
+    known, moved = fisher(protection.stage, before), {}
+    for name, parameter in before.named_parameters():
+        moved[name] = now.get_parameter(name).detach() - parameter.detach()
+    inputs = protection.stage.objective.inputs(batch)
+    with torch.no_grad():
+        old, new = (protection.stage.objective.hidden(m, inputs) for m in (before, now))
+    counted = batch["labels"] != IGNORE if objective == "text-to-text" else torch.ones(old.shape[:2], dtype=torch.bool)
+    rows = range(len(old))
+    cosine = [1 - (o * n).sum(-1) / (o.norm(dim=-1) * n.norm(dim=-1)) for o, n in zip(old, new, strict=True)]
+    squares = [((o - n) ** 2).sum(-1) for o, n in zip(old, new, strict=True)]
+    tops = {n: value.max() for n, value in known.items()}
+    relative = {n: v / tops[n] if tops[n] > 1e-12 * max(tops.values()) else 0 * v for n, v in known.items()}
+    slow = {
+        "ewc": 150 * sum((known[n] * d**2).sum() for n, d in moved.items()),
+        "ewc_normalised": sum((relative[n] * d**2).sum() for n, d in moved.items()),
+        "l2": 0.5 * sum((d**2).sum() for d in moved.values()),
+        "cosine": 3 * sum(cosine[r][counted[r]].mean() for r in rows) / len(old),
+        "representations": 0.1 * sum(squares[r][counted[r]].mean() for r in rows) / len(old),
+    }
+    for name, value in slow.items():
+        assert single[name] == pytest.approx(float(value), rel=2e-3), name
+    assert single["all"] == pytest.approx(sum(float(value) for value in slow.values()), rel=2e-3)
+
+
+def test_representations_at_rest_cost_nothing_and_are_of_the_same_input() -> None:
+    method, model = build({"name": "forget_me_not", **OFF, "cosine": 1.0, "representations": 1.0}), tiny.model()
+    stage = stages.stage(model, 1)
+    protection = Protection([method], stage)
+    protection.begin()
+    found = losses(protection)
+    assert float(found["forget_me_not/cosine"]) == pytest.approx(0, abs=1e-6)
+    assert float(found["forget_me_not/representations"]) == pytest.approx(0, abs=1e-6)
+    protection.end()
+    assert method._teacher is None
+
+
+def retained(protection: Protection, before: nn.Module, temperature: float) -> Tensor:
+    """T² KL(p* ‖ p) at the labels, mean over a row's, then over rows."""
+    batch, now = next(protection.stage.batches(4)), double_of(protection.stage.model)
+    rows = []
+    for row in range(len(batch["labels"])):
+        labels = batch["labels"][row]
+        where = batch["positions"][row] if "positions" in batch else torch.arange(len(labels))
+        extra = {name: batch[name][row : row + 1] for name in ("position_ids",) if name in batch}
+        one = {"input_ids": batch["input_ids"][row : row + 1], **extra}
+        with torch.no_grad():
+            old, new = (m(**one, **protection.stage.objective.options()).logits[0, where] for m in (before, now))
+        p, q = (torch.softmax(x[labels != IGNORE] / temperature, -1) for x in (old, new))
+        rows.append((temperature**2 * (p * (p.log() - q.log())).sum(-1)).mean())
+    return torch.stack(rows).mean()
+
+
+@pytest.mark.parametrize(("architecture", "objective"), [("roberta", "masked"), ("gpt2", "causal")])
+def test_multi_task_adaptation_is_drift_and_distillation_at_the_fixed_ratio(architecture: str, objective: str) -> None:
+    options = {"drift": 40.0, "distillation": 2.0, "temperature": 2.0, "balance": "fixed", "retain": 0.3, "samples": 4}
+    method, model = build({"name": "multi_task_adaptation", **options}), tiny.model(architecture)
+    protection, before = begun(method, model, objective)
+    found = losses(protection)
+    known, now = fisher(protection.stage, before), double_of(model)
+    drift = sum((known[n] * (now.get_parameter(n) - p) ** 2).sum() for n, p in before.named_parameters())
+    ratio = 0.3 / 0.7
+    assert float(found["multi_task_adaptation/drift"]) == pytest.approx(ratio * 20 * float(drift), rel=1e-3)
+    slow = ratio * 2 * float(retained(protection, before, 2.0))
+    assert float(found["multi_task_adaptation/distillation"]) == pytest.approx(slow, rel=1e-3)
+
+
+def test_the_learnt_balance_descends_on_the_losses_of_the_whole_step_and_is_bounded() -> None:
+    method, model = build({"name": "multi_task_adaptation", "drift": 0, "rate": 0.5, "largest": 3.0}), tiny.model()
+    protection, _ = begun(method, model)
+    s, ratios = [0.0, 0.0], []
+    for _ in range(6):
+        ratios.append(method.ratio)
+        new, kept, labels = 0.0, [], 0
+        for rows in (slice(0, 3), slice(3, 4)):  # micro-batches of different size
+            batch = {n: v[rows] for n, v in next(protection.stage.batches(4)).items()}
+            outputs, extra = protection.forward(model.eval(), batch)
+            new, labels = new + float(outputs.losses.sum()), labels + int(outputs.items)
+            kept.append(float(extra["multi_task_adaptation/distillation"]) / method.ratio)
+        method.after_step(protection.stage)
+        s[0] -= 0.5 * (1 - math.exp(-s[0]) * new / labels)
+        s[1] -= 0.5 * (1 - math.exp(-s[1]) * sum(kept) / 2)
+        s[1] = max(s[1], s[0] - math.log(3.0))
+        assert method.memory().facts["s"] == pytest.approx(s, rel=1e-4)
+        again = build({"name": "multi_task_adaptation", "drift": 0, "largest": 3.0})
+        again.load_memory(method.memory())
+        assert again.ratio == method.ratio
+    assert ratios[0] == 1
+    assert ratios[-1] == pytest.approx(3.0), "without a bound the weight of a loss of nearly 0 grows for ever"
+
+
+def test_the_learnt_balance_needs_the_loss_which_another_trainer_may_keep() -> None:
+    method, model = build({"name": "multi_task_adaptation", "drift": 0}), tiny.model()
+    protection, _ = begun(method, model)
+    batch = next(protection.stage.batches(2))
+    hidden = protection.stage.objective.forward(model, batch).hidden
+    with pytest.raises(MethodError, match="Set `balance: fixed`"):
+        method.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))
+    fresh = build({"name": "multi_task_adaptation", "drift": 0})
+    with pytest.raises(MethodError, match="has no teacher"):
+        fresh.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))

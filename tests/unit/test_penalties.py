@@ -1,0 +1,453 @@
+"""Penalties as importance × anchor × norm: each part against its formula in float64, and what goes wrong without it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import stages
+import tiny
+from everlearn.errors import MethodError
+from everlearn.importance import gradient_moment
+from everlearn.methods import build
+from everlearn.methods.base import Memory, Method
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.penalties.norms import NORMS
+from everlearn.model.objectives import IGNORE
+
+SPECS = ["ewc", "ewc_separate", "ewc_normalised", "rewc", "aewc", "l2", "l2_sp", "si", "mas"]
+
+
+def moved(model: nn.Module, size: float = 0.02, seed: int = 5) -> None:
+    """Other weights."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(size * torch.randn(parameter.shape, generator=generator))
+
+
+def domain(method: Method, model: nn.Module, index: int) -> None:
+    """A domain in which the weights move a little, without training."""
+    stage = stages.stage(model, index)
+    Protection([method], stage).begin()
+    moved(model, seed=index)
+    stages.end([method], stage)
+
+
+def penalty(method: Method, model: nn.Module, index: int = 9) -> Tensor:
+    """The penalty at the weights as they are, in a stage that begins with them."""
+    protection = Protection([method], stage := stages.stage(model, index))
+    protection.begin()
+    return protection.forward(model.eval(), next(stage.batches(2)))[1][f"{method.name}/penalty"]
+
+
+def doubled(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().double().clone() for name, parameter in model.named_parameters()}
+
+
+def close(found: dict[str, Tensor], wanted: dict[str, Tensor], rtol: float) -> None:
+    """Equal but for rounding, of which some tensors hold nothing else (a key's bias moves no attention)."""
+    largest = max(float(value.abs().max()) for value in wanted.values())
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name].double(), value, rtol=rtol, atol=1e-5 * largest)
+
+
+def kept(method: Method, kind: str) -> dict[str, Tensor]:
+    """A part of the memory by parameter."""
+    return {n.removeprefix(f"{kind}/"): v for n, v in method.memory().tensors.items() if n.startswith(f"{kind}/")}
+
+
+def gradients_of(model: nn.Module, stage, value, samples: int) -> list[dict[str, Tensor]]:
+    """Each sample's gradient of `value(model, batch)`, in float64."""
+    double = type(model)(model.config).double().eval()
+    double.load_state_dict(model.state_dict())
+    found = []
+    for batch in stage.batches(samples):
+        for row in range(len(batch["labels"])):
+            double.zero_grad()
+            value(double, {name: part[row : row + 1] for name, part in batch.items()}).sum().backward()
+            found.append(
+                {
+                    name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                    for name, p in double.named_parameters()
+                }
+            )
+    return found
+
+
+# -- norms ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("norm", "formula"),
+    [
+        ("quadratic", lambda f, d: 0.5 * (f * d**2).sum()),
+        ("root", lambda f, d: ((f * d**2).sum() + 1e-8) ** 0.5),
+        ("absolute", lambda f, d: (f * d.abs()).sum()),
+    ],
+)
+def test_a_norm_and_its_gradient_are_the_formula(norm: str, formula) -> None:
+    generator = torch.Generator().manual_seed(0)
+    importance, anchor = torch.rand(7, 3, generator=generator), torch.randn(7, 3, generator=generator)
+    weight = (anchor + 0.1 * torch.randn(7, 3, generator=generator)).requires_grad_()
+    with torch.no_grad():
+        weight[0] = anchor[0]  # at the anchor every norm is flat
+    slow = weight.detach().double().requires_grad_()
+    expected = formula(importance.double(), slow - anchor.double())
+    chosen = NORMS[norm]
+    value = chosen.of(chosen.terms.apply(weight, importance, anchor))
+    (gradient,) = torch.autograd.grad(value, weight)
+    (wanted,) = torch.autograd.grad(expected, slow)
+    torch.testing.assert_close(value.double(), expected.detach(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-5, atol=1e-8)
+    assert torch.equal(gradient[0], torch.zeros(3))
+    at_rest = chosen.terms.apply(anchor.clone().requires_grad_(), importance, anchor)
+    (still,) = torch.autograd.grad(chosen.of(at_rest), at_rest)
+    assert torch.isfinite(still), "the root has no slope at 0 without its epsilon"
+
+
+@pytest.mark.parametrize(
+    ("norm", "formula"),
+    [("quadratic", lambda f, d: 0.5 * f * d**2), ("absolute", lambda f, d: f * d.abs())],
+)
+def test_the_pull_minimises_the_penalty_beside_the_distance_moved(norm: str, formula) -> None:
+    """argmin over z of penalty(z) + ½ (z − Δ)², by trying every z of a fine grid."""
+    grid = torch.linspace(-3, 3, 60001, dtype=torch.float64)
+    for moved_by in (-2.0, -0.3, 0.0, 0.7, 2.5):
+        for pull in (0.0, 0.5, 4.0, 1e6):
+            best = grid[(formula(pull, grid) + 0.5 * (grid - moved_by) ** 2).argmin()]
+            found = NORMS[norm].pulled(torch.tensor(moved_by).double(), torch.tensor(pull).double())
+            assert float(found) == pytest.approx(float(best), abs=1e-4)
+
+
+# -- anchors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", ["sum", "mean"])
+@pytest.mark.parametrize("spec", ["ewc_separate", {"name": "l2", "anchor": "separate"}])
+def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, accumulate: str) -> None:
+    spec = {"name": spec} if isinstance(spec, str) else spec
+    method, model = build({**spec, "strength": 50.0, "accumulate": accumulate}), tiny.model()
+    each = []
+    for index in (1, 2, 3):
+        single, twin = build({**spec, "anchor": "last"}), tiny.model()
+        stage = stages.stage(model, index)
+        Protection([method], stage).begin()
+        moved(model, seed=index)
+        twin.load_state_dict(model.state_dict())
+        stages.end([single], stages.stage(twin, index))  # the importance of this domain alone
+        stages.end([method], stage)
+        each.append(({n: v.double() for n, v in kept(single, single.stored).items()}, doubled(model)))
+    anchors = sum(value.numel() for value in kept(method, "anchor").values())
+    assert anchors == sum(p.numel() for p in model.parameters()), "one anchor, however many domains"
+    copy = build({**spec, "strength": 50.0, "accumulate": accumulate})
+    copy.load_memory(method.memory())
+    for size in (0.0, 0.05):
+        moved(model, size, seed=8)
+        now = doubled(model)
+        slow = sum(25.0 * (f[n] * (now[n] - a[n]) ** 2).sum() for f, a in each for n in now)
+        slow = slow / 3 if accumulate == "mean" else slow
+        value = penalty(copy, model)
+        torch.testing.assert_close(value.double().detach(), slow, rtol=1e-4, atol=0)
+        model.zero_grad()
+        value.backward()
+        for name, parameter in model.named_parameters():
+            wanted = sum(50.0 * f[name] * (now[name] - a[name]) for f, a in each)
+            wanted = wanted / 3 if accumulate == "mean" else wanted
+            nothing = 1e-5 * float(wanted.abs().max())
+            torch.testing.assert_close(parameter.grad.double(), wanted, rtol=2e-3, atol=nothing)
+
+
+def test_one_anchor_at_the_last_weights_is_another_function() -> None:
+    """Online EWC is not the sum of quadratics: a test that could not tell them apart would show nothing."""
+    values = []
+    for anchor in ("last", "separate"):
+        method, model = build({"name": "ewc", "anchor": anchor, "samples": 4}), tiny.model()
+        for index in (1, 2):
+            domain(method, model, index)
+        values.append(penalty(method, model).item())
+    assert values[0] == 0
+    assert values[1] > 0
+
+
+def test_online_ewc_fades_what_it_knew_by_gamma() -> None:
+    known = {}
+    for decay in (0.25, 1.0, 0.0):
+        method, model = build({"name": "ewc", "decay": decay, "samples": 4}), tiny.model()
+        for index in (1, 2):
+            domain(method, model, index)
+        known[decay] = {n: v for n, v in method.memory().tensors.items() if n.startswith("fisher/")}
+    for name, alone in known[0.0].items():
+        first = known[1.0][name] - alone
+        torch.testing.assert_close(known[0.25][name], 0.25 * first + alone, rtol=1e-5, atol=1e-9)
+
+
+def test_l2_sp_holds_the_base_for_the_whole_stream_and_leaves_vectors_free() -> None:
+    method, model = build({"name": "l2_sp", "strength": 0.3}), tiny.model()
+    base = doubled(model)
+    for index in (1, 2):
+        domain(method, model, index)
+    slow = sum(0.15 * ((p - base[n]) ** 2).sum() for n, p in doubled(model).items() if p.dim() > 1)
+    torch.testing.assert_close(penalty(method, model).double().detach(), slow, rtol=1e-5, atol=0)
+    last, model = build({"name": "l2", "strength": 0.3}), tiny.model()
+    for index in (1, 2):
+        domain(last, model, index)
+    assert penalty(last, model).item() == 0
+    start = doubled(model)
+    Protection([last], stage := stages.stage(model, 3)).begin()
+    moved(model)
+    slow = sum(0.15 * ((p - start[n]) ** 2).sum() for n, p in doubled(model).items())
+    found = Protection([last], stage).forward(model, next(stage.batches(2)))[1]["l2/penalty"]
+    torch.testing.assert_close(found.double().detach(), slow, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("exclude", ["embeddings", "head", "vectors"])
+def test_what_is_excluded_moves_freely(exclude: str) -> None:
+    method, model = build({"name": "l2", "exclude": [exclude]}), tiny.model("gpt2")
+    stages.end([method], stages.stage(model, 1, "causal"))
+    free = {name for name, _ in model.named_parameters()} - kept(method, "ones").keys()
+    if exclude == "vectors":
+        assert free == {name for name, p in model.named_parameters() if p.dim() < 2}
+    else:  # tied: the embedding is the head
+        assert "transformer.wte.weight" in free
+        assert ("transformer.wpe.weight" in free) == (exclude == "embeddings")
+
+
+# -- importances ----------------------------------------------------------------------------------------------
+
+
+def test_mas_is_the_mean_absolute_gradient_of_the_logits_squared_norm() -> None:
+    method, model = build({"name": "mas", "samples": 3}), tiny.model()
+
+    def size(double: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits = double(input_ids=batch["input_ids"]).logits[0, batch["positions"][0]]
+        return logits[batch["labels"][0] != IGNORE].square().sum(-1).mean()
+
+    stage = stages.stage(model, 1)
+    each = gradients_of(model, stage, size, 3)
+    stages.end([method], stage)
+    slow = {name: torch.stack([gradient[name].abs() for gradient in each]).mean(0) for name in each[0]}
+    close(kept(method, "importance"), slow, rtol=1e-3)
+
+
+def test_absolute_gradients_cancel_in_a_batch_and_so_are_taken_by_sample() -> None:
+    model = tiny.model()
+    stage = stages.stage(model, 1, batch_size=4)
+    each = gradients_of(model, stage, stage.objective.per_sample_loss, 4)
+    method = build({"name": "aewc", "samples": 4})
+    stages.end([method], stage)
+    together = gradient_moment(
+        model.eval(), stage.batches(4), stage.objective.per_sample_loss, power=1, batch_means=True
+    )
+    slow = {name: torch.stack([gradient[name].abs() for gradient in each]).mean(0) for name in each[0]}
+    means = {name: torch.stack([gradient[name] for gradient in each]).mean(0).abs() for name in each[0]}
+    close(kept(method, "fisher"), slow, rtol=1e-3)
+    close(together, means, rtol=1e-3)
+    assert sum(value.sum() for value in means.values()) < 0.8 * sum(value.sum() for value in slow.values())
+
+
+@pytest.mark.parametrize("apply_to", ["loss", "update"])
+def test_si_integrates_the_tasks_gradient_along_the_path(apply_to: str) -> None:
+    """ω, Ω and the penalty beside a training loop in float64 that knows no hooks."""
+    strength, damping, rate = 3.0, 1e-3, 0.05
+    method = build({"name": "si", "strength": strength, "damping": damping, "apply_to": apply_to})
+    model = tiny.model()
+    slow = type(model)(model.config).double().eval()
+    slow.load_state_dict(model.state_dict())
+    omega = {name: torch.zeros_like(p) for name, p in slow.named_parameters()}
+    anchor = doubled(slow)
+    for index in (1, 2):
+        stage = stages.stage(model, index, steps=3)
+        batches: list[dict[str, Tensor]] = []
+        stages.learn(
+            [method],
+            stage,
+            optimizer=torch.optim.SGD,
+            lr=rate,
+            momentum=0.9,
+            each=lambda _, batch, batches=batches: batches.append(batch),
+        )
+        path = {name: torch.zeros_like(p) for name, p in slow.named_parameters()}
+        start, speed = doubled(slow), {}
+        for batch in batches:
+            slow.zero_grad()
+            stage.objective.forward(slow, batch).loss.backward()
+            for name, p in slow.named_parameters():
+                task = torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                whole = task + (2 * strength * omega[name] * (p.detach() - anchor[name]) if apply_to == "loss" else 0)
+                speed[name] = whole if name not in speed else 0.9 * speed[name] + whole
+                before = p.detach().clone()
+                with torch.no_grad():
+                    p.sub_(rate * speed[name])
+                    if apply_to == "update":
+                        p.copy_(anchor[name] + (p - anchor[name]) / (1 + rate * 2 * strength * omega[name]))
+                path[name] -= task * (p.detach() - before)
+        for name, p in slow.named_parameters():
+            omega[name] += (path[name] / ((p.detach() - start[name]) ** 2 + damping)).clamp(min=0)
+        anchor = doubled(slow)
+        close(kept(method, "importance"), omega, rtol=5e-3)
+    assert any(not torch.equal(value, torch.zeros_like(value)) for value in omega.values())
+    assert not any(name.startswith(("path/", "start/")) for name in method.memory().tensors)
+    moved(model)
+    value = sum(strength * (omega[n] * (p - anchor[n]) ** 2).sum() for n, p in doubled(model).items())
+    if apply_to == "loss":
+        torch.testing.assert_close(penalty(method, model).double().detach(), value, rtol=1e-2, atol=0)
+
+
+def test_si_knows_the_penaltys_gradient_from_the_tasks() -> None:
+    """With the whole gradient in ω a strong penalty would feed itself: the same first step must give the same path."""
+    paths = []
+    for strength in (1e-6, 1e4):
+        method, model = build({"name": "si", "strength": strength}), tiny.model()
+        tensors = {f"importance/{n}": torch.ones_like(p) for n, p in model.named_parameters()}
+        tensors |= {f"anchor/{n}": p.detach() + 0.1 for n, p in model.named_parameters()}
+        method.load_memory(Memory(tensors, {"domains": ["d1"]}))
+        stage = stages.stage(model, 2, steps=1)
+        read: dict[str, Tensor] = {}
+        stages.learn(
+            [method],
+            stage,
+            each=lambda *_, method=method, read=read: read.update({n: t.clone() for n, (t, _) in method._step.items()}),
+        )
+        paths.append(read)
+    for name, gradient in paths[0].items():
+        torch.testing.assert_close(paths[1][name], gradient, rtol=1e-3, atol=1e-3)
+
+
+def test_si_counts_no_negative_importance() -> None:
+    method, model = build({"name": "si"}), tiny.model()
+    stages.learn([method], stages.stage(model, 1, steps=2), maximize=True)  # every weight goes against its gradient
+    importance = [v for n, v in method.memory().tensors.items() if n.startswith("importance/")]
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in importance)
+
+
+# -- scales ---------------------------------------------------------------------------------------------------
+
+
+def test_normalised_importance_has_mean_one_or_maxima_one() -> None:
+    found = {}
+    for how in ("none", "mean", "max"):
+        method, model = build({"name": "ewc", "samples": 4, "normalise": how}), tiny.model()
+        domain(method, model, 1)
+        found[how] = {n: v.double() for n, v in method.memory().tensors.items() if n.startswith("fisher/")}
+        if how == "mean":
+            numbers = sum(value.numel() for value in found["none"].values())
+            mean = float(sum(value.sum() for value in found["none"].values()) / numbers)
+            assert method.memory().facts["means"] == [pytest.approx(mean, rel=1e-5)]
+    largest = max(float(value.max()) for value in found["none"].values())
+    for name, value in found["none"].items():
+        torch.testing.assert_close(found["mean"][name], value / mean, rtol=1e-4, atol=0)
+        rounding = value.max() < 1e-12 * largest
+        assert rounding == ("key.bias" in name), "no attention depends on a key's bias"
+        relative = torch.zeros_like(value) if rounding else value / value.max()
+        torch.testing.assert_close(found["max"][name], relative, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("apply_to", ["loss", "update"])
+def test_a_pull_reaches_the_weights_unclipped_and_no_strength_makes_it_diverge(apply_to: str) -> None:
+    """SGD with λ η F far above 2: steps along the penalty's gradient overshoot, implicit ones do not."""
+    method, model = build({"name": "l2", "strength": 1e3, "apply_to": apply_to, "protect_base": True}), tiny.model()
+    start = doubled(model)
+    stage = stages.stage(model, 1, steps=4)
+    stages.learn([method], stage, optimizer=torch.optim.SGD, lr=0.01)
+    away = max(float((p - start[n]).abs().max()) for n, p in doubled(model).items())
+    assert (away < 0.01) == (apply_to == "update")
+    assert any("diverge" in note for note in stage.notes) == (apply_to == "loss")
+
+
+def test_clipping_shrinks_the_task_beside_a_strong_penalty_in_the_loss() -> None:
+    """Why `apply_to: update` is there: in the loss what is left of the task's gradient depends on λ."""
+    left = {}
+    for apply_to in ("loss", "update"):
+        method, model = build({"name": "l2", "strength": 1e4, "apply_to": apply_to}), tiny.model()
+        domain(method, model, 1)
+        stage = stages.stage(model, 2)
+        protection = Protection([method], stage)
+        protection.begin()
+        protection.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        moved(model, 0.01)
+        batch = next(stage.batches(4))
+        loss, parts = protection.loss(model, batch)
+        loss.backward()
+        assert ("l2/penalty" in parts) == (apply_to == "loss")
+        whole = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        model.zero_grad()
+        protection.stage.objective.forward(model, batch).loss.backward()
+        task = float(nn.utils.clip_grad_norm_(model.parameters(), 1e9))
+        left[apply_to] = min(1.0, 1.0 / whole) * task
+    assert left["loss"] < 0.1 * left["update"]
+
+
+def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
+    method, model = build({"name": "l2", "apply_to": "update", "protect_base": True}), tiny.model()
+    protection = Protection([method], stages.stage(model, 1))
+    protection.begin()
+    protection.optimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    protection.start()
+    with pytest.raises(MethodError, match="'apply_to': 'update' pulls what the optimizer steps on"):
+        protection.after_update()
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"name": "rewc", "anchor": "separate"}, "'rewc'|'ewc'.*'anchor': 'separate' needs `norm: quadratic`"),
+        ({"name": "aewc", "anchor": "separate"}, "'anchor': 'separate' needs `norm: quadratic`"),
+        ({"name": "rewc", "apply_to": "update"}, "'apply_to': 'update' needs"),
+        ({"name": "l2", "decay": 0.5}, "'accumulate': 'mean' needs `decay: 1`"),
+        ({"name": "si", "anchor": "base"}, "'anchor'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_a_sentence(spec: dict, says: str) -> None:
+    with pytest.raises(MethodError, match=says):
+        build(spec)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_domain_learnt_in_two_parts_is_the_domain_learnt_at_once(name: str) -> None:
+    """What memory holds inside a domain is all that the rest of it needs."""
+    ends = []
+    for stopped in (False, True):
+        method, model = build({"name": name, **({} if name in ("l2", "l2_sp", "si") else {"samples": 4})}), tiny.model()
+        stages.learn([method], stages.stage(model, 1, steps=2))
+        stage = stages.stage(model, 2, steps=3)
+        protection, data = Protection([method], stage), list(stage.batches(12))
+        protection.begin()
+        optimizer = protection.optimizer(torch.optim.AdamW(model.parameters(), lr=1e-2))
+        for number, batch in enumerate(data):
+            if stopped and number == 1:
+                memory = Memory({n: v.clone() for n, v in method.memory().tensors.items()}, method.memory().facts)
+                method = build({"name": name, **({} if name in ("l2", "l2_sp", "si") else {"samples": 4})})
+                method.load_memory(memory)
+                protection = Protection([method], stage)
+                protection.begin()
+                stage.step = 1
+                protection.rows = 4
+                stage.optimizer = optimizer
+            protection.loss(model.train(), batch)[0].backward()
+            protection.after_backward()
+            with protection.update():
+                optimizer.step()
+            optimizer.zero_grad()
+        protection.end()
+        ends.append((stages.weights(model), method.memory().tensors))
+    for whole, parts in zip(*ends, strict=True):
+        assert whole.keys() == parts.keys()
+        assert all(torch.equal(value, parts[key]) for key, value in whole.items())
+
+
+def test_the_true_fisher_information_takes_labels_of_the_model() -> None:
+    """The model's own draws, the same each time; others than the data's."""
+    found = []
+    for labels in ("model", "model", "data"):
+        model = tiny.model()
+        stage = stages.stage(model, 1, batch_size=4)
+        method = build({"name": "ewc", "samples": 4, "labels": labels})
+        stages.end([method], stage)
+        found.append(kept(method, "fisher"))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert any(not torch.equal(found[0][name], found[2][name]) for name in found[0])
