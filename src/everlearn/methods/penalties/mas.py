@@ -13,8 +13,9 @@ from everlearn.data.blocks import BlockSource
 from everlearn.importance import gradient_moment
 from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
+from everlearn.model.head import logits_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import IGNORE, logits_of
+from everlearn.model.objectives import IGNORE
 
 
 @register

@@ -17,7 +17,8 @@ from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Stage, Vie
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
-from everlearn.model.objectives import IGNORE, logits_of, row_means
+from everlearn.model.head import logits_of
+from everlearn.model.objectives import IGNORE, row_means
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
