@@ -169,3 +169,10 @@ def test_the_learnt_balance_needs_the_loss_which_another_trainer_may_keep() -> N
     fresh = build({"name": "multi_task_adaptation", "drift": 0})
     with pytest.raises(MethodError, match="has no teacher"):
         fresh.views(protection.stage, batch)
+
+
+def test_what_is_remembered_is_float32_whatever_the_model_is() -> None:
+    method = build({"name": "forget_me_not", **OFF, "l2": 0.01})
+    stages.learn([method], stages.stage(tiny.model().bfloat16(), 1, steps=1))
+    tensors = [value for name, value in method.memory().tensors.items() if name.startswith("fisher/")]
+    assert all(torch.equal(value, torch.full(value.shape, 0.02)) for value in tensors)

@@ -19,6 +19,8 @@ Power = Literal[1, 2]
 ELEMENTS_AT_ONCE = {"cpu": 2**18}
 """Numbers of per-sample gradients held at once: 1 MiB on a CPU, about a core's own cache, so that their powers are
 taken before they leave it; elsewhere 256 MiB."""
+MOST_NOISE = 1e-3
+"""Of the largest gradient: what two passes may differ by where a gradient is nothing but rounding."""
 
 
 def gradient_moment(
@@ -230,8 +232,9 @@ class BatchedSums:
         differing = set()
         for name, difference in apart.items():
             precision = torch.finfo(self.parameters[name].dtype).eps
-            # A gradient that should be 0 (of a key's bias) is noise of the type's precision.
-            noise = (1e2 * precision) ** self.power * largest * difference.numel() ** 0.5
+            # A gradient that should be 0 (of a key's bias) is noise of the type's precision. In 16 bits a hundred times
+            # that would be as large as any gradient, and nothing would ever differ.
+            noise = min(1e2 * precision, MOST_NOISE) ** self.power * largest * difference.numel() ** 0.5
             if not float(difference.norm()) <= max(1e-3, 16 * precision) * size[name] + noise:
                 differing.add(name)
         self.alone = frozenset(seen.unknown | differing)

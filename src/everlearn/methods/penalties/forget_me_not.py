@@ -108,7 +108,10 @@ class _Weights(EWC):
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         if not self.lambdas.ewc + self.lambdas.ewc_normalised:
             weights = dict(stage.model.named_parameters())
-            return {name: torch.full_like(weights[name], 2 * self.lambdas.l2) for name in self.held(stage.model)}
+            return {
+                name: torch.full_like(weights[name], 2 * self.lambdas.l2, dtype=torch.float32)
+                for name in self.held(stage.model)
+            }
         found = super().importance_of(stage, source)
         relative = over_maxima(found)
         for name, value in found.items():
