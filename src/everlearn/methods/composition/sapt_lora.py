@@ -25,7 +25,7 @@ from everlearn.methods.base import (
     Stage,
     register,
 )
-from everlearn.methods.composition.composed import KEY, PADDING, Composed, Learnt, Modules
+from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
 from everlearn.methods.composition.keeping import by_domain, check_rows, from_memory
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
@@ -33,6 +33,7 @@ from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
+from everlearn.model.packed import PADDING
 from everlearn.model.targets import Targets
 from everlearn.seeding import seed_for
 
