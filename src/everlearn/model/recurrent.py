@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -28,6 +28,10 @@ class LSTMConfig(NoAttentionConfig):
     model_type: ClassVar[str] = "everlearn-lstm"
 
 
+class InputGates(nn.Linear):
+    """What a token says to the gates; a class of its own because transformers initialises modules by their class."""
+
+
 class LSTMLayer(NoAttentionLayer):
     """An LSTM with a recurrent projection (arXiv 1402.1128, eqs. 1-7 without peepholes; PyTorch's ``proj_size``).
 
@@ -42,7 +46,7 @@ class LSTMLayer(NoAttentionLayer):
     def __init__(self, config: LSTMConfig) -> None:
         super().__init__(config)
         self.cells = config.intermediate_size
-        self.input_gates = nn.Linear(config.hidden_size, 4 * self.cells)
+        self.input_gates = InputGates(config.hidden_size, 4 * self.cells)
         self.state_gates = nn.Linear(config.hidden_size, 4 * self.cells, bias=False)
         self.projection = nn.Linear(self.cells, config.hidden_size, bias=False)
 
@@ -74,10 +78,8 @@ class LSTMPreTrained(NoAttentionPreTrained):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, LSTMLayer):
-            bias: Any = module.input_gates.bias
-            if not getattr(bias, "_is_hf_initialized", False):
-                init.ones_(bias[module.cells : 2 * module.cells])  # cells begin by keeping what they hold
+        if isinstance(module, InputGates) and not getattr(module.bias, "_is_hf_initialized", False):
+            init.ones_(module.bias.chunk(4)[1])  # cells begin by keeping what they hold
 
 
 class LSTMModel(LSTMPreTrained, NoAttentionModel):
