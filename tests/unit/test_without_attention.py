@@ -1,4 +1,4 @@
-"""The LSTM and the CNN: against PyTorch's own, documents that share a row, states, saving, what methods find in them."""
+"""The LSTM and the CNN: against PyTorch's own, documents that share a row, states, saving, and what methods find."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from everlearn.errors import MethodError
 from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.importance.fisher import fisher
 from everlearn.methods import build
+from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.anatomy import anatomy
 from everlearn.model.freezing import frozen_parameters
 from everlearn.model.objectives import make_objective
@@ -49,7 +50,11 @@ def test_an_lstm_layer_is_pytorchs():
     layer = make(LSTM).double().model.layers[0]
     theirs = nn.LSTM(16, 24, proj_size=16, batch_first=True).double()
     given = {"weight_ih_l0": layer.input_gates.weight, "weight_hh_l0": layer.state_gates.weight}
-    given |= {"bias_ih_l0": layer.input_gates.bias, "bias_hh_l0": torch.zeros(96), "weight_hr_l0": layer.projection.weight}
+    given |= {
+        "bias_ih_l0": layer.input_gates.bias,
+        "bias_hh_l0": torch.zeros(96),
+        "weight_hr_l0": layer.projection.weight,
+    }
     theirs.load_state_dict(given)
     x = torch.randn(3, 7, 16, dtype=torch.float64)
     found, (said, cell) = layer.read(x, torch.zeros(3, 7, dtype=torch.long), None)

@@ -41,9 +41,9 @@ class CNNLayer(NoAttentionLayer):
 
         a_t = relu(W [x_{t−k+1}; …; x_t] + b)     z_t = [a_t, first half; max_{s ≤ t} a_s, second half]     P z_t + d
 
-    The study's CNN reads max_s a_s of a whole text. A causal model may read no more than the text so far, and has to know
-    the order of the last words: hence the running maximum, and the other half. A filter is a row of W, so it can be
-    measured, gated and protected as a neuron.
+    The study's CNN reads max_s a_s of a whole text. A causal model may read no more than the text so far, and has to
+    know the order of the last words: hence the running maximum, and the other half. A filter is a row of W, so it can
+    be measured, gated and protected as a neuron.
     """
 
     def __init__(self, config: CNNConfig) -> None:
@@ -53,8 +53,8 @@ class CNNLayer(NoAttentionLayer):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
-        """As the base class has it; the state is the last k − 1 inputs, whether they are of the last document, and what is
-        pooled of it."""
+        """As the base class has it; the state is the last k − 1 inputs, whether they are of the last document, and what
+        is pooled of it."""
         reach, tokens = self.kernel_size - 1, x.shape[1]
         if before is None:
             earlier, of_it = x.new_zeros(len(x), reach, x.shape[2]), document.new_full((len(x), reach), PADDING)
@@ -77,7 +77,7 @@ class CNNPreTrained(NoAttentionPreTrained):
 
     config_class = CNNConfig
     layer = CNNLayer
-    _no_split_modules: ClassVar[list[str]] = ["CNNLayer"]
+    _no_split_modules = ["CNNLayer"]  # noqa: RUF012  as transformers has it
 
 
 class CNNModel(CNNPreTrained, NoAttentionModel):

@@ -38,9 +38,9 @@ class LSTMLayer(NoAttentionLayer):
         i, f, g, o = W x_t + U r_{t−1} + b        c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
         m_t = σ(o) ⊙ tanh(c_t)                     r_t = P m_t
 
-    r is as wide as the model, and all that a cell says to others goes through P: a cell is a neuron with rows of W, U and b
-    and a column of P, and can be measured, gated and protected as one. All are linear layers that the methods find, which
-    PyTorch's fused LSTM has not; a step in time is a call of each.
+    r is as wide as the model, and all that a cell says to others goes through P: a cell is a neuron, whose rows of W, U
+    and b are its own, and can be measured, gated and protected as one. All are linear layers that the methods find,
+    which PyTorch's fused LSTM has not; a step in time is a call of U and P.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -74,7 +74,7 @@ class LSTMPreTrained(NoAttentionPreTrained):
 
     config_class = LSTMConfig
     layer = LSTMLayer
-    _no_split_modules: ClassVar[list[str]] = ["LSTMLayer"]
+    _no_split_modules = ["LSTMLayer"]  # noqa: RUF012  as transformers has it
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

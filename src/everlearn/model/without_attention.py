@@ -1,8 +1,8 @@
 """Causal language models without attention: what an LSTM and a CNN have in common.
 
 They are the bases of the study of LSTM and CNN (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA
-2019) as ordinary transformers models. A text is read from its first token to its last. Documents that share a row do not
-see each other: one begins where positions do not count on, as everywhere in everlearn, and nothing is carried over it.
+2019) as ordinary transformers models. A text is read from its first token to its last. Documents that share a row do
+not see each other: one begins where positions do not count on, and nothing is carried over into it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class NoAttentionModel(NoAttentionPreTrained):
         return BaseModelOutputWithPast(
             last_hidden_state=hidden,
             past_key_values=states if keep and not self.training else None,  # type: ignore[arg-type]
-            hidden_states=tuple(seen) if output_hidden_states else None,  # type: ignore[arg-type]
+            hidden_states=tuple(seen) if output_hidden_states else None,
         )
 
 
@@ -155,9 +155,7 @@ def documents_of(x: Tensor, position_ids: Tensor | None, attention_mask: Tensor 
     return documents({"inputs_embeds": x, "position_ids": position_ids, "attention_mask": attention_mask})
 
 
-def pooled(
-    values: Tensor, document: Tensor, how: Pooling, before: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def pooled(values: Tensor, document: Tensor, how: Pooling, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """What a document up to each token is as one vector, [B, S, E], and what is needed to go on, [B, 1, E or E + 1].
 
     Args:
@@ -180,7 +178,7 @@ def pooled(
 class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
     """With a vocabulary head."""
 
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012  as transformers has it
     body: ClassVar[type[NoAttentionModel]]
 
     def __init__(self, config: NoAttentionConfig) -> None:
@@ -217,9 +215,9 @@ class NoAttentionForSequenceClassification(NoAttentionPreTrained):
 
     def __init__(self, config: NoAttentionConfig) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = int(config.num_labels or 0)
         self.model = self.body(config)
-        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.score = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple

@@ -183,8 +183,8 @@ def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
     stacks = architecture_of(config_of(setting.model).model_type).stacks
     if isolate and not any(stack.attentions for stack in stacks):
         raise MethodError(
-            f"Method '{method.label}' puts one prompt before a row, which a model without attention cannot show to every "
-            f"document in it (got '{type(setting.model).__name__}'). Choose a transformer (`model.path`)."
+            f"Method '{method.label}' puts one prompt before a row, which a model without attention cannot show to "
+            f"every document in it (got '{type(setting.model).__name__}'). Choose a transformer (`model.path`)."
         )
     if isolate and attention not in ("sdpa", "eager"):
         instead = ", or set `data.isolate_documents: false`" if setting.objective.name == "causal" else ""
