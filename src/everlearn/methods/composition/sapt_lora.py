@@ -34,7 +34,7 @@ from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.packed import PADDING
-from everlearn.model.targets import Targets
+from everlearn.model.targets import Targets, targets_of
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class SAPTLoRA(Method):
         super().check(setting)
         check_rows(self, setting)
         refuse_other_additions(self, setting)
+        targets_of(setting.model, self.config.target_modules)
         if self.config.align > 0 and self.config.pseudo == "generated" and kind_of(setting.model) != "decoder":
             raise MethodError(
                 f"Method '{self.label}', option 'pseudo': '{type(setting.model).__name__}' does not write its own "

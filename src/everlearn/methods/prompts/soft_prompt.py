@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Memory
-from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions
+from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import kind_of
-from everlearn.model.architectures import architecture_of
 from everlearn.model.objectives import config_of
 
 if TYPE_CHECKING:
@@ -180,12 +179,8 @@ def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
             f"Method '{method.label}' puts one prompt before a row, through which the documents packed into it see "
             "each other. Set `data.isolate_documents: false`."
         )
-    stacks = architecture_of(config_of(setting.model).model_type).stacks
-    if isolate and not any(stack.attentions for stack in stacks):
-        raise MethodError(
-            f"Method '{method.label}' puts one prompt before a row, which a model without attention cannot show to "
-            f"every document in it (got '{type(setting.model).__name__}'). Choose a transformer (`model.path`)."
-        )
+    if isolate and tokens:
+        refuse_without_attention(method, setting, "puts one prompt before a row for every document in it")
     if isolate and attention not in ("sdpa", "eager"):
         instead = ", or set `data.isolate_documents: false`" if setting.objective.name == "causal" else ""
         raise MethodError(
