@@ -19,7 +19,9 @@ def test_a_suite_is_whole(name: str) -> None:
     assert suite.name == name
     domains = set(suite.first)
     whole = all(set(order) == domains for order in suite.orders.values())
-    assert whole or all(len(order) == 1 for order in suite.orders.values()), "all domains in every order, or one in each"
+    assert whole or all(len(order) == 1 for order in suite.orders.values()), (
+        "all domains in every order, or one in each"
+    )
     assert {domain for order in suite.orders.values() for domain in order} == domains
     assert all(len(set(order)) == len(order) for order in suite.orders.values())
     assert set(suite.tasks.values()) <= domains
