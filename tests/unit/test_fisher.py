@@ -112,7 +112,7 @@ def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.Monke
     loss = stage.objective.per_sample_loss
     expected = loop(model, batches, loss)
     for rows in (50, 48, 17):  # of 24 labels each: two samples, exactly two, less than one
-        monkeypatch.setattr("everlearn.model.objectives.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
         assert_same(fisher(model, batches, loss), expected)
 
 

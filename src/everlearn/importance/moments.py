@@ -117,7 +117,8 @@ def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> No
     block = max(1, min(height, limit // width))
     together = max(1, limit // (block * width))
     left, right = left.float(), right.float()
-    buffer = torch.empty(block, width, device=left.device) if together == 1 else None
+    # Few large products go one by one into the same place, many small ones together.
+    buffer = torch.empty(block, width, device=left.device) if together < 8 else None
     for top in range(0, height, block):
         part = total[top : top + block]
         if buffer is not None:
@@ -131,7 +132,8 @@ def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> No
         else:
             for some in range(0, samples, together):
                 each = slice(some, some + together)
-                part.add_(raised(torch.bmm(left[each, :, top : top + block].mT, right[each]), power).sum(0))
+                product = torch.bmm(left[each, :, top : top + block].mT, right[each])
+                part.add_((product.square_() if power == 2 else product.abs_()).sum(0))
 
 
 def raised(gradients: Tensor, power: Power) -> Tensor:

@@ -10,7 +10,7 @@ from everlearn.methods.composition.composed import documents
 from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
 from everlearn.model.architectures import architecture_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 
 class BesideLayers(Attachment):

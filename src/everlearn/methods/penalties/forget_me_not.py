@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 
 from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Batch, MethodConfig, Stage, register
+from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import over_maxima
@@ -83,7 +84,9 @@ class ForgetMeNot(Adaptation):
         losses = self.weights.extra_losses(stage, batch, outputs)
         if not self.has_teacher:
             return losses
-        now, before = outputs.hidden.float(), self.taught(stage, batch).float()
+        with torch.no_grad(), rounding_like(stage.model):
+            before = stage.objective.hidden(self.teacher, stage.objective.inputs(batch)).float()
+        now = outputs.hidden.float()
         # An encoder-decoder's last hidden state is of the answers, which are padded.
         padded = batch["labels"] == IGNORE if "decoder_input_ids" in batch else None
         if self.config.cosine:
