@@ -16,10 +16,10 @@ import tiny
 from everlearn.errors import MethodError
 from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods import build
-from everlearn.methods.composition.composed import so_far
 from everlearn.methods.composition.mocl import MoCL
 from everlearn.methods.engine.attachment import attached
 from everlearn.model.objectives import make_objective
+from everlearn.model.packed import so_far
 
 N, R, ALPHA = 3, 2, 6.0
 

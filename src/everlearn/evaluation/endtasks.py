@@ -28,6 +28,7 @@ from everlearn.errors import DataError, ModelError, TrainingDiverged, first_line
 from everlearn.evaluation.cell import Cell, classification_cell
 from everlearn.evaluation.predictor import Checkpoint, Predictor, Prepare, models_of
 from everlearn.evaluation.statistics import generator
+from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.seeding import seeded
 
 if TYPE_CHECKING:

@@ -146,6 +146,10 @@ def _t5() -> Architecture:
     return Architecture("encoder-decoder", "lm_head", (encoder, decoder))
 
 
+def _without_attention(feed_forward: FeedForward) -> Architecture:
+    return Architecture("decoder", "lm_head", (Stack("layers", (), feed_forward),))
+
+
 for _name, _entry in {
     "bert": _bert("cls"),
     "roberta": _bert("lm_head"),
@@ -185,5 +189,7 @@ for _name, _entry in {
     ),
     **{name: _llama() for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")},
     "t5": _t5(),
+    "everlearn-lstm": _without_attention(FeedForward(("input_gates", "state_gates"), "projection")),
+    "everlearn-cnn": _without_attention(FeedForward(("convolution",), "output")),
 }.items():
     register_architecture(_name, _entry)

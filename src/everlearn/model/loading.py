@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from everlearn.errors import ModelError, did_you_mean, first_line
+from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.architectures import architecture_of
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model

@@ -8,6 +8,7 @@ from typing import Literal
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from everlearn.errors import ModelError
 from everlearn.model.anatomy import Component, anatomy
 
 Targets = Literal["query-value", "attention", "all-linear"]
@@ -22,8 +23,18 @@ COMPONENTS: Mapping[Targets, frozenset[Component]] = {
 
 
 def targets_of(model: nn.Module, targets: Targets) -> list[str]:
-    """Paths of those layers, from the first layer to the last. `model` may be on the meta device."""
-    return [path for path, each in anatomy(model).linears.items() if each.component in COMPONENTS[targets]]
+    """Paths of those layers, from the first layer to the last. `model` may be on the meta device.
+
+    Raises:
+        ModelError: there is none.
+    """
+    found = [path for path, each in anatomy(model).linears.items() if each.component in COMPONENTS[targets]]
+    if not found:
+        raise ModelError(
+            f"'{type(model).__name__}' has no attention, whose projections `{targets}` names. Set the method's option "
+            "`target_modules: all-linear`."
+        )
+    return found
 
 
 def sizes_of(layer: nn.Module) -> tuple[int, int]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from everlearn.methods.composition.composed import documents
 from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
 from everlearn.model.architectures import architecture_of
 from everlearn.model.head import config_of
+from everlearn.model.packed import documents
 
 
 class BesideLayers(Attachment):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.methods.engine.attachment import Attachment, arguments, frozen
 from everlearn.model.anatomy import kind_of
+from everlearn.model.packed import PADDING, documents, so_far
 
 KEY = "key"
-PADDING = -1
-"""In the place of a document's number where there is no token."""
 Learnt = Mapping[str, Tensor]
 """What one domain leaves: its key under :data:`KEY`, its module's tensors by their names in :class:`Modules`."""
 
@@ -124,32 +123,3 @@ class Composed(Attachment):
                         "model. The memory belongs to another model or other options of the method."
                     )
                 own[name].copy_(value)
-
-
-def documents(given: Mapping[str, Any]) -> Tensor:
-    """Number of the document of each token of a pass, [B, S]: in packed rows a document is where positions count on."""
-    text: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
-    document = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)
-    positions, mask = given.get("position_ids"), given.get("attention_mask")
-    if positions is not None:
-        document[:, 1:] = (positions[:, 1:] != positions[:, :-1] + 1).cumsum(1)
-    if mask is not None and mask.dim() == 2:
-        document = document.masked_fill(mask == 0, PADDING)
-    return document
-
-
-def so_far(values: Tensor, document: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """An associative operation over a token and all before it in its document, [B, S, E], in log2 S steps.
-
-    Args:
-        values: [B, S, E].
-        document: number of each token's document, [B, S], rising.
-        combine: of two tensors.
-    """
-    reach = 1
-    while reach < values.shape[1]:
-        same = (document[:, reach:] == document[:, :-reach])[:, :, None]
-        longer = torch.where(same, combine(values[:, reach:], values[:, :-reach]), values[:, reach:])
-        values = torch.cat([values[:, :reach], longer], 1)
-        reach *= 2
-    return values

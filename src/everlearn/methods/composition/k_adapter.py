@@ -16,7 +16,7 @@ from everlearn.methods.composition.beside_layers import layers_of
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.composition.keeping import by_domain, fill, from_memory, learnt_by
 from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
-from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions
+from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import anatomy
 from everlearn.model.head import config_of
 
@@ -79,6 +79,7 @@ class KAdapter(Method):
         """The depths must be there, and no second method may add parameters that this one would freeze."""
         super().check(setting)
         refuse_other_additions(self, setting)
+        refuse_without_attention(self, setting, "learns transformer layers of the model's shape")
         self._depths(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
+from everlearn.model.architectures import architecture_of
+from everlearn.model.head import config_of
 
 if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting
@@ -142,6 +144,22 @@ def refuse_frozen_model(method: Method, setting: Setting, instead: str = "") -> 
                 f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to hold back. "
                 f"Remove one of them from `method`{instead}."
             )
+
+
+def refuse_without_attention(method: Method, setting: Setting, what: str) -> None:
+    """Raise ``MethodError`` where the model has no attention.
+
+    Args:
+        method: what asks.
+        setting: where it is to work.
+        what: it does with attention.
+    """
+    stacks = architecture_of(config_of(setting.model).model_type).stacks
+    if not any(stack.attentions for stack in stacks):
+        raise MethodError(
+            f"Method '{method.label}' {what}, which takes attention; '{type(setting.model).__name__}' has none. Choose "
+            "a transformer (`model.path`), or another method."
+        )
 
 
 def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], int]]:

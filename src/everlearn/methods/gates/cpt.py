@@ -10,8 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import Stage, register
-from everlearn.methods.engine.attachment import freeze_base
+from everlearn.methods.base import Setting, Stage, register
+from everlearn.methods.engine.attachment import freeze_base, refuse_without_attention
 from everlearn.methods.gates.gated_mlp import GatedMLP, GatedNetworks, hidden_size
 from everlearn.methods.gates.hard_attention import GatedAttachment
 from everlearn.methods.gates.hard_attention_method import HardAttentionMethod
@@ -52,6 +52,11 @@ class CPT(HardAttentionMethod):
         """Fine-tune only the plug-ins and the classification head; as published the model is fine-tuned too."""
 
     config: Config
+
+    def check(self, setting: Setting) -> None:
+        """There must be attention to stand beside."""
+        super().check(setting)
+        refuse_without_attention(self, setting, "puts plug-ins beside attention too")
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
         """A plug-in beside each attention and feed-forward network."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Memory
-from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions
+from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 
@@ -179,6 +179,8 @@ def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
             f"Method '{method.label}' puts one prompt before a row, through which the documents packed into it see "
             "each other. Set `data.isolate_documents: false`."
         )
+    if isolate and tokens:
+        refuse_without_attention(method, setting, "puts one prompt before a row for every document in it")
     if isolate and attention not in ("sdpa", "eager"):
         instead = ", or set `data.isolate_documents: false`" if setting.objective.name == "causal" else ""
         raise MethodError(

@@ -1,0 +1,99 @@
+"""A small CNN as a base model."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+
+from everlearn.model.packed import PADDING
+from everlearn.model.without_attention import (
+    NoAttentionConfig,
+    NoAttentionForCausalLM,
+    NoAttentionForSequenceClassification,
+    NoAttentionLayer,
+    NoAttentionModel,
+    NoAttentionPreTrained,
+    Pooling,
+    State,
+    make_known,
+    pooled,
+)
+
+
+@strict
+class CNNConfig(NoAttentionConfig):
+    """Sizes of a CNN."""
+
+    model_type: ClassVar[str] = "everlearn-cnn"
+
+    kernel_size: int = 5
+    """Tokens that a filter reads: one and those before it."""
+    pooling: Pooling = "max"
+    """How a text becomes one vector for a classifier; and, in each layer, how half of the filters are pooled over the
+    document up to each token. `last` leaves pooling out; the parameters are the same with each."""
+
+
+class CNNLayer(NoAttentionLayer):
+    """Causal convolution, ReLU, pooling over time, and back to the model's width.
+
+        a_t = relu(W [x_{t−k+1}; …; x_t] + b)     z_t = [a_t, first half; max_{s ≤ t} a_s, second half]     P z_t + d
+
+    The study's CNN reads max_s a_s of a whole text. A causal model may read no more than the text so far, and has to
+    know the order of the last words: hence the running maximum, and the other half. A filter is a row of W, so it can
+    be measured, gated and protected as a neuron.
+    """
+
+    def __init__(self, config: CNNConfig) -> None:
+        super().__init__(config)
+        self.kernel_size, self.pooling = config.kernel_size, config.pooling
+        self.convolution = nn.Linear(config.kernel_size * config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
+        """As the base class has it; the state is the last k − 1 inputs, whether they are of the last document, and what
+        is pooled of it."""
+        reach, tokens = self.kernel_size - 1, x.shape[1]
+        if before is None:
+            earlier, of_it = x.new_zeros(len(x), reach, x.shape[2]), document.new_full((len(x), reach), PADDING)
+            pool = None
+        else:
+            earlier, same, pool = before
+            of_it = torch.where(same, document[:, :1], PADDING)
+        x, of_it = torch.cat([earlier, x], 1), torch.cat([of_it, document], 1)
+        window = [
+            x[:, at : at + tokens] * (of_it[:, at : at + tokens] == document)[:, :, None] for at in range(reach + 1)
+        ]
+        near, far = self.convolution(torch.cat(window, 2)).relu().tensor_split(2, 2)
+        far, pool = pooled(far, document, self.pooling, pool)
+        state = x[:, tokens:], of_it[:, tokens:] == document[:, -1:], pool
+        return self.output(torch.cat([near, far], 2)), state
+
+
+class CNNPreTrained(NoAttentionPreTrained):
+    """What belongs to a CNN."""
+
+    config_class = CNNConfig
+    layer = CNNLayer
+    _no_split_modules = ["CNNLayer"]  # noqa: RUF012  as transformers has it
+
+
+class CNNModel(CNNPreTrained, NoAttentionModel):
+    """The CNN without a head."""
+
+
+class CNNForCausalLM(CNNPreTrained, NoAttentionForCausalLM):
+    """A CNN language model; ``AutoModelForCausalLM`` knows it once this is imported."""
+
+    body = CNNModel
+
+
+class CNNForSequenceClassification(CNNPreTrained, NoAttentionForSequenceClassification):
+    """A CNN that classifies texts."""
+
+    body = CNNModel
+
+
+make_known(CNNConfig, CNNModel, CNNForCausalLM, CNNForSequenceClassification)

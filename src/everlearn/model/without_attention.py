@@ -1,0 +1,257 @@
+"""Causal language models without attention: what an LSTM and a CNN have in common.
+
+They are the bases of the study of LSTM and CNN (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA
+2019) as ordinary transformers models. A text is read from its first token to its last. Documents that share a row do
+not see each other: one begins where positions do not count on, and nothing is carried over into it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    SequenceClassifierOutputWithPast,
+)
+from transformers.utils import can_return_tuple
+
+from everlearn.model.packed import documents, so_far
+
+Pooling = Literal["last", "max", "mean"]
+State = tuple[Tensor, ...]
+"""What a layer knows of the text so far, which is all that it needs to go on."""
+
+
+@strict
+class NoAttentionConfig(PreTrainedConfig):
+    """Sizes of a model without attention; ``bos_token_id`` and its like are those of every transformers model."""
+
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 12288
+    hidden_size: int = 256
+    """Width of embeddings and of what goes from layer to layer."""
+    intermediate_size: int = 1024
+    """Cells of an LSTM's layer, filters of a CNN's."""
+    num_hidden_layers: int = 2
+    pooling: Pooling = "last"
+    """How a text becomes one vector: its last token's, or the maximum or mean of all of them."""
+    dropout: float = 0.1
+    """Of embeddings and of what each layer adds."""
+    initializer_range: float = 0.02
+    use_cache: bool = True
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+
+class NoAttentionLayer(GradientCheckpointingLayer):
+    """One layer; it adds to what comes in."""
+
+    def __init__(self, config: NoAttentionConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, document: Tensor, before: State | None = None) -> tuple[Tensor, State]:
+        """What leaves the layer, and what it knows then.
+
+        Args:
+            hidden: [B, S, H].
+            document: number of each token's document, [B, S].
+            before: what it knew after the tokens before these, whose document the first of these goes on with.
+        """
+        added, state = self.read(self.norm(hidden), document, before)
+        return hidden + self.dropout(added), state
+
+    def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
+        """What the layer adds, [B, S, H], and what it knows then."""
+        raise NotImplementedError
+
+
+class NoAttentionPreTrained(PreTrainedModel):
+    """What transformers must know of the models."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    # There is no attention that a kernel could compute: each is as good.
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    layer: ClassVar[type[NoAttentionLayer]]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+
+
+class NoAttentionModel(NoAttentionPreTrained):
+    """Embeddings, layers and a norm."""
+
+    def __init__(self, config: NoAttentionConfig) -> None:
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(self.layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: list[State] | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        """Arguments as in transformers; [B, S] each.
+
+        Args:
+            position_ids: a document begins where they do not count on; without them a row is one document.
+            attention_mask: padding, on either side; of another form it is not looked at.
+            past_key_values: the layers' states after the tokens before these.
+        """
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        document = documents_of(x, position_ids, attention_mask)
+        hidden = self.dropout(x)
+        seen, states = [hidden], []
+        for number, layer in enumerate(self.layers):
+            hidden, state = layer(hidden, document, past_key_values[number] if past_key_values else None)
+            seen.append(hidden)
+            states.append(state)
+        seen[-1] = hidden = self.norm(hidden)
+        keep = self.config.use_cache if use_cache is None else use_cache
+        return BaseModelOutputWithPast(
+            last_hidden_state=hidden,
+            past_key_values=states if keep and not self.training else None,  # type: ignore[arg-type]
+            hidden_states=tuple(seen) if output_hidden_states else None,
+        )
+
+
+def documents_of(x: Tensor, position_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
+    """Number of the document of each of these tokens, [B, S]; the mask may be of all tokens so far."""
+    if attention_mask is not None and attention_mask.dim() == 2:
+        attention_mask = attention_mask[:, -x.shape[1] :]
+    return documents({"inputs_embeds": x, "position_ids": position_ids, "attention_mask": attention_mask})
+
+
+def pooled(values: Tensor, document: Tensor, how: Pooling, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What a document up to each token is as one vector, [B, S, E], and what is needed to go on, [B, 1, E or E + 1].
+
+    Args:
+        values: of the tokens, [B, S, E].
+        document: number of each token's document, [B, S].
+        how: of a document: its last value, the maximum or the mean of all.
+        before: what an earlier call gave to go on with.
+    """
+    if how == "last":
+        return values, values[:, -1:]
+    if how == "mean":  # sums, and beside them how many
+        values = torch.cat([values, values.new_ones(*values.shape[:2], 1)], 2)
+    if before is not None:
+        values, document = torch.cat([before, values], 1), torch.cat([document[:, :1], document], 1)
+    found = so_far(values, document, torch.maximum if how == "max" else torch.add)
+    found = found if before is None else found[:, 1:]
+    return found[..., :-1] / found[..., -1:] if how == "mean" else found, found[:, -1:]
+
+
+class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
+    """With a vocabulary head."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012  as transformers has it
+    body: ClassVar[type[NoAttentionModel]]
+
+    def __init__(self, config: NoAttentionConfig) -> None:
+        super().__init__(config)
+        self.model = self.body(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # states are no keys and values
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+        **options: Any,
+    ) -> CausalLMOutputWithPast:
+        """As :meth:`NoAttentionModel.forward`; labels [B, S] are shifted here, as in transformers."""
+        found = self.model(input_ids, **options)
+        logits = self.lm_head(found.last_hidden_state[:, -logits_to_keep:])
+        loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=found.past_key_values, hidden_states=found.hidden_states
+        )
+
+
+class NoAttentionForSequenceClassification(NoAttentionPreTrained):
+    """With a linear classifier of a text, which is pooled over time as the configuration says."""
+
+    body: ClassVar[type[NoAttentionModel]]
+
+    def __init__(self, config: NoAttentionConfig) -> None:
+        super().__init__(config)
+        self.num_labels = int(config.num_labels or 0)
+        self.model = self.body(config)
+        self.score = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        **options: Any,
+    ) -> SequenceClassifierOutputWithPast:
+        """As :meth:`NoAttentionModel.forward`; labels [B]. A row is one text, padded on either side."""
+        given = {"attention_mask": attention_mask, "position_ids": position_ids, **options, "use_cache": False}
+        found = self.model(input_ids, **given)
+        hidden = found.last_hidden_state
+        texts, _ = pooled(hidden, documents_of(hidden, position_ids, attention_mask), self.config.pooling)
+        last = torch.full_like(hidden[:, 0, 0], hidden.shape[1] - 1, dtype=torch.long)
+        if attention_mask is not None:
+            last = (attention_mask * torch.arange(hidden.shape[1], device=hidden.device)).argmax(1)
+        logits = self.score(texts[torch.arange(len(texts), device=texts.device), last])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, hidden_states=found.hidden_states)
+
+
+def make_known(
+    config: type[NoAttentionConfig],
+    model: type[NoAttentionModel],
+    causal: type[NoAttentionForCausalLM],
+    classifier: type[NoAttentionForSequenceClassification],
+) -> None:
+    """Let transformers' Auto classes make and load them."""
+    AutoConfig.register(config.model_type, config)
+    AutoModel.register(config, model)
+    AutoModelForCausalLM.register(config, causal)
+    AutoModelForSequenceClassification.register(config, classifier)
