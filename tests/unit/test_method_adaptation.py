@@ -176,3 +176,10 @@ def test_what_is_remembered_is_float32_whatever_the_model_is() -> None:
     stages.learn([method], stages.stage(tiny.model().bfloat16(), 1, steps=1))
     tensors = [value for name, value in method.memory().tensors.items() if name.startswith("fisher/")]
     assert all(torch.equal(value, torch.full(value.shape, 0.02)) for value in tensors)
+
+
+def test_logits_that_a_model_caps_are_capped_in_model_and_teacher() -> None:
+    method = build({"name": "multi_task_adaptation", "drift": 0, "balance": "fixed", "retain": 0.5})
+    protection, before = begun(method, tiny.model("gemma2", final_logit_softcapping=0.05), "causal")
+    found = losses(protection)["multi_task_adaptation/distillation"].detach()
+    torch.testing.assert_close(found.double(), retained(protection, before, 1.0), rtol=1e-3, atol=0)

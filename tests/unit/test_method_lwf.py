@@ -10,7 +10,6 @@ import stages
 import tiny
 from everlearn.methods.distillation.lwf import LwF
 from everlearn.methods.engine.protection import Protection
-from everlearn.model import objectives
 from everlearn.model.objectives import IGNORE
 
 KINDS = [("roberta", "masked"), ("gpt2", "causal"), ("llama", "text-to-text"), ("t5", "text-to-text")]
@@ -63,7 +62,7 @@ def test_loss_and_gradient_are_the_equation(
     architecture: str, objective: str, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if chunked:
-        monkeypatch.setattr(objectives, "LOGITS_PER_CHUNK", 5 * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", 5 * tiny.VOCABULARY)
     model = tiny.model(architecture)
     stage = stages.stage(model, 1, objective)
     protection = Protection([LwF(weight=WEIGHT, temperature=TEMPERATURE)], stage)

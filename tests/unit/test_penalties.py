@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -313,6 +315,16 @@ def test_si_knows_the_penaltys_gradient_from_the_tasks() -> None:
         paths.append(read)
     for name, gradient in paths[0].items():
         torch.testing.assert_close(paths[1][name], gradient, rtol=1e-3, atol=1e-3)
+
+
+def test_si_refuses_gradients_of_a_scaled_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everlearn.methods.penalties.si.is_initialized", lambda: True)
+    monkeypatch.setattr(
+        "everlearn.methods.penalties.si.AcceleratorState", lambda: SimpleNamespace(mixed_precision="fp16")
+    )
+    with pytest.raises(MethodError, match=r"Set `train\.bf16` instead"):
+        stages.learn([build({"name": "si"})], stages.stage(tiny.model(), 1, steps=1))
+    stages.learn([build({"name": "si", "strength": 0})], stages.stage(tiny.model(), 1, steps=1))
 
 
 def test_si_counts_no_negative_importance() -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Stage, View, register
-from everlearn.methods.distillation.teacher import cost_of_teacher, rounding_like, teacher_of
+from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
-from everlearn.model.head import logits_of
-from everlearn.model.objectives import IGNORE, row_means
+from everlearn.model.objectives import row_means
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -69,18 +66,9 @@ class LwF(Method):
         """The batch's own rows once more, with the old model's answers in the place of labels."""
         if not self.config.weight:
             return []
-        teacher, temperature = self._teacher, self.config.temperature
-        if teacher is None:
+        if self._teacher is None:
             raise MethodError(f"Method '{self.label}' has no teacher: run `begin_domain` before the first step.")
-        with torch.no_grad(), rounding_like(stage.model):
-            features = stage.objective.label_features(teacher, batch)
-
-        def answers(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
-            with torch.no_grad():
-                old = torch.softmax(logits_of(teacher, features[at]) / temperature, -1)
-            return -(old * F.log_softmax(logits / temperature, -1)).sum(-1).masked_fill(labels == IGNORE, 0)
-
-        return [View(None, labels=batch["labels"], positions=batch.get("positions"), loss=answers)]
+        return [answers_beside(stage, self._teacher, batch, self.config.temperature, cross_entropy)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λₒ · H."""
@@ -90,3 +78,8 @@ class LwF(Method):
     def end_domain(self, stage: Stage) -> None:
         """The old model has answered; the next domain has another."""
         self._teacher = None
+
+
+def cross_entropy(old: Tensor, new: Tensor) -> Tensor:
+    """H of log-probabilities, [n, V] each to [n]."""
+    return -(old.exp() * new).sum(-1)

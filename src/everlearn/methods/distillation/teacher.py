@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
+import torch.nn.functional as F  # noqa: N812
 from accelerate.utils import get_mixed_precision_context_manager
-from torch import nn
+from torch import Tensor, nn
 
 from everlearn.methods.engine.anchor import Anchor
-from everlearn.methods.stage import Stage
+from everlearn.methods.stage import Batch, Stage
+from everlearn.model.head import logits_of
+from everlearn.model.objectives import IGNORE, View
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+"""From log-probabilities of a teacher and of its student, [n, V] each, to losses, [n]."""
 
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
@@ -24,6 +32,27 @@ def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
 def cost_of_teacher(model: nn.Module) -> int:
     """Bytes of a copy of a model."""
     return sum(tensor.numel() * tensor.element_size() for tensor in [*model.parameters(), *model.buffers()])
+
+
+def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: float, of: Distance) -> View:
+    """The batch's own rows once more, with a teacher's answers to the very same input in the place of labels.
+
+    Args:
+        stage: that is learnt.
+        teacher: to the same words.
+        batch: says where the labels are.
+        temperature: that the logits of both are divided by.
+        of: what is made of the two.
+    """
+    with torch.no_grad(), rounding_like(stage.model):
+        features = stage.objective.label_features(teacher, batch)
+
+    def answers(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
+        with torch.no_grad():
+            old = F.log_softmax(logits_of(teacher, features[at]) / temperature, -1)
+        return of(old, F.log_softmax(logits / temperature, -1)).masked_fill(labels == IGNORE, 0)
+
+    return View(None, labels=batch["labels"], positions=batch.get("positions"), loss=answers)
 
 
 def rounding_like(student: nn.Module) -> AbstractContextManager[Any]:

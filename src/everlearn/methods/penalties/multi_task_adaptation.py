@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import of_all_processes
 from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Stage, View, register
-from everlearn.methods.distillation.teacher import rounding_like
+from everlearn.methods.distillation.teacher import answers_beside
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
-from everlearn.model.head import logits_of
-from everlearn.model.objectives import IGNORE, row_means
+from everlearn.model.objectives import row_means
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -98,18 +97,12 @@ class MultiTaskAdaptation(Adaptation):
         """The batch's own rows once more, with the divergence from the teacher in the place of cross-entropy."""
         if not self.has_teacher:
             return []
-        teacher, temperature = self.teacher, self.config.temperature
-        with torch.no_grad(), rounding_like(stage.model):
-            features = stage.objective.label_features(teacher, batch)
+        temperature = self.config.temperature
 
-        def divergence(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
-            with torch.no_grad():
-                known = F.log_softmax(logits_of(teacher, features[at]) / temperature, -1)
-            said = F.log_softmax(logits / temperature, -1)
-            apart = temperature**2 * F.kl_div(said, known, reduction="none", log_target=True).sum(-1)
-            return apart.masked_fill(labels == IGNORE, 0)
+        def divergence(known: Tensor, said: Tensor) -> Tensor:
+            return temperature**2 * F.kl_div(said, known, reduction="none", log_target=True).sum(-1)
 
-        return [View(None, labels=batch["labels"], positions=batch.get("positions"), loss=divergence)]
+        return [answers_beside(stage, self.teacher, batch, temperature, divergence)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """r times the drift and r times the distillation."""

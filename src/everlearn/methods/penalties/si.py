@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from accelerate.state import AcceleratorState, is_initialized
 from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
+from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Memory, Stage, register
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.model.sharding import gathered, local
@@ -68,6 +70,19 @@ class SI(Penalty):
             self._path = {name: torch.zeros_like(value) for name, value in self._start.items()}
         for part in (self._start, self._path):
             part.update({name: value.to(weights[name].device) for name, value in part.items()})
+
+    def begin_training(self, stage: Stage) -> None:
+        """As every penalty.
+
+        Raises:
+            MethodError: the loss is scaled, and so would be the path; a step that overflows would make it no number.
+        """
+        super().begin_training(stage)
+        if self.config.strength and is_initialized() and AcceleratorState().mixed_precision == "fp16":
+            raise MethodError(
+                f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a scale of its own. Set "
+                "`train.bf16` instead, or neither."
+            )
 
     def mask(self, stage: Stage) -> Mask | None:
         """Nothing is held back: the task's gradient is read here, whole and not yet clipped."""
