@@ -29,7 +29,9 @@ def test_two_domains_and_a_task(model_type: str, frozen: list[str], tmp_path: Pa
     assert len(results.matrices["standardised"].values) == 3
     loss = results.matrices["loss"].values
     assert loss[2][0] < loss[0][0]  # something was learnt
-    stages = [AutoModelForCausalLM.from_pretrained(of.folder() / name) for name in ("stage-01-first", "stage-02-second")]
+    stages = [
+        AutoModelForCausalLM.from_pretrained(of.folder() / name) for name in ("stage-01-first", "stage-02-second")
+    ]
     embeddings, head = (
         [getattr(model, f"get_{which}_embeddings")().weight for model in stages] for which in ("input", "output")
     )

@@ -157,8 +157,8 @@ def refuse_without_attention(method: Method, setting: Setting, what: str) -> Non
     stacks = architecture_of(config_of(setting.model).model_type).stacks
     if not any(stack.attentions for stack in stacks):
         raise MethodError(
-            f"Method '{method.label}' {what}, which takes attention; '{type(setting.model).__name__}' has none. Choose a "
-            "transformer (`model.path`), or another method."
+            f"Method '{method.label}' {what}, which takes attention; '{type(setting.model).__name__}' has none. Choose "
+            "a transformer (`model.path`), or another method."
         )
 
 
