@@ -32,7 +32,7 @@ from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
-from everlearn.model.objectives import unwrap
+from everlearn.model.head import unwrap
 from everlearn.report.run_results import RunResults
 from everlearn.run import carrying, given, portable
 from everlearn.run.ahead import work_ahead

@@ -95,7 +95,7 @@ def test_the_shell_completes_and_loads_no_torch() -> None:
 
 def test_the_names_that_are_completed_are_all_the_methods() -> None:
     assert names("") == sorted(registered())
-    assert names("ew") == ["ewc", "ewc_released"]
+    assert names("ewc_") == ["ewc_normalised", "ewc_released", "ewc_separate"]
 
 
 def logged(run: Path, key: str) -> list[tuple[int, int, float]]:

@@ -196,7 +196,7 @@ def test_drawn_programs_are_seeded_by_problem_and_sample_and_follow_the_probabil
     likely = torch.log(torch.tensor([[0.1, 0.6, 0.3]], dtype=torch.float64))
     draws = (torch.arange(1000, dtype=torch.float64) / 1000)[None]
     ending = Ending(1000, temperature=1.0, draws=draws)
-    counts = np.bincount([int(ending.choose(likely, step)) for step in range(1000)])
+    counts = np.bincount([int(ending.choose(likely, [torch.zeros(1)] * step)) for step in range(1000)])
     assert counts.tolist() == pytest.approx([100, 600, 300], abs=1)
     sharp = Ending(1000, temperature=0.5, draws=draws)
     counts = np.bincount([int(sharp.choose(likely, step)) for step in range(1000)])

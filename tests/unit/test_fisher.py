@@ -112,7 +112,7 @@ def test_the_heads_projection_in_chunks_is_still_exact(monkeypatch: pytest.Monke
     loss = stage.objective.per_sample_loss
     expected = loop(model, batches, loss)
     for rows in (50, 48, 17):  # of 24 labels each: two samples, exactly two, less than one
-        monkeypatch.setattr("everlearn.model.objectives.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
+        monkeypatch.setattr("everlearn.model.head.LOGITS_PER_CHUNK", rows * tiny.VOCABULARY)
         assert_same(fisher(model, batches, loss), expected)
 
 
@@ -222,6 +222,16 @@ def test_what_is_not_known_is_measured_sample_by_sample(last: nn.Module, alone: 
     model, batches = Small(last).double(), [small_batch(5)]
     assert batched_alone(model, batches[0], small_loss) == alone
     assert_same(fisher(model, batches, small_loss), loop(model, batches, small_loss))
+
+
+def test_in_16_bits_what_is_not_known_is_still_found_out() -> None:
+    """A hundred times bfloat16's precision is as large as a gradient: noise of that size would excuse every mistake."""
+    torch.manual_seed(0)
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return (model(batch["x"].bfloat16().flatten(0, 1)) ** 2).view(len(batch["x"]), -1).mean(1)
+
+    assert batched_alone(Shifting().bfloat16(), small_batch(5), loss) == {"inner.weight", "inner.bias"}
 
 
 def test_rows_that_are_not_whole_samples_are_measured_sample_by_sample() -> None:

@@ -103,3 +103,21 @@ def test_a_task_is_learnt_and_pre_training_measured(data: Path, tmp_path: Path) 
     before, after = bits.values[0], bits.values[1]
     assert after[0] < before[0], "answers are learnt"  # type: ignore[operator]
     assert after[1] != before[1], "general text is measured as masked text"
+
+
+def test_general_text_of_examples_isolates_them_too(tmp_path: Path) -> None:
+    """Packed beside each other, an encoder would read the prompts and answers of the others."""
+    tiny.model("roberta").save_pretrained(tmp_path / "m")
+    tiny.tokenizer().save_pretrained(tmp_path / "m")
+    examples = tmp_path / "examples.jsonl"
+    examples.write_text("".join(json.dumps({"prompt": text, "answer": "yes"}) + "\n" for text in tiny.texts(8, 1)))
+    recipe = parse(
+        {
+            "model": {"path": str(tmp_path / "m")},
+            "domains": [{"name": "plain", "path": str(examples), "text_column": "prompt"}],
+            "general": {"path": str(examples), "text_column": "prompt", "target_column": "answer"},
+            "run": {"folder": str(tmp_path / "run"), "name": "x"},
+        }
+    )
+    objective: Any = ContinualLearner(recipe).setting().objective
+    assert objective.isolate

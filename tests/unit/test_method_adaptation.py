@@ -99,8 +99,8 @@ def test_representations_at_rest_cost_nothing_and_are_of_the_same_input() -> Non
     protection = Protection([method], stage)
     protection.begin()
     found = losses(protection)
-    assert float(found["forget_me_not/cosine"]) == pytest.approx(0, abs=1e-6)
-    assert float(found["forget_me_not/representations"]) == pytest.approx(0, abs=1e-6)
+    assert found["forget_me_not/cosine"].item() == pytest.approx(0, abs=1e-6)
+    assert found["forget_me_not/representations"].item() == pytest.approx(0, abs=1e-6)
     protection.end()
     assert method._teacher is None
 
@@ -163,9 +163,16 @@ def test_the_learnt_balance_needs_the_loss_which_another_trainer_may_keep() -> N
     method, model = build({"name": "multi_task_adaptation", "drift": 0}), tiny.model()
     protection, _ = begun(method, model)
     batch = next(protection.stage.batches(2))
-    hidden = protection.stage.objective.forward(model, batch).hidden
+    theirs = Outputs(torch.empty(0), torch.tensor(8), torch.empty(0), view_losses=[torch.ones(batch["labels"].shape)])
     with pytest.raises(MethodError, match="Set `balance: fixed`"):
-        method.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))
+        method.extra_losses(protection.stage, batch, theirs)
     fresh = build({"name": "multi_task_adaptation", "drift": 0})
     with pytest.raises(MethodError, match="has no teacher"):
-        fresh.extra_losses(protection.stage, batch, Outputs(torch.empty(0), torch.tensor(8), hidden))
+        fresh.views(protection.stage, batch)
+
+
+def test_what_is_remembered_is_float32_whatever_the_model_is() -> None:
+    method = build({"name": "forget_me_not", **OFF, "l2": 0.01})
+    stages.learn([method], stages.stage(tiny.model().bfloat16(), 1, steps=1))
+    tensors = [value for name, value in method.memory().tensors.items() if name.startswith("fisher/")]
+    assert all(torch.equal(value, torch.full(value.shape, 0.02)) for value in tensors)

@@ -76,6 +76,8 @@ def test_rates_of_the_released_code() -> None:
         assert [RATE / found[names[0]] for names in depths] == pytest.approx(divisors)
     with pytest.raises(MethodError, match="'divisors"):
         ULMFiT(divisors=(0, 1))
+    with pytest.raises(MethodError, match="'divisors': the head and what is below it"):
+        ULMFiT(divisors=(1,))
 
 
 def test_the_triangle() -> None:

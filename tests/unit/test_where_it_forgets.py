@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from everlearn.analysis.distance import functional_drift
-from everlearn.analysis.going_back import Blend, GoingBack, _add, _layers, blending
+from everlearn.analysis.going_back import GoingBack, Hybrid, _add, _layers, blending
 from everlearn.data.blocks import PackedBlocks
 from everlearn.evaluation import Checkpoint, HeldOut, HeldOutText, text_cell
 from everlearn.evaluation.task import Conditions
@@ -27,7 +27,7 @@ def test_blends_are_lines_and_end_bit_for_bit_at_the_checkpoints(architecture):
     old, model = tiny.model(architecture), other(architecture)
     before = {name: p.detach().clone() for name, p in old.named_parameters()}
     new = {name: p.detach().clone() for name, p in model.named_parameters()}
-    blends = [Blend(str(a), lambda _, a=a: a) for a in (0.0, 0.25, 1.0)]
+    blends = [Hybrid(str(a), lambda _, a=a: a) for a in (0.0, 0.25, 1.0)]
     for blended, share in zip(blending(model, before, blends), (0.0, 0.25, 1.0), strict=True):
         for name, p in blended.named_parameters():
             wanted = before[name].double() + share * (new[name].double() - before[name].double())
@@ -54,7 +54,7 @@ def test_each_layer_is_put_back_once_and_alone():
 def test_an_interrupted_look_leaves_the_model_as_it_was():
     old, model = dict(tiny.model("gpt2").named_parameters()), other("gpt2")
     new = {name: p.detach().clone() for name, p in model.named_parameters()}
-    steps = blending(model, old, [Blend("", lambda _: 0.5)] * 2)
+    steps = blending(model, old, [Hybrid("", lambda _: 0.5)] * 2)
     next(steps)
     steps.close()
     assert all(torch.equal(p, new[name]) for name, p in model.named_parameters())

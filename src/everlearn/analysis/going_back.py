@@ -29,8 +29,8 @@ from everlearn.evaluation.resampling import Resampled
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.statistics import Floats
 from everlearn.model.architectures import architecture_of
+from everlearn.model.head import config_of
 from everlearn.model.movement import places
-from everlearn.model.objectives import config_of
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
@@ -42,7 +42,7 @@ POINTS = tuple(step / 10 for step in range(11))
 
 
 @dataclass(frozen=True)
-class Blend:
+class Hybrid:
     """Weights between two checkpoints.
 
     Attributes:
@@ -115,7 +115,7 @@ def merged_back(learner: ContinualLearner, pair: Pair, blocks: int, points: Sequ
     """Go back on a straight line; the arguments are those of :func:`restored`, and α at each of some points."""
     title = "On the line between them"
     return _measured(
-        learner, pair, blocks, title, lambda _: [Blend(f"{point:g}", _everywhere(point)) for point in points]
+        learner, pair, blocks, title, lambda _: [Hybrid(f"{point:g}", _everywhere(point)) for point in points]
     )
 
 
@@ -123,14 +123,14 @@ def _everywhere(share: float) -> Callable[[str], float]:
     return lambda name: share
 
 
-def _layers(model: nn.Module) -> list[Blend]:
+def _layers(model: nn.Module) -> list[Hybrid]:
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     where = {name: layer for name, (layer, _) in places(shapes, architecture_of(config_of(model).model_type)).items()}
 
     def without(layer: str) -> Callable[[str], float]:
         return lambda name: float(where[name] != layer)
 
-    return [Blend(layer, without(layer)) for layer in dict.fromkeys(where.values())]
+    return [Hybrid(layer, without(layer)) for layer in dict.fromkeys(where.values())]
 
 
 def _measured(
@@ -138,7 +138,7 @@ def _measured(
     pair: Pair,
     blocks: int,
     title: str,
-    made: Callable[[nn.Module], list[Blend]],
+    made: Callable[[nn.Module], list[Hybrid]],
 ) -> GoingBack:
     _check(learner)
     scorer = learner.scorer()
@@ -147,7 +147,7 @@ def _measured(
     model = learner.model_after(pair.until).to(scorer.device)
     _check_alike(old, model)
     blends = made(model)
-    ends = [Blend("", _everywhere(0.0)), Blend("", _everywhere(1.0))]
+    ends = [Hybrid("", _everywhere(0.0)), Hybrid("", _everywhere(1.0))]
     how, cells = scorer.conditions(pair.until), [list[Cell]() for _ in tasks]
     since, until = pair.labels(learner)
     with learner.reporter.activity(f"{title}, {since} and {until}", len(blends) + 2) as done:
@@ -181,7 +181,7 @@ def _check_alike(old: dict[str, nn.Parameter], model: nn.Module) -> None:
         raise ModelError("The model grew between the two stages: there are no such weights to put back.")
 
 
-def blending(model: nn.Module, old: dict[str, Any], blends: Sequence[Blend]) -> Iterator[nn.Module]:
+def blending(model: nn.Module, old: dict[str, Any], blends: Sequence[Hybrid]) -> Iterator[nn.Module]:
     """The model with each blend's weights in turn; in between, and at the end, its own.
 
     Args:
@@ -191,7 +191,7 @@ def blending(model: nn.Module, old: dict[str, Any], blends: Sequence[Blend]) -> 
     """
     new: dict[str, Tensor] = {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
 
-    def put(blend: Blend) -> None:
+    def put(blend: Hybrid) -> None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 # At 0 and 1 bit for bit what the checkpoints have.
@@ -202,7 +202,7 @@ def blending(model: nn.Module, old: dict[str, Any], blends: Sequence[Blend]) -> 
             put(blend)
             yield model
     finally:
-        put(Blend("", _everywhere(1.0)))
+        put(Hybrid("", _everywhere(1.0)))
 
 
 def _role(learner: ContinualLearner, pair: Pair, task: HeldOutText) -> str:

@@ -49,21 +49,30 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
     from everlearn.tools.describing import CAPABILITIES
 
     table = Table("Name", "Method", "Kind", "Needs", "Memory", "With PEFT", "Objectives", "Paper")
-    for position in (0, 2, -1):
+    for position in (0, -1):
         table.columns[position].no_wrap = True
+    for column in table.columns[1:-1]:
+        column.overflow = "fold"
+    table.columns[1].min_width = table.columns[3].min_width = 12
     for entry in described:
         needs = entry["needs"]
         table.add_row(
             entry["name"],
             entry["title"],
-            ",\n".join(entry["kinds"]) or "–",
+            ", ".join(entry["kinds"]) or "–",
             ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
             "–" if entry["memory"] == "nothing" else entry["memory"],
             "yes" if needs["peft"] else "–",
             "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
-            entry["paper"].replace("https://arxiv.org/abs/", "arXiv:") or "–",
+            _cited(entry["paper"]),
         )
     return table
+
+
+def _cited(paper: str) -> str:
+    """What is short enough for a table; the page of a method has the address."""
+    where, _, what = paper.rstrip("/").rpartition("/")
+    return f"arXiv:{what}" if where.endswith("arxiv.org/abs") else what or "–"
 
 
 def _page(entry: dict[str, Any]) -> RenderableType:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 Continuation = Generator[Tensor, Tensor, None]
 """Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""

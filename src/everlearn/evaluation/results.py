@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from everlearn import files
 from everlearn.errors import RunError
@@ -167,6 +176,11 @@ class Summary(Part):
     """As `share_forgotten`, of accuracies clipped to [0, 1]; 1 for a task that was never learnt."""
     share_forgotten_clipped_per_step: Estimates = {}
     """``mean`` only: the same divided by the number of later stages."""
+
+    @model_serializer(mode="wrap")
+    def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what other metrics than the standardised one never have."""
+        return {key: value for key, value in handler(self).items() if value or not key.startswith("share_forgotten")}
 
 
 class Study(Part):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.model.anatomy import anatomy
-from everlearn.model.objectives import IGNORE, observe_logits, output_head, unwrap
+from everlearn.model.head import observe_logits, output_head, unwrap
+from everlearn.model.objectives import IGNORE
 
 NOTHING_SEEN = (
     "No forward pass in training mode was seen since the last step. Gradient checkpointing with `use_reentrant: true` "

@@ -15,7 +15,8 @@ from torch.utils.data import IterableDataset
 from everlearn.data.blocks import Block, BlockSource, hash_of
 from everlearn.errors import DataError, MethodError
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import IGNORE, Batch, Objective, output_head
+from everlearn.model.head import output_head
+from everlearn.model.objectives import IGNORE, Batch, Objective
 from everlearn.seeding import seed_for
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]

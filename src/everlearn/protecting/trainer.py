@@ -14,7 +14,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method
-from everlearn.model.objectives import unwrap
+from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
 
 _BYPASSED = (

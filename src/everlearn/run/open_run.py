@@ -88,7 +88,7 @@ class OpenRun:
                 tokenizer,
                 mask_probability=data.mask_probability,
                 isolate=data.isolate_documents,
-                examples=any(domain.target_column is not None for domain in self.recipe.domains),
+                examples=any(corpus.target_column is not None for corpus in self.corpora),
             )
             longest = objective.longest_input(model)
             if data.block_size is not None and longest is not None and data.block_size > longest:
@@ -100,12 +100,16 @@ class OpenRun:
             self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
         return self._setting
 
+    @property
+    def corpora(self) -> tuple[Domain, ...]:
+        """The domains and, where the recipe names it, the general text."""
+        return (*self.recipe.domains, *([] if self.recipe.general is None else [self.recipe.general]))
+
     def prepared(self, name: str) -> Prepared:
         """The token blocks of a domain, or of the general text, made once and cached."""
         if name not in self._prepared:
             format_ = self.setting()
-            general = [self.recipe.general] if self.recipe.general is not None else []
-            corpus = next(domain for domain in (*self.recipe.domains, *general) if domain.name == name)
+            corpus = next(corpus for corpus in self.corpora if corpus.name == name)
             with self.processes.main_process_first():
                 self.reporter.say(f"Reading {name}")
                 self._prepared[name] = prepare(
@@ -353,6 +357,5 @@ class OpenRun:
     def data_notes(self) -> list[str]:
         """What may not be meant, in the data above all: when the run began, which is kept in its folder, and now."""
         general = self.recipe.general
-        corpora = [*self.recipe.domains, *([general] if general is not None else [])]
-        found = [*notes_of(corpora, self._prepared, general.name if general is not None else None), *self.found]
+        found = [*notes_of(self.corpora, self._prepared, general.name if general is not None else None), *self.found]
         return list(dict.fromkeys([*self.folder.data_notes(), *found]))

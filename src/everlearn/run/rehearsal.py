@@ -23,7 +23,7 @@ from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeErro
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.gathering import shared_parameters
-from everlearn.model.objectives import unwrap
+from everlearn.model.head import unwrap
 from everlearn.seeding import seeded
 
 

@@ -27,7 +27,8 @@ from everlearn.data.loader import BlockLoader
 from everlearn.errors import EverlearnError, RunError, TrainingDiverged, first_line
 from everlearn.methods.base import Memory, Method
 from everlearn.methods.engine.protection import Protection
-from everlearn.model.objectives import IGNORE, unwrap
+from everlearn.model.head import unwrap
+from everlearn.model.objectives import IGNORE
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.model.sharding import local
 from everlearn.model.source import Model

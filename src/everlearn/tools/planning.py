@@ -24,8 +24,8 @@ from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
+from everlearn.model.head import LOGITS_PER_CHUNK
 from everlearn.model.loading import load_model
-from everlearn.model.objectives import LOGITS_PER_CHUNK
 from everlearn.model.quantising import quantised_bytes
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter

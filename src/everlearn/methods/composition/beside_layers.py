@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from everlearn.methods.engine.attachment import Attachment, arguments
 from everlearn.model.anatomy import kind_of
 from everlearn.model.architectures import architecture_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 from everlearn.model.packed import documents
 
 

@@ -18,7 +18,7 @@ from everlearn.methods.composition.keeping import by_domain, fill, from_memory, 
 from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
 from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import anatomy
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 
 @register

@@ -31,8 +31,8 @@ from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
 from everlearn.model.anatomy import kind_of
+from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import config_of
 from everlearn.model.targets import Targets
 
 if TYPE_CHECKING:

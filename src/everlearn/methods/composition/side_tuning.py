@@ -28,8 +28,8 @@ from everlearn.methods.composition.beside_layers import BesideLayers, layers_of,
 from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.composition.keeping import by_domain, fill, from_memory, learnt_by
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions, without_decay
+from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import config_of
 
 SHARED = "shared"
 """What the side network of the whole stream is kept under."""
@@ -128,7 +128,7 @@ class SideTuning(Method):
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """No weight decay on s: it would draw α to ½."""
         merge = attached(stage.model, self.name).merge
-        return without_decay(groups, merge.s) if isinstance(merge, Blend) else groups
+        return without_decay(groups, merge.s) if isinstance(merge, SideBlend) else groups
 
     def detach(self, stage: Stage) -> None:
         """Keep side network and merge, and leave the base model."""
@@ -168,7 +168,7 @@ class SideTuning(Method):
         if self.config.merge == "mlp":
             return TwoLayers(features)
         learns = self.config.merge == "blend"
-        return Blend(self.config.start if learns else 0.0, learns)
+        return SideBlend(self.config.start if learns else 0.0, learns)
 
     def _distil(self, stage: Stage, net: SideNet) -> None:
         """Lower the mean of ‖S(x) − B(x)‖² / ‖B(x)‖² over the tokens of the domain, a step a batch."""
@@ -241,7 +241,7 @@ class SideNet(BesideLayers):
         return merged
 
 
-class Blend(nn.Module):
+class SideBlend(nn.Module):
     """α B + (1 − α) S, α = sigmoid(s).
 
     Args:

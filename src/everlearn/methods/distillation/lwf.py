@@ -14,7 +14,8 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Stage, View, register
 from everlearn.methods.distillation.teacher import cost_of_teacher, rounding_like, teacher_of
 from everlearn.methods.engine.anchor import Anchored
-from everlearn.model.objectives import IGNORE, logits_of, row_means
+from everlearn.model.head import logits_of
+from everlearn.model.objectives import IGNORE, row_means
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.model.architectures import architecture_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting

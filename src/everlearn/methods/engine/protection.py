@@ -43,7 +43,8 @@ from everlearn.methods.engine.references import reference_gradients
 from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
 from everlearn.model.anatomy import head_path
-from everlearn.model.objectives import Outputs, unwrap
+from everlearn.model.head import unwrap
+from everlearn.model.objectives import Outputs
 from everlearn.model.sharding import local, shard_like
 from everlearn.seeding import Stream
 

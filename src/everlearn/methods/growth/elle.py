@@ -42,7 +42,7 @@ from everlearn.methods.growth.growth import (
 from everlearn.methods.growth.recovery import Lesson, Recovery, projection
 from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
 from everlearn.methods.rehearsal.replay import Replay
-from everlearn.model.objectives import config_of, output_head
+from everlearn.model.head import config_of, output_head
 
 REPLAY = "replay/"
 PROMPT = "prompt/"

@@ -29,7 +29,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import ModelError
 from everlearn.model.anatomy import Anatomy, Owned, Site, anatomy
 from everlearn.model.architectures import architecture_of
-from everlearn.model.objectives import config_of, output_head
+from everlearn.model.head import config_of, output_head
 
 NewLayers = Literal["copy", "identity"]
 

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from everlearn.errors import ModelError
 from everlearn.methods.engine.attachment import Attachment
-from everlearn.model.objectives import IGNORE, LOGITS_PER_CHUNK, output_head
+from everlearn.model.head import LOGITS_PER_CHUNK, output_head
+from everlearn.model.objectives import IGNORE
 
 Project = Callable[[Tensor], Tensor]
 """Features [N, H] to logits [N, V]."""

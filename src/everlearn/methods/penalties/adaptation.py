@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import FORWARD, Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
-from everlearn.methods.distillation.teacher import rounding_like
+from everlearn.methods.base import FORWARD, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.distillation.teacher import cost_of_teacher, teacher_of
 from everlearn.methods.penalties.ewc import EWC
 
 
@@ -42,11 +40,6 @@ class Adaptation(Method):
         """Whether an earlier model is asked."""
         raise NotImplementedError
 
-    def taught(self, stage: Stage, batch: Batch) -> Tensor:
-        """The teacher's last hidden state of the batch as it is, [B, S, H]."""
-        with torch.no_grad(), rounding_like(stage.model):
-            return stage.objective.hidden(self.teacher, stage.objective.inputs(batch))
-
     @property
     def teacher(self) -> nn.Module:
         """The frozen model.
@@ -69,14 +62,13 @@ class Adaptation(Method):
         beside = self.weights.cost(model)
         if not self.has_teacher:
             return beside
-        held = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
-        return replace(beside, memory_bytes=beside.memory_bytes + held, passes_per_step=FORWARD)
+        return replace(beside, memory_bytes=beside.memory_bytes + cost_of_teacher(model), passes_per_step=FORWARD)
 
     def begin_domain(self, stage: Stage) -> None:
         """The penalty's beginning; the teacher is the model as the domain finds it."""
         self.weights.begin_domain(stage)
         if self.has_teacher:
-            self._teacher = copy.deepcopy(stage.model).requires_grad_(False).eval()
+            self._teacher = teacher_of(stage)
 
     def begin_training(self, stage: Stage) -> None:
         """The penalty is laid beside the parameters."""

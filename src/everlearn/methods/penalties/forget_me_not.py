@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 
 from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Batch, MethodConfig, Stage, register
+from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.methods.penalties.penalty import over_maxima
@@ -83,7 +84,9 @@ class ForgetMeNot(Adaptation):
         losses = self.weights.extra_losses(stage, batch, outputs)
         if not self.has_teacher:
             return losses
-        now, before = outputs.hidden.float(), self.taught(stage, batch).float()
+        with torch.no_grad(), rounding_like(stage.model):
+            before = stage.objective.hidden(self.teacher, stage.objective.inputs(batch)).float()
+        now = outputs.hidden.float()
         # An encoder-decoder's last hidden state is of the answers, which are padded.
         padded = batch["labels"] == IGNORE if "decoder_input_ids" in batch else None
         if self.config.cosine:
@@ -105,7 +108,10 @@ class _Weights(EWC):
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         if not self.lambdas.ewc + self.lambdas.ewc_normalised:
             weights = dict(stage.model.named_parameters())
-            return {name: torch.full_like(weights[name], 2 * self.lambdas.l2) for name in self.held(stage.model)}
+            return {
+                name: torch.full_like(weights[name], 2 * self.lambdas.l2, dtype=torch.float32)
+                for name in self.held(stage.model)
+            }
         found = super().importance_of(stage, source)
         relative = over_maxima(found)
         for name, value in found.items():

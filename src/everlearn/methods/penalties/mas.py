@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from everlearn.data.blocks import BlockSource
 from everlearn.importance import gradient_moment
 from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, register
-from everlearn.methods.penalties.outputs import output_size
 from everlearn.methods.penalties.penalty import MeasuredPenalty
+from everlearn.model.head import logits_of
 from everlearn.model.modes import evaluating
+from everlearn.model.objectives import IGNORE
 
 
 @register
@@ -54,7 +55,10 @@ class MAS(MeasuredPenalty):
         """Ω, on `samples` blocks without dropout."""
 
         def size(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-            return output_size(stage.objective, model, batch)
+            """‖logits‖², mean over the labels of each row, [B]."""
+            features, counted = stage.objective.label_features(model, batch), batch["labels"] != IGNORE
+            squares = logits_of(model, features).square().sum(-1).view(counted.shape)
+            return (squares * counted).sum(1) / counted.sum(1).clamp(min=1)
 
         batches = stage.batches(self.config.samples, source)
         with evaluating(stage.model):

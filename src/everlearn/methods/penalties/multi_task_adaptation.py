@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import of_all_processes
-from everlearn.methods.base import Batch, Memory, MethodConfig, Stage, register
-from everlearn.methods.growth.recovery import kl_per_row
+from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Stage, View, register
+from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
-from everlearn.methods.penalties.outputs import at_labels, row_means, vocabulary_head
+from everlearn.model.head import logits_of
+from everlearn.model.objectives import IGNORE, row_means
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -69,6 +72,12 @@ class MultiTaskAdaptation(Adaptation):
         self._s = [0.0, 0.0]
         self._seen: Tensor | None = None
 
+    def cost(self, model: nn.Module) -> Cost:
+        """As :class:`Adaptation`; the four numbers that the balance is learnt from."""
+        beside = super().cost(model)
+        active = self.config.drift + self.config.distillation > 0
+        return replace(beside, memory_bytes=beside.memory_bytes + 16) if active else beside
+
     def penalty(self) -> EWC:
         """λ₁ times EWC's."""
         return EWC(strength=self.config.drift, samples=self.config.samples, protect_base=True)
@@ -85,12 +94,29 @@ class MultiTaskAdaptation(Adaptation):
             return self.config.retain / (1 - self.config.retain)
         return min(math.exp(self._s[0] - self._s[1]), self.config.largest)
 
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """The batch's own rows once more, with the divergence from the teacher in the place of cross-entropy."""
+        if not self.has_teacher:
+            return []
+        teacher, temperature = self.teacher, self.config.temperature
+        with torch.no_grad(), rounding_like(stage.model):
+            features = stage.objective.label_features(teacher, batch)
+
+        def divergence(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
+            with torch.no_grad():
+                known = F.log_softmax(logits_of(teacher, features[at]) / temperature, -1)
+            said = F.log_softmax(logits / temperature, -1)
+            apart = temperature**2 * F.kl_div(said, known, reduction="none", log_target=True).sum(-1)
+            return apart.masked_fill(labels == IGNORE, 0)
+
+        return [View(None, labels=batch["labels"], positions=batch.get("positions"), loss=divergence)]
+
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """r times the drift and r times the distillation."""
         weights = self.weights.extra_losses(stage, batch, outputs)
         losses = {"drift": weights["penalty"]} if weights else {}
-        if self.has_teacher:
-            losses["distillation"] = self.config.distillation * self._divergence(stage, batch, outputs)
+        if self.has_teacher and (divergence := outputs.view_losses[0]) is not None:
+            losses["distillation"] = self.config.distillation * row_means(divergence, batch["labels"])
         if losses and self.config.balance == "uncertainty":
             if not outputs.losses.numel():
                 raise MethodError(
@@ -111,12 +137,6 @@ class MultiTaskAdaptation(Adaptation):
         for task, loss in enumerate((new / max(labels, 1), retained / count)):
             self._s[task] -= self.config.rate * (1 - math.exp(-self._s[task]) * loss)
         self._s[1] = max(self._s[1], self._s[0] - math.log(self.config.largest))
-
-    def _divergence(self, stage: Stage, batch: Batch, outputs: Outputs) -> Tensor:
-        student, teacher = at_labels(outputs.hidden, batch), at_labels(self.taught(stage, batch), batch)
-        heads = vocabulary_head(stage.model), vocabulary_head(self.teacher)
-        rows = kl_per_row(student.flatten(0, 1), heads[0], teacher.flatten(0, 1), heads[1], self.config.temperature)
-        return row_means(rows.view(batch["labels"].shape), batch["labels"]).mean()
 
     def memory(self) -> Memory:
         """The penalty's, and the balance."""

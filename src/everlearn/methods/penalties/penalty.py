@@ -12,7 +12,7 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.penalties.norms import NORMS, Norm
-from everlearn.model.objectives import output_head
+from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
 
 if TYPE_CHECKING:
@@ -224,11 +224,12 @@ class Penalty(Method):
                     f"Method '{self.label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has "
                     "not. Its memory belongs to another model."
                 )
-        # named_parameters() gives a tied parameter once, so it is penalised once.
+        # named_parameters() gives a tied parameter once, so it is penalised once; and in the model's order, not that of
+        # a file, so that the sum is rounded in one way.
         return [
-            (parameters[name], _beside(values, parameters[name]), shard_like(self._anchor[name], parameters[name]))
-            for name, values in self._importance.items()
-            if parameters[name].requires_grad
+            (parameter, _beside(self._importance[name], parameter), shard_like(self._anchor[name], parameter))
+            for name, parameter in parameters.items()
+            if parameter.requires_grad and name in self._importance
         ]
 
     def _note_stability(self, stage: Stage) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.engine.attachment import Attachment
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 NO_PROMPT = -1
 """Number of the domain of a row that is read without a prompt."""

@@ -17,7 +17,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Memory
 from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
 from everlearn.model.anatomy import kind_of
-from everlearn.model.objectives import config_of
+from everlearn.model.head import config_of
 
 if TYPE_CHECKING:
     from everlearn.methods.base import Method, Setting, Stage

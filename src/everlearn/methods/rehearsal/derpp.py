@@ -17,8 +17,9 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
+from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
-from everlearn.model.objectives import IGNORE, config_of
+from everlearn.model.objectives import IGNORE
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from everlearn.methods.base import Mask, Method, MethodConfig, Needs, Setting, Stage, Variant, register
@@ -66,8 +66,8 @@ class ULMFiT(Method):
         """By what the rate is divided from one depth to the one below. 2.6 is for three layers: below twelve it leaves
         1/95,000."""
         divisors: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
-        """Instead of `decay`, what the rate is divided by in so many parts of the model: the last is the head, the
-        others equal parts of embeddings and layers."""
+        """Instead of `decay`, what the rate is divided by in so many parts of the model, two or more: the last is the
+        head, the others equal parts of embeddings and layers."""
         ratio: float | None = Field(32.0, ge=1, allow_inf_nan=False)
         """η_max over the rate at both ends of the triangle; None keeps the schedule of `train`."""
         cut: float = Field(0.1, gt=0, lt=1)
@@ -80,6 +80,13 @@ class ULMFiT(Method):
         epochs, a phase each, and goes on until nothing improves."""
         alone: int | None = Field(None, ge=1)
         """Phases before all that is left thaws at once; None: every part has a phase (the paper)."""
+
+        @field_validator("divisors")
+        @classmethod
+        def _head_and_rest(cls, given: tuple[float, ...]) -> tuple[float, ...]:
+            if len(given) == 1:
+                raise ValueError(f"the head and what is below it each need a divisor (got {given[0]:g} alone)")
+            return given
 
     config: Config
 

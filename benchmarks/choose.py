@@ -1,0 +1,147 @@
+"""Choose what single rows of a suite's table have of their own, each with the same number of trials.
+
+    python benchmarks/choose.py TRIALS.yaml --data DATA [--rows a,b] [--output TUNED.yaml]
+
+TRIALS.yaml names a suite, a settings file, the domains that are chosen on (in this order), a seed that no table has,
+and for each row the keys and values that are tried, the published one among them:
+
+    suite: standard-cl
+    settings: small.yaml
+    domains: [dbpedia, amazon]
+    seed: 99
+    rows:
+      lora: {train.learning_rate: [1.0e-3, 3.0e-3, 1.0e-2]}
+      lora+migu: {like: lora, method.migu.threshold: [0.4, 0.7, 0.9]}
+
+`like` begins with what was chosen for another row. Scores are of development examples (``dev``), never of those that
+the tables are made of. Chosen is the value with the highest accuracy at the end; with `within: 0.02`, of the values
+whose accuracy is at most that much below the best of plain training, the one after which general text has drifted
+least (of several, and where there is none, the most accurate). Every trial is written down beside the choice, in
+TUNED.json; TUNED.yaml is the settings file with the choices as `entries`. A trial that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from everlearn import files
+from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.entries import entry_of
+from everlearn.benchmarking.settings import load_settings
+from everlearn.benchmarking.summary import numbers
+from everlearn.benchmarking.workbench import Job, Workbench
+from everlearn.methods.sequential import PLAIN
+from everlearn.model.loading import quiet
+from everlearn.suites import find_suite
+
+SHOWN = ("accuracy", "accuracy_learnt", "accuracy_forgetting", "bits_drift")
+
+
+def development(recipe: dict[str, Any]) -> dict[str, str]:
+    """Changes that make end tasks measure the part beside their test part that is held out of the training part."""
+    return {f"end_tasks.{t['name']}.test": str(Path(t["test"]).with_name("dev.jsonl")) for t in recipe["end_tasks"]}
+
+
+class Trials:
+    """What TRIALS.yaml asks for, and what is known of it."""
+
+    def __init__(self, place: Path, data: Path, output: Path, runs: Path) -> None:
+        self.asked = yaml.safe_load(place.read_text())
+        self.suite = find_suite(self.asked["suite"])
+        self.settings_file = place.parent / self.asked["settings"]
+        settings = load_settings(self.settings_file)
+        self.bench = Workbench(self.suite, settings, runs, data)
+        self.domains = tuple(self.asked["domains"])
+        plain = self.bench.plain()
+        raw = self.suite.recipe(
+            plain.domains, settings=settings, data=data, method=plain.methods, seed=0, name="x", folder=runs
+        )
+        self.changes = development(raw)
+        self.output, self.log = output, output.with_suffix(".json")
+        self.found: dict[str, Any] = files.read_json(self.log) if self.log.is_file() else {}
+
+    def measured(self, row: str, own: dict[str, Any]) -> dict[str, float]:
+        """Numbers of one trial."""
+        entry = entry_of(row, self.suite)
+        label = "-".join([row, *(f"{key.split('.')[-1]}={value}" for key, value in own.items())])
+        changes = {**entry.changes, **self.settings.entries.get(row, {}), **own, **self.changes}
+        methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
+        job = Job(min(self.suite.orders), self.asked["seed"], self.domains, methods, changes)
+        made = entry.make(self.bench, job, self.bench.runs / label)
+        cell = CellResult(
+            **made.model_dump(), suite=self.suite.name, entry=row, title=entry.title, order=job.order, seed=job.seed,
+            settings={},
+        )  # fmt: skip
+        return {name: round(value, 5) for name, value in numbers(cell).items() if name in SHOWN}
+
+    @property
+    def settings(self) -> Any:
+        """What all trials share."""
+        return self.bench.settings
+
+    def row(self, row: str) -> None:
+        """Try the values of a row, one key after the other, and choose."""
+        asked = dict(self.asked["rows"][row])
+        like = asked.pop("like", None)
+        chosen = dict(self.found[like]["chosen"]) if like else {}
+        trials = self.found.setdefault(row, {"trials": []})["trials"]
+        for key, values in asked.items():
+            tried = []
+            for value in values:
+                own = chosen | {key: value}
+                known = next((trial for trial in trials if trial["changes"] == own), None)
+                if known is None:
+                    known = {"changes": own, **self.measured(row, own)}
+                    trials.append(known)
+                    files.write_json(self.log, self.found)
+                    print(row, json.dumps(known), flush=True)
+                tried.append(known)
+            chosen[key] = self.best(tried)["changes"][key]
+        self.found[row]["chosen"] = chosen
+        files.write_json(self.log, self.found)
+
+    def best(self, tried: list[dict[str, Any]]) -> dict[str, Any]:
+        """The trial to take."""
+        within = self.asked.get("within")
+        good: list[dict[str, Any]] = []
+        if within is not None and PLAIN in self.found:
+            least = max(trial["accuracy"] for trial in self.found[PLAIN]["trials"]) - within
+            good = [trial for trial in tried if trial["accuracy"] >= least]
+        return min(good, key=lambda trial: trial["bits_drift"]) if good else max(tried, key=lambda t: t["accuracy"])
+
+    def write(self) -> None:
+        """The settings file with what was chosen."""
+        raw = yaml.safe_load(self.settings_file.read_text())
+        raw["model"] = os.path.relpath(self.settings.model, self.output.parent)
+        entries = raw.get("entries", {})
+        for row, found in self.found.items():
+            entries[row] = {**entries.get(row, {}), **found.get("chosen", {})}
+        raw["entries"] = entries
+        head = f"# Written by benchmarks/choose.py: {self.settings_file.name} with what was chosen for each row.\n"
+        self.output.write_text(head + yaml.safe_dump(raw, sort_keys=False))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trials", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--rows", help="Only these, with commas.")
+    parser.add_argument("--output", type=Path, help="TUNED.yaml; beside TRIALS.yaml when left out.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/choose"))
+    given = parser.parse_args()
+    quiet()
+    output = given.output or given.trials.with_name(f"{given.trials.stem}-tuned.yaml")
+    trials = Trials(given.trials, given.data, output, given.runs)
+    for row in given.rows.split(",") if given.rows else trials.asked["rows"]:
+        trials.row(row)
+        trials.write()
+
+
+if __name__ == "__main__":
+    main()

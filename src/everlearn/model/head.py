@@ -1,0 +1,237 @@
+"""The vocabulary head: losses in the place of logits, so that only labelled positions are projected.
+
+Inside :func:`at_head` the last hidden state is caught as it enters the head, what has a label is kept, and the head's
+last module gives what is wanted of the logits instead of them, a chunk at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from everlearn.errors import ModelError
+from everlearn.model.anatomy import head_path
+from everlearn.model.cross_entropy import cross_entropy
+from everlearn.model.substitution import substituted, substituting
+
+LogitObserver = Callable[[Tensor, Tensor], None]
+LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]
+"""From logits [n, V] (float32, capped), their labels [n], and which part of all the labels they are, to losses [n]."""
+IGNORE = -100
+LOGITS_PER_CHUNK = 2**26
+"""Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
+_OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionary()
+
+
+def config_of(model: nn.Module) -> Any:
+    """A model's configuration (torch types every attribute of a module as a tensor or module)."""
+    return model.config
+
+
+def output_head(model: nn.Module) -> nn.Module | None:
+    """The module whose output are the logits."""
+    get: Any = model.get_output_embeddings
+    return get()
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DDP, torch.compile or DeepSpeed; FSDP2 changes a model in place and has nothing to unwrap."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (model.module if hasattr(model, "module") else None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Tensor]
+"""From the projection, the features that enter it [N, H], their labels [N] and the cap of logits to what comes out."""
+
+
+class Labelled(NamedTuple):
+    """Labels of some neighbouring rows, [b, K] (None: the rows have none), where each is predicted, [b, K], which lot
+    of the pass's rows they belong to, and what is made of their logits (None: cross-entropy)."""
+
+    labels: Tensor | None
+    positions: Tensor | None
+    rows: int = 0
+    loss: LogitLoss | None = None
+
+
+@contextlib.contextmanager
+def at_head(
+    model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int], of: AtHead | None = None
+) -> Iterator[list[Tensor]]:
+    """Inside, the model's "logits" are nats per label of all labelled parts, or what `of` makes of them; yields a list
+    for the hidden state."""
+    made = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
+    caught: list[Tensor] = []
+    first, last = model.get_submodule(head_path(model)), output_head(model)
+    if last is None:
+        raise ModelError(f"'{type(model).__name__}' has no vocabulary head.")
+    config = _text_config(model)
+    cap = getattr(config, "final_logit_softcapping", None)
+    labels = torch.cat([part.labels.flatten() for part in parts if part.labels is not None])
+
+    def keep_labelled(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        caught.append(args[0])
+        kept, lots = [], args[0].split(list(rows))
+        for part in parts:
+            if part.labels is not None:
+                hidden = lots[part.rows]
+                if part.positions is not None:
+                    hidden = hidden.gather(1, part.positions[:, :, None].expand(-1, -1, hidden.shape[-1]))
+                kept.append(hidden.flatten(0, 1))
+        return (torch.cat(kept) if len(kept) > 1 else kept[0], *args[1:])
+
+    project = last.forward
+    handle = first.register_forward_pre_hook(keep_labelled)
+    last.forward = lambda features: made(project, features, labels, cap)
+    if cap is not None:
+        config.final_logit_softcapping = None
+    try:
+        yield caught
+    finally:
+        handle.remove()
+        del last.forward  # the class's own forward shows again
+        if cap is not None:
+            config.final_logit_softcapping = cap
+
+
+def apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
+    """The losses of each part in the shape of its labels; None for a part without labels."""
+    rest = losses.flatten()
+    for part in parts:
+        if part.labels is None:
+            yield None
+        else:
+            own, rest = rest.split([part.labels.numel(), rest.numel() - part.labels.numel()])
+            yield own.view(part.labels.shape)
+
+
+def the_features(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """As they are, [N, H]."""
+    return features
+
+
+def logits_of(model: nn.Module, features: Tensor) -> Tensor:
+    """Logits from :meth:`Objective.label_features`, [n, V] float32, capped where the model caps them."""
+    core = unwrap(model)
+    head: Any = output_head(core)
+    return _capped(head(features).float(), getattr(_text_config(core), "final_logit_softcapping", None))
+
+
+def _text_config(model: nn.Module) -> Any:
+    return config_of(model).get_text_config(decoder=True)
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def log_probabilities(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None
+) -> Tensor:
+    """Of every word, [N, V]; in float64, so that no two logits become one probability."""
+    return torch.log_softmax(_capped(project(features).double(), cap), -1)
+
+
+def certainties(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """Nats of each label, nats of the likeliest word and entropy, [N, 3], never holding more than a chunk of logits."""
+    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    found = []
+    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
+        likely = log_probabilities(project, part, wanted, cap)
+        nats = -likely.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+        of_all = torch.stack([nats, -likely.amax(1), torch.special.entr(likely.exp()).sum(1)], 1)
+        found.append(of_all.masked_fill(wanted[:, None] == IGNORE, 0))
+    return torch.cat(found)
+
+
+def _width(project: Callable[[Tensor], Tensor]) -> int:
+    """Words of the vocabulary that a head's forward projects onto."""
+    head: Any = project.__self__  # type: ignore[attr-defined]
+    return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
+def drawn(
+    project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None, *, chances: Tensor
+) -> Tensor:
+    """A word of every row by the inverse of the cumulated probabilities, [N] float64."""
+    words = []
+    for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
+        summed = log_probabilities(project, part, labels, cap).exp().cumsum(-1)
+        # The last sum is 1 but for rounding, and no chance may fall behind it.
+        words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
+    return torch.cat(words).double()
+
+
+class LogitsHandle(NamedTuple):
+    """Ends the watching of a head's logits."""
+
+    head: nn.Module
+    observer: LogitObserver
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        _OBSERVERS[self.head].remove(self.observer)
+
+
+def observe_logits(head: nn.Module, observer: LogitObserver) -> LogitsHandle:
+    """Show a batch's own logits, [n, V], and their labels, [n], to `observer` before the loss takes their place.
+
+    Args:
+        head: the last module of the vocabulary head (:func:`output_head`).
+        observer: may read them, during the call only.
+    """
+    _OBSERVERS.setdefault(head, []).append(observer)
+    return LogitsHandle(head, observer)
+
+
+def _chunked_loss(
+    project: Callable[[Tensor], Tensor],
+    features: Tensor,
+    labels: Tensor,
+    cap: float | None,
+    parts: Sequence[Labelled],
+) -> Tensor:
+    """A loss per label, [N] float32, from features [N, H], never holding more than a chunk of logits.
+
+    The first part's labels are the batch's own, which observers see."""
+
+    head: nn.Module = project.__self__  # type: ignore[attr-defined]
+    # The backward pass comes by again behind the head's back: what stands for its weights now must stand there then.
+    weights = substituted(head)
+
+    def losses(part: Tensor, wanted: Tensor, own: int, made: LogitLoss | None, at: slice) -> Tensor:
+        with substituting(head, weights):
+            logits = project(part).float()
+        for observer in _OBSERVERS.get(head, ()) if own > 0 else ():
+            observer(logits.detach()[:own], wanted[:own])
+        logits = _capped(logits, cap)
+        return cross_entropy(logits, wanted, IGNORE) if made is None else made(logits, wanted, at)
+
+    rows = max(1, LOGITS_PER_CHUNK // _width(project))
+    own = 0 if parts[0].labels is None else parts[0].labels.numel()
+    pieces, start = [], 0
+    # Labels with cross-entropy are cut together, whatever rows they belong to.
+    for _, several in itertools.groupby(parts, key=lambda part: part.loss and id(part)):
+        group = list(several)
+        count = sum(part.labels.numel() for part in group if part.labels is not None)
+        for at in range(0, max(1, count), rows):
+            here = slice(at, min(at + rows, count))
+            place = slice(start + here.start, start + here.stop)
+            pieces.append((features[place], labels[place], own - place.start, group[0].loss, here))
+        start += count
+    if len(features) <= rows:
+        found = [losses(*piece) for piece in pieces]
+    else:
+        found = [checkpoint(losses, *piece, use_reentrant=False) for piece in pieces]
+    return found[0] if len(found) == 1 else torch.cat(found)
