@@ -258,6 +258,14 @@ def test_lora_needs_layers_that_are_there(name):
     stages.learn([build({"name": "lora", "target_modules": "all-linear"})], stages.stage(model, 1, "causal", steps=1))
 
 
+@pytest.mark.parametrize("name", ["mocl", "sapt_lora"])
+def test_blocks_mixed_for_each_token_are_refused_in_an_lstm(name):
+    methods = [build({"name": name, "target_modules": "all-linear"})]
+    with pytest.raises(ModelError, match="one token at a time"):
+        check_methods(methods, stages.setting(make(LSTM), methods, "causal"))
+    check_methods(methods, stages.setting(make(CNN), methods, "causal"))
+
+
 @each
 def test_embeddings_can_be_frozen(name):
     model = make(name, tie_word_embeddings=False)
