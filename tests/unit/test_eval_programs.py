@@ -199,7 +199,7 @@ def test_drawn_programs_are_seeded_by_problem_and_sample_and_follow_the_probabil
     counts = np.bincount([int(ending.choose(likely, [torch.zeros(1)] * step)) for step in range(1000)])
     assert counts.tolist() == pytest.approx([100, 600, 300], abs=1)
     sharp = Ending(1000, temperature=0.5, draws=draws)
-    counts = np.bincount([int(sharp.choose(likely, step)) for step in range(1000)])
+    counts = np.bincount([int(sharp.choose(likely, [torch.zeros(1)] * step)) for step in range(1000)])
     assert counts.tolist() == pytest.approx([1000 * p / 0.46 for p in (0.01, 0.36, 0.09)], abs=1)
 
 

@@ -53,7 +53,8 @@ def _table(described: list[dict[str, Any]]) -> RenderableType:
         table.columns[position].no_wrap = True
     for column in table.columns[1:-1]:
         column.overflow = "fold"
-    table.columns[1].min_width = table.columns[3].min_width = 12
+    table.columns[1].min_width = max(len(word) for entry in described for word in entry["title"].split())
+    table.columns[3].min_width = 12
     for entry in described:
         needs = entry["needs"]
         table.add_row(
