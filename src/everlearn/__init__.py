@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from everlearn.methods.tricks.recadam import RecAdam
     from everlearn.methods.tricks.siatl import SiATL
     from everlearn.methods.tricks.ulmfit import ULMFiT
+    from everlearn.model.convolutional import CNNConfig, CNNForCausalLM
+    from everlearn.model.recurrent import LSTMConfig, LSTMForCausalLM
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
     from everlearn.tools.exporting import export
@@ -109,6 +111,8 @@ _WHERE = {
     "everlearn.methods.tricks.recadam": ("RecAdam",),
     "everlearn.methods.tricks.siatl": ("SiATL",),
     "everlearn.methods.tricks.ulmfit": ("ULMFiT",),
+    "everlearn.model.convolutional": ("CNNConfig", "CNNForCausalLM"),
+    "everlearn.model.recurrent": ("LSTMConfig", "LSTMForCausalLM"),
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
     "everlearn.report.run_results": ("RunResults",),
@@ -132,6 +136,8 @@ __all__ = [
     "SI",
     "Adapter",
     "CLoRA",
+    "CNNConfig",
+    "CNNForCausalLM",
     "ContinualLearner",
     "CorDA",
     "Corpus",
@@ -145,6 +151,8 @@ __all__ = [
     "HATAdapter",
     "IncLoRA",
     "KAdapter",
+    "LSTMConfig",
+    "LSTMForCausalLM",
     "LoRA",
     "LoRANull",
     "LwF",

@@ -13,10 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 import stages
 import tiny
-from everlearn.errors import MethodError
+from everlearn.errors import MethodError, ModelError
 from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.importance.fisher import fisher
 from everlearn.methods import build
+from everlearn.methods.engine.protection import check_methods
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.anatomy import anatomy
 from everlearn.model.freezing import frozen_parameters
@@ -242,10 +243,27 @@ def test_methods_learn_two_domains(name, options):
 
 
 @each
-def test_a_prompt_before_packed_documents_is_refused(name):
+def test_what_takes_attention_is_refused(name):
     model = make(name)
-    with pytest.raises(MethodError, match="without attention"):
-        stages.learn([build("progressive_prompts")], stages.stage(model, 1, "causal"))
+    for method, says in (("progressive_prompts", "every document in it, which takes"), ("cpt", "takes attention")):
+        with pytest.raises(MethodError, match=f"Method '{method}'.*{says}.*ForCausalLM' has none"):
+            check_methods([build(method)], stages.setting(model, [build(method)], "causal"))
+
+
+@each
+def test_lora_needs_layers_that_are_there(name):
+    model = make(name)
+    with pytest.raises(ModelError, match=r"no attention, whose projections `query-value`.*target_modules: all-linear"):
+        check_methods([build("lora")], stages.setting(model, [build("lora")], "causal"))
+    stages.learn([build({"name": "lora", "target_modules": "all-linear"})], stages.stage(model, 1, "causal", steps=1))
+
+
+@pytest.mark.parametrize("name", ["mocl", "sapt_lora"])
+def test_blocks_mixed_for_each_token_are_refused_in_an_lstm(name):
+    methods = [build({"name": name, "target_modules": "all-linear"})]
+    with pytest.raises(ModelError, match="one token at a time"):
+        check_methods(methods, stages.setting(make(LSTM), methods, "causal"))
+    check_methods(methods, stages.setting(make(CNN), methods, "causal"))
 
 
 @each

@@ -59,6 +59,7 @@ class Stack:
         feed_forward: the feed-forward block of one layer.
         name: prefix of the names of sites.
         tokens: what its positions are: the model's input, or (a decoder beside an encoder) the answer.
+        recurrent: a layer calls projections once for each token, [B, features], and not once for all, [B, S, features].
     """
 
     layers: str
@@ -66,6 +67,7 @@ class Stack:
     feed_forward: FeedForward
     name: str = "layers"
     tokens: Tokens = "input"
+    recurrent: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,10 @@ def _t5() -> Architecture:
     return Architecture("encoder-decoder", "lm_head", (encoder, decoder))
 
 
-def _without_attention(feed_forward: FeedForward) -> Architecture:
-    return Architecture("decoder", "lm_head", (Stack("layers", (), feed_forward),))
+def _without_attention(*feed_forward: str, recurrent: bool = False) -> Architecture:
+    *inputs, output = feed_forward
+    stack = Stack("layers", (), FeedForward(tuple(inputs), output), recurrent=recurrent)
+    return Architecture("decoder", "lm_head", (stack,))
 
 
 for _name, _entry in {
@@ -189,7 +193,7 @@ for _name, _entry in {
     ),
     **{name: _llama() for name in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")},
     "t5": _t5(),
-    "everlearn-lstm": _without_attention(FeedForward(("input_gates", "state_gates"), "projection")),
-    "everlearn-cnn": _without_attention(FeedForward(("convolution",), "output")),
+    "everlearn-lstm": _without_attention("input_gates", "state_gates", "projection", recurrent=True),
+    "everlearn-cnn": _without_attention("convolution", "output"),
 }.items():
     register_architecture(_name, _entry)

@@ -14,9 +14,26 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from everlearn.errors import ModelError
 from everlearn.methods.composition.composed import Learnt, Modules
 from everlearn.methods.engine.attachment import frozen
+from everlearn.model.architectures import architecture_of
+from everlearn.model.objectives import config_of
 from everlearn.model.targets import Targets, sizes_of, targets_of
+
+
+def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
+    """Paths of the layers that get blocks.
+
+    Raises:
+        ModelError: there is none; or they see one token at a time, and the weights are of all tokens.
+    """
+    if any(stack.recurrent for stack in architecture_of(config_of(model).model_type).stacks):
+        raise ModelError(
+            f"'{type(model).__name__}' reads one token at a time, so blocks that are mixed for each token cannot stand "
+            "beside its layers. Choose another `model.path`, or another method."
+        )
+    return targets_of(model, targets)
 
 
 class LowRankBlocks(Modules):
@@ -35,7 +52,7 @@ class LowRankBlocks(Modules):
         self, model: nn.Module, targets: Targets, r: int, scale: float, dropout: float, earlier: Sequence[Learnt]
     ) -> None:
         super().__init__()
-        self.paths = targets_of(model, targets)
+        self.paths = places_for_blocks(model, targets)
         self.layers = nn.ModuleList(
             LayerBlocks(*sizes_of(model.get_submodule(path)), r, scale, dropout, [_of(one, number) for one in earlier])
             for number, path in enumerate(self.paths)

@@ -27,14 +27,14 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
 from everlearn.methods.composition.keeping import by_domain, check_rows, from_memory
-from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
+from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.packed import PADDING
-from everlearn.model.targets import Targets, targets_of
+from everlearn.model.targets import Targets
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SAPTLoRA(Method):
         super().check(setting)
         check_rows(self, setting)
         refuse_other_additions(self, setting)
-        targets_of(setting.model, self.config.target_modules)
+        places_for_blocks(setting.model, self.config.target_modules)
         if self.config.align > 0 and self.config.pseudo == "generated" and kind_of(setting.model) != "decoder":
             raise MethodError(
                 f"Method '{self.label}', option 'pseudo': '{type(setting.model).__name__}' does not write its own "
