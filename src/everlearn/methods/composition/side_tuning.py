@@ -67,7 +67,7 @@ class SideTuning(Method):
         """Options of side-tuning."""
 
         layers: int = Field(3, ge=1)
-        """Layers of a side network; no more than the model has."""
+        """Layers of a side network; of a model with fewer layers, all of them."""
         initialise: Literal["copy", "random", "distilled"] = "copy"
         """Where S begins: at copies of B's first layers; at random, as the model's class draws weights; or at copies
         that have learnt to say what B says (the paper, for a side network smaller than B)."""
