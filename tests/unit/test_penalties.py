@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -317,14 +319,64 @@ def test_si_knows_the_penaltys_gradient_from_the_tasks() -> None:
         torch.testing.assert_close(paths[1][name], gradient, rtol=1e-3, atol=1e-3)
 
 
-def test_si_refuses_gradients_of_a_scaled_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everlearn.methods.penalties.si.is_initialized", lambda: True)
+@pytest.mark.parametrize("spec", [{"name": "si"}, {"name": "ewc", "gradients": "steps"}])
+def test_gradients_of_a_scaled_loss_are_refused(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everlearn.methods.penalties.penalty.is_initialized", lambda: True)
     monkeypatch.setattr(
-        "everlearn.methods.penalties.si.AcceleratorState", lambda: SimpleNamespace(mixed_precision="fp16")
+        "everlearn.methods.penalties.penalty.AcceleratorState", lambda: SimpleNamespace(mixed_precision="fp16")
     )
     with pytest.raises(MethodError, match=r"Set `train\.bf16` instead"):
-        stages.learn([build({"name": "si"})], stages.stage(tiny.model(), 1, steps=1))
-    stages.learn([build({"name": "si", "strength": 0})], stages.stage(tiny.model(), 1, steps=1))
+        stages.learn([build(spec)], stages.stage(tiny.model(), 1, steps=1))
+    stages.learn([build({**spec, "strength": 0})], stages.stage(tiny.model(), 1, steps=1))
+
+
+def test_fisher_information_of_the_last_steps() -> None:
+    """n ĝ² of the steps that see the last samples, beside a loop in float64; the penalty's gradient is not in it."""
+    method = build({"name": "ewc", "gradients": "steps", "samples": 7, "strength": 50.0})
+    assert not method.needs.importance_pass
+    model, rate = tiny.model(), 0.05
+    slow = type(model)(model.config).double().eval()
+    slow.load_state_dict(model.state_dict())
+    known, anchor = {name: torch.zeros_like(p) for name, p in slow.named_parameters()}, doubled(slow)
+    for index in (1, 2):
+        stage = replace(stages.stage(model, index, steps=4), rows_per_step=4)
+        batches: list[dict[str, Tensor]] = []
+        stages.learn(
+            [method],
+            stage,
+            optimizer=torch.optim.SGD,
+            lr=rate,
+            each=lambda _, batch, batches=batches: batches.append(batch),
+        )
+        squares = {name: torch.zeros_like(p) for name, p in slow.named_parameters()}
+        for step, batch in enumerate(batches):
+            slow.zero_grad()
+            stage.objective.forward(slow, batch).loss.backward()
+            for name, p in slow.named_parameters():
+                task = torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                squares[name] += 4 * task**2 / 2 if step >= 2 else 0
+                with torch.no_grad():
+                    p.sub_(rate * (task + 50 * known[name] * (p - anchor[name])))
+        for name in known:
+            known[name] += squares[name]
+        anchor = doubled(slow)
+        close(kept(method, "fisher"), known, rtol=5e-3)
+    assert not any(name.startswith("squares/") for name in method.memory().tensors)
+
+
+def test_what_was_gathered_from_steps_is_remembered_within_a_domain() -> None:
+    spec = {"name": "ewc", "gradients": "steps", "samples": 4}
+    method, other = build(spec), build(spec)
+    stage = replace(stages.stage(tiny.model(), 1, steps=2), rows_per_step=4)
+    stages.learn([method], stage, each=lambda protection, _: other.load_memory(method.memory()))
+    stages.end([other], stage)
+    close(kept(other, "fisher"), {n: v.double() for n, v in kept(method, "fisher").items()}, rtol=1e-6)
+
+
+@pytest.mark.parametrize("key", [{"labels": "model"}, {"importance": "absolute"}, {"dropout": True}])
+def test_what_is_about_a_pass_over_samples_is_refused_beside_steps(key: dict[str, Any]) -> None:
+    with pytest.raises(MethodError, match=rf"option '{next(iter(key))}'.* with `gradients: steps` there is none"):
+        build({"name": "ewc", "gradients": "steps", **key})
 
 
 def test_si_counts_no_negative_importance() -> None:

@@ -10,10 +10,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
-from everlearn.importance import gradient_moment, labels_of_the_model
-from everlearn.methods.base import Cost, MethodConfig, Needs, Stage, Variant, register
+from everlearn.errors import MethodError
+from everlearn.importance import TrainingFisher, gradient_moment, labels_of_the_model
+from everlearn.methods.base import Cost, Mask, Memory, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.model.modes import evaluating, training
+from everlearn.model.sharding import gathered
 
 _RESCALED = "https://aclanthology.org/2022.coling-1.403/"
 
@@ -91,9 +93,12 @@ class EWC(MeasuredPenalty):
         labels: Literal["data", "model"] = "data"
         """The data's own labels (the empirical Fisher information, as all released code has it), or one draw of the
         model's for each position (the true one; a forward pass more)."""
-        gradients: Literal["sample", "batch"] = "sample"
-        """What is squared: each sample's gradient, as the Fisher information asks, or the gradient of a batch's mean
-        loss, times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b)."""
+        gradients: Literal["sample", "batch", "steps"] = "sample"
+        """What is squared: each sample's gradient, as the Fisher information asks; the gradient of a batch's mean loss,
+        times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b); or, without a
+        pass of its own, the gradients of the last training steps that together see `samples` rows, without this
+        method's penalty: an approximation (see :class:`~everlearn.importance.TrainingFisher`). The base model, which no
+        step has led to, is measured by sample."""
         dropout: bool = False
         """Measure with dropout on."""
         include_penalty: bool = False
@@ -101,15 +106,54 @@ class EWC(MeasuredPenalty):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.needs = replace(self.needs, importance_pass=self.config.strength > 0)
+        passes = not self.reads_gradients or self.config.protect_base or self.config.anchor == "base"
+        self.needs = replace(self.needs, importance_pass=self.config.strength > 0 and passes)
+        self._gathered = TrainingFisher()
+        if self.reads_gradients:
+            self._refuse_other_sources()
+
+    def _refuse_other_sources(self) -> None:
+        for key, usual in (
+            ("importance", "fisher"),
+            ("labels", "data"),
+            ("dropout", False),
+            ("include_penalty", False),
+        ):
+            if (value := getattr(self.config, key)) != usual:
+                raise MethodError(
+                    f"Method '{self.label}', option '{key}': {value!r} is about a pass over samples, and with "
+                    "`gradients: steps` there is none. Set one of the two."
+                )
+
+    @property
+    def reads_gradients(self) -> bool:
+        """Of the last steps, where that is wanted."""
+        return bool(self.config.gradients == "steps")
 
     def cost(self, model: nn.Module) -> Cost:
-        """Fisher information and anchor; the pass over the samples."""
+        """Fisher information and anchor; the pass over the samples, or what is gathered from the steps."""
         beside = super().cost(model)
-        return replace(beside, passes_per_domain=self.config.samples) if self.config.strength else beside
+        if not self.config.strength:
+            return beside
+        if self.reads_gradients:
+            return replace(beside, memory_bytes=beside.memory_bytes * 3 // 2)
+        return replace(beside, passes_per_domain=self.config.samples)
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """Nothing is held back: the last steps' gradients are read here, whole and not yet clipped."""
+        last = -(-self.config.samples // stage.rows_per_step)
+        if self.reads_gradients and self.config.strength and stage.step >= stage.steps - last:
+            weights = dict(stage.model.named_parameters())
+            found = self.task_gradients({name: weights[name] for name in self.held(stage.model)})
+            whole = {name: gathered(value, weights[name]) for name, value in found.items()}
+            self._gathered.add(whole, stage.rows_per_step)
+        return None
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """F, on `samples` blocks."""
+        """F, on `samples` blocks, or of the last steps."""
+        if self._gathered.steps:
+            found, self._gathered = self._gathered.result(), TrainingFisher()
+            return found
         placed = self._place(stage.model) if self.config.include_penalty else []
 
         def losses(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -130,3 +174,15 @@ class EWC(MeasuredPenalty):
                 batch_means=self.config.gradients == "batch",
                 called="Fisher information" if squared else "Importance",
             )
+
+    def memory(self) -> Memory:
+        """As every penalty; within a domain what was gathered so far."""
+        memory = super().memory()
+        memory.tensors |= {f"squares/{name}": value for name, value in self._gathered.squares.items()}
+        return Memory(memory.tensors, memory.facts | ({"steps": self._gathered.steps} if self._gathered.steps else {}))
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+        super().load_memory(memory)
+        squares = {key.removeprefix("squares/"): v for key, v in memory.tensors.items() if key.startswith("squares/")}
+        self._gathered = TrainingFisher(squares, int(memory.facts.get("steps", 0)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+from accelerate.state import AcceleratorState, is_initialized
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -139,7 +141,12 @@ class Penalty(Method):
         """Lay importance and anchor beside the parameters.
 
         Under FSDP2 every parameter is a shard at this moment, whereas the outermost ones stay whole after a pass.
+
+        Raises:
+            MethodError: gradients are measured on, and the loss is scaled: a step that overflows is no number.
         """
+        if self.config.strength:
+            self._refuse_scaled_losses()
         if self._importance and self.config.strength:
             self._placed = self._place(stage.model)
             self._note_stability(stage)
@@ -245,6 +252,34 @@ class Penalty(Method):
             stage.notes.append(
                 f"Method '{self.label}': learning rate × strength × the largest importance is {step:.3g}, and from "
                 "2 on SGD's steps towards the anchor diverge. Lower `strength`, or set `apply_to: update`."
+            )
+
+    # -- the task's own gradients ------------------------------------------------------------------------------
+
+    @property
+    def reads_gradients(self) -> bool:
+        """Whether training's own gradients are measured on."""
+        return False
+
+    def task_gradients(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        """What the gradients are without the penalty's part, float32, as this process holds them."""
+        own: dict[int, Tensor] = {}
+        if self._placed and self.config.apply_to == "loss":
+            held = [parameter for parameter, _, _ in self._placed]
+            with torch.enable_grad():
+                parts = torch.autograd.grad(self._penalty(self._placed), held)
+            own = {id(parameter): local(part) for parameter, part in zip(held, parts, strict=True)}
+        return {
+            name: local(parameter.grad).float() - own.get(id(parameter), 0.0)
+            for name, parameter in parameters.items()
+            if parameter.grad is not None
+        }
+
+    def _refuse_scaled_losses(self) -> None:
+        if self.reads_gradients and is_initialized() and AcceleratorState().mixed_precision == "fp16":
+            raise MethodError(
+                f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a scale of its own. Set "
+                "`train.bf16` instead, or neither."
             )
 
     # -- memory -----------------------------------------------------------------------------------------------

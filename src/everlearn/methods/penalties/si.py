@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from accelerate.state import AcceleratorState, is_initialized
 from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
-from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Memory, Stage, register
 from everlearn.methods.penalties.penalty import Penalty
 from everlearn.model.sharding import gathered, local
@@ -71,37 +69,17 @@ class SI(Penalty):
         for part in (self._start, self._path):
             part.update({name: value.to(weights[name].device) for name, value in part.items()})
 
-    def begin_training(self, stage: Stage) -> None:
-        """As every penalty.
-
-        Raises:
-            MethodError: the loss is scaled, and so would be the path; a step that overflows would make it no number.
-        """
-        super().begin_training(stage)
-        if self.config.strength and is_initialized() and AcceleratorState().mixed_precision == "fp16":
-            raise MethodError(
-                f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a scale of its own. Set "
-                "`train.bf16` instead, or neither."
-            )
+    @property
+    def reads_gradients(self) -> bool:
+        """Of every step."""
+        return True
 
     def mask(self, stage: Stage) -> Mask | None:
         """Nothing is held back: the task's gradient is read here, whole and not yet clipped."""
-        weights, own = dict(stage.model.named_parameters()), self._own_gradients()
-        for name in self._path:
-            parameter = weights[name]
-            if parameter.grad is not None:
-                task = local(parameter.grad).float() - own.get(id(parameter), 0.0)
-                self._step[name] = (task, local(parameter).detach().clone())
+        weights = dict(stage.model.named_parameters())
+        for name, task in self.task_gradients({name: weights[name] for name in self._path}).items():
+            self._step[name] = (task, local(weights[name]).detach().clone())
         return None
-
-    def _own_gradients(self) -> dict[int, Tensor]:
-        """The penalty's part of the gradient, by the parameter's id."""
-        if not self._placed or self.config.apply_to == "update":
-            return {}
-        parameters = [parameter for parameter, _, _ in self._placed]
-        with torch.enable_grad():
-            found = torch.autograd.grad(self._penalty(self._placed), parameters)
-        return {id(parameter): local(part) for parameter, part in zip(parameters, found, strict=True)}
 
     def after_step(self, stage: Stage) -> None:
         """ω ← ω − g · Δθ."""
