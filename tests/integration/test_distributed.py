@@ -68,6 +68,7 @@ def cases() -> dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]]:
     forms = {
         "migu kept rows": [quick("migu") | {"gradient_of": "kept-rows"}],
         "migu inc_lora": [quick("inc_lora"), quick("migu")],
+        "ewc of steps": [quick("ewc") | {"gradients": "steps"}],
     }
     for name, methods in forms.items():
         found[f"ddp {name}"] = ("llama", methods, TWO)
