@@ -11,7 +11,7 @@ import typer
 from everlearn.cli.common import AsJson, show
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
 METHODS = Path(__file__).parents[1] / "methods"
 NAME = re.compile(r'^    name = "(\w+)"|\bVariant\(\s*(?:name=)?"(\w+)"', re.MULTILINE)
@@ -37,37 +37,61 @@ def command(
 
     if name is None:
         everything = describe_all()
-        show(everything, as_json, lambda: _table(everything))
+        show(everything, as_json, lambda: _Capabilities(everything))
     else:
         one = describe(name)
         show(one, as_json, lambda: _page(one))
 
 
-def _table(described: list[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
+WIDE = 150
+"""Columns of a terminal that the whole table fits into; a narrower one gets fewer columns with more in each."""
 
+
+class _Capabilities:
+    """The methods as a table, as wide as the terminal allows."""
+
+    def __init__(self, described: list[dict[str, Any]]) -> None:
+        self.rows = [_capabilities(entry) for entry in described]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+
+        rows = self.rows if options.max_width >= WIDE else [_narrow(row) for row in self.rows]
+        table = Table(*rows[0])
+        for column in table.columns:
+            column.no_wrap, column.overflow = column.header in ("Name", "Paper"), "fold"
+        table.columns[1].min_width = max(len(word) for row in rows for word in row["Method"].split())
+        for row in rows:
+            table.add_row(*row.values())
+        yield table
+
+
+def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
     from everlearn.tools.describing import CAPABILITIES
 
-    table = Table("Name", "Method", "Kind", "Needs", "Memory", "With PEFT", "Objectives", "Paper")
-    for position in (0, -1):
-        table.columns[position].no_wrap = True
-    for column in table.columns[1:-1]:
-        column.overflow = "fold"
-    table.columns[1].min_width = max(len(word) for entry in described for word in entry["title"].split())
-    table.columns[3].min_width = 12
-    for entry in described:
-        needs = entry["needs"]
-        table.add_row(
-            entry["name"],
-            entry["title"],
-            ", ".join(entry["kinds"]) or "–",
-            ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
-            "–" if entry["memory"] == "nothing" else entry["memory"],
-            "yes" if needs["peft"] else "–",
-            "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
-            _cited(entry["paper"]),
-        )
-    return table
+    needs = entry["needs"]
+    return {
+        "Name": entry["name"],
+        "Method": entry["title"],
+        "Kind": ", ".join(entry["kinds"]) or "–",
+        "Needs": ", ".join(label.lower() for key, label in CAPABILITIES.items() if needs[key] and key != "peft") or "–",
+        "Memory": "–" if entry["memory"] == "nothing" else entry["memory"],
+        "With PEFT": "yes" if needs["peft"] else "–",
+        "Objectives": "all" if len(needs["objectives"]) == 3 else ", ".join(needs["objectives"]),
+        "Paper": _cited(entry["paper"]),
+    }
+
+
+def _narrow(row: dict[str, str]) -> dict[str, str]:
+    """Three columns: the paper below the title, the rest in one."""
+    rest = [
+        row["Kind"],
+        *([f"needs {row['Needs']}"] if row["Needs"] != "–" else []),
+        *([f"keeps {row['Memory']}"] if row["Memory"] != "–" else []),
+        *(["no PEFT"] if row["With PEFT"] == "–" else []),
+        *([row["Objectives"]] if row["Objectives"] != "all" else []),
+    ]
+    return {"Name": row["Name"], "Method": f"{row['Method']}\n{row['Paper']}", "Kind, needs, memory": "; ".join(rest)}
 
 
 def _cited(paper: str) -> str:
