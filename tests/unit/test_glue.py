@@ -71,6 +71,8 @@ def test_what_a_recipe_refuses(data: Path, tmp_path: Path) -> None:
         made(1, data, tmp_path, corpora={"books": "x"})
     with pytest.raises(RecipeError, match=r"`end_tasks\.answers` is 'head' in the settings"):
         made(1, data, tmp_path, end_tasks={"answers": "head"})
+    with pytest.raises(RecipeError, match=r"`end_tasks\.learning_rate` is set .* fine-tuned for an end task\.$"):
+        made(1, data, tmp_path, end_tasks={"learning_rate": 1e-3})
     with pytest.raises(RecipeError, match="has no task 'sst2'"):
         made(["sst2"], data, tmp_path)
     with pytest.raises(DataError, match="has no general text"):

@@ -44,7 +44,7 @@ class BesideLayers(Attachment):
         Args:
             reader: what reads it.
             given: the arguments of its forward pass.
-            document: number of the document of each token (:func:`~everlearn.methods.composition.composed.documents`).
+            document: number of the document of each token (:func:`~everlearn.model.packed.documents`).
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from everlearn.methods.base import Stage
+from everlearn.methods.base import Mask, Method, MethodConfig, Stage
 
 
 def scaled_rates(groups: Sequence[Mapping[str, Any]], factors: Mapping[int, float]) -> list[dict[str, Any]]:
@@ -71,3 +71,30 @@ class Thawing:
                         key: torch.zeros_like(parameter) if value.shape == like.shape else value.clone()
                         for key, value in theirs.items()
                     }
+
+
+class Thaws(Method):
+    """Base of the methods whose layers thaw one after another."""
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self._thawing: Thawing | None = None
+
+    def thaw(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
+        """For ``begin_training``: what thaws when, as :class:`Thawing` takes it."""
+        self._thawing = Thawing(stage, starts)
+
+    def mask(self, stage: Stage) -> Mask | None:
+        """Nothing is held back in part: what is frozen has no gradient at all."""
+        if self._thawing is not None:
+            self._thawing.before_clipping()
+        return None
+
+    def after_step(self, stage: Stage) -> None:
+        """What a checkpoint needs of what is frozen."""
+        if self._thawing is not None:
+            self._thawing.after_update()
+
+    def detach(self, stage: Stage) -> None:
+        """Everything moves again."""
+        self._thawing = None

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Batch, Mask, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.base import Batch, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.engine.attachment import refuse_frozen_model
-from everlearn.methods.tricks.depth import Thawing, scaled_rates
+from everlearn.methods.tricks.depth import Thaws, scaled_rates
 from everlearn.model.anatomy import depth_groups, kind_of
 from everlearn.model.objectives import IGNORE, row_means
 
@@ -23,7 +23,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @register
-class SiATL(Method):
+class SiATL(Thaws):
     """SiATL (arXiv 1902.10547, eq. 5): L = L_task + γ(t) · L_LM, and sequential unfreezing.
 
     L_task is the loss of the answers; L_LM is next-token prediction on the prompts, the task's own text, in the same
@@ -55,10 +55,6 @@ class SiATL(Method):
 
     config: Config
 
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._thawing: Thawing | None = None
-
     def check(self, setting: Setting) -> None:
         """Prompts that a decoder reads, and layers that are trained."""
         super().check(setting)
@@ -83,8 +79,7 @@ class SiATL(Method):
     def begin_training(self, stage: Stage) -> None:
         """Find what thaws when."""
         (embeddings, layers, _), (first, second) = _three(stage), self.config.unfreeze
-        starts = [(layers, int(first * stage.steps)), (embeddings, int(second * stage.steps))]
-        self._thawing = Thawing(stage, starts)
+        self.thaw(stage, [(layers, int(first * stage.steps)), (embeddings, int(second * stage.steps))])
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """The prompts' tokens, predicted in the batch's own pass."""
@@ -99,21 +94,6 @@ class SiATL(Method):
         if losses is None:
             return {}
         return {"language_model": self.gamma(stage.step, stage.steps) * row_means(losses, prompt_labels(batch)[0])}
-
-    def mask(self, stage: Stage) -> Mask | None:
-        """Sequential unfreezing."""
-        if self._thawing is not None:
-            self._thawing.before_clipping()
-        return None
-
-    def after_step(self, stage: Stage) -> None:
-        """What a checkpoint needs of what is frozen."""
-        if self._thawing is not None:
-            self._thawing.after_update()
-
-    def detach(self, stage: Stage) -> None:
-        """Everything moves again."""
-        self._thawing = None
 
 
 def prompt_labels(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, field_validator
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from everlearn.methods.base import Mask, Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.base import MethodConfig, Needs, Setting, Stage, Variant, register
 from everlearn.methods.engine.attachment import refuse_frozen_model
-from everlearn.methods.tricks.depth import Thawing, scaled_rates
+from everlearn.methods.tricks.depth import Thaws, scaled_rates
 from everlearn.model.anatomy import depth_groups
 
 SLACK = 1e-9
@@ -19,7 +19,7 @@ SLACK = 1e-9
 
 
 @register
-class ULMFiT(Method):
+class ULMFiT(Thaws):
     """ULMFiT's way to fine-tune (arXiv 1801.06146, section 3).
 
     Discriminative rates, η^(l−1) = η^l / 2.6 from the head down; slanted triangular rates (eq. 3),
@@ -90,10 +90,6 @@ class ULMFiT(Method):
 
     config: Config
 
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._thawing: Thawing | None = None
-
     def check(self, setting: Setting) -> None:
         """Layers must be trained, to have rates."""
         super().check(setting)
@@ -146,22 +142,7 @@ class ULMFiT(Method):
         """Find what thaws when."""
         parts = self.parts(stage)
         names = [names for names, _ in parts]
-        self._thawing = Thawing(stage, zip(names, self.starts(stage, len(parts)), strict=True))
-
-    def mask(self, stage: Stage) -> Mask | None:
-        """Gradual unfreezing."""
-        if self._thawing is not None:
-            self._thawing.before_clipping()
-        return None
-
-    def after_step(self, stage: Stage) -> None:
-        """What a checkpoint needs of what is frozen."""
-        if self._thawing is not None:
-            self._thawing.after_update()
-
-    def detach(self, stage: Stage) -> None:
-        """Everything moves again."""
-        self._thawing = None
+        self.thaw(stage, zip(names, self.starts(stage, len(parts)), strict=True))
 
 
 def slanted(step: int, steps: int, cut: float, ratio: float) -> float:

@@ -31,6 +31,19 @@ class ContinualTasks(Suite):
         """A task's file of prompts and answers."""
         return address.locate(inside, self.name, self.tasks)
 
+    def check(self, settings: Settings) -> None:
+        """As every suite; and nothing may be tuned where nothing is fine-tuned."""
+        super().check(settings)
+        if settings.model is None:
+            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
+        ends = settings.end_tasks
+        tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
+        if tuned and ends.answers != "head":
+            raise RecipeError(
+                f"`end_tasks.{tuned[0]}` is set in the settings, but nothing is fine-tuned for an end task"
+                + (" unless `end_tasks.answers` is 'head'." if "end_tasks.answers" not in self.lacks else ".")
+            )
+
     def recipe(
         self,
         order: int | Sequence[str],
@@ -44,15 +57,6 @@ class ContinualTasks(Suite):
     ) -> dict[str, Any]:
         """A run over tasks."""
         self.check(settings)
-        if settings.model is None:
-            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
-        ends = settings.end_tasks
-        tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
-        if tuned and ends.answers != "head":
-            raise RecipeError(
-                f"`end_tasks.{tuned[0]}` is set in the settings, but nothing is fine-tuned for an end task unless "
-                "`end_tasks.answers` is 'head'."
-            )
         names = streams.order_of(order, self.orders, self.name)
         return streams.recipe(names, settings=settings, data=data, method=method, seed=seed, name=name, folder=folder)
 

@@ -66,8 +66,6 @@ class Glue(ContinualTasks):
             raise RecipeError(f"`corpora.{unknown[0]}` is set, but of `glue` only `corpora.{GENERAL}` can be your own.")
         chosen = EndTaskSettings(**settings.end_tasks.given(), answers="chosen")
         rest = settings.model_copy(update={"end_tasks": chosen, "corpora": None})
-        if settings.model is None:
-            raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
         tasks = streams.order_of(order, self.orders, self.name)
         made = streams.recipe(tasks, settings=rest, data=data, method=method, seed=seed, name=name, folder=folder)
         given = own.get(GENERAL)
