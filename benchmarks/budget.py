@@ -17,9 +17,10 @@ budget about 15, a repair about 2; a seed with four budgets about 75.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
@@ -106,6 +107,21 @@ def of_repair(learner: ContinualLearner, budget: float, blocks: int) -> Cell:
     }
 
 
+def cell(way: str, seed: int, asked: argparse.Namespace) -> Cell:
+    """Train, or take what was trained, and look at it."""
+    if way.startswith("budget"):
+        own = {key: getattr(asked, key) for key in ("samples", "rank", "probe", "checks")}
+        method = {"name": "budget", "general": _budget(way), "earlier": _budget(way), **own}
+        return of_run(trained(way.replace(" ", "-"), method, seed, asked))
+    plain = trained("plain", "sequential", seed, asked)
+    return of_repair(plain, _budget(way), asked.blocks) if way.startswith("repair") else of_run(plain)
+
+
+def _budget(way: str) -> float:
+    """Of "budget 0.02", bits per byte; plain training has all."""
+    return float(way.partition(" ")[2] or "inf")
+
+
 def _interval(found: Any) -> list[float]:
     return [found.value, found.low, found.high]
 
@@ -163,19 +179,19 @@ def predictions(found: Mapping[str, list[Cell]]) -> Iterator[str]:
 def page(found: Mapping[str, list[Cell]], asked: argparse.Namespace) -> str:
     """The results so far."""
     seeds = len(found["plain"])
+    counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     ends = "its interval" if seeds == 1 else "the lowest and highest seed"
     notes = [f"* {name}: {note}" for name, cells in found.items() for note in cells[0].get("notes", [])]
     return f"""# A forgetting budget
 
-Yelp reviews, then medical articles, {asked.steps} steps each of 16 rows of 128 tokens on `benchmarks/bases/english-decoder`
-(5.6 M parameters), learning rate 5e-4, bf16, {seeds} {"seed" if seeds == 1 else "seeds"}. Written by
-`python benchmarks/budget.py --steps {asked.steps} --seeds {asked.seeds}`.
-All numbers are bits per byte at the end of the stream; *gained* is the mean over both domains against the base model,
-*p* is ½ Δᵀ F Δ as it is predicted from {asked.rank} directions, without the correction, *probe* what was measured on the rows
-that steer the budget, *unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same
-for both groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the
-base model along its whole update that loses no more of general text, which is WiSE-FT's line; it limits general text alone,
-and of its earlier domain the interval is not known.
+Yelp reviews, then medical articles, {asked.steps} steps each of 16 rows of 128 tokens on
+`benchmarks/bases/english-decoder` (5.6 M parameters), learning rate 5e-4, bf16, {counted}.
+Written by `python benchmarks/budget.py --steps {asked.steps} --seeds {asked.seeds}`. All numbers are bits per byte
+at the end of the stream. *gained* is the mean over both domains against the base model, *p* what ½ Δᵀ F Δ predicts with
+{asked.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
+*unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
+groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the base model
+along its whole update that loses no more of general text, which is WiSE-FT's line. It limits general text alone.
 
 | | gained | of plain | general: p | probe | unseen text | earlier: p | probe | unseen text |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|
@@ -256,34 +272,19 @@ def main() -> None:
     parser.add_argument("--probe", type=int, default=96)
     parser.add_argument("--checks", type=int, default=12)
     asked = parser.parse_args()
-    budgets, cells = [float(each) for each in asked.budgets.split(",")], asked.page.with_suffix("")
-    own = {key: getattr(asked, key) for key in ("samples", "rank", "probe", "checks")}
-    names = ["plain", *(f"{way} {budget:g}" for way in ("budget", "repair") for budget in sorted(budgets)[::-1])]
-    found: dict[str, list[Cell]] = {}
-
-    def cell(name: str, seed: int, make: Callable[[], Cell]) -> None:
-        place = cells / f"{asked.steps}-steps" / f"{name.replace(' ', '-')}-seed-{seed}.json"
+    budgets = [f"{float(each):g}" for each in asked.budgets.split(",")]
+    ways = ["plain", *(f"{way} {budget}" for way in ("budget", "repair") for budget in budgets)]
+    folder, found = asked.page.with_suffix("") / f"{asked.steps}-steps", dict[str, list[Cell]]()
+    for seed, way in itertools.product(map(int, asked.seeds.split(",")), ways):
+        place = folder / f"{way.replace(' ', '-')}-seed-{seed}.json"
         if not place.is_file():
             place.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(place, make())
-        found.setdefault(name, []).append(json.loads(place.read_text()))
-        there = {each: found[each] for each in names if each in found}
+            files.write_json(place, cell(way, seed, asked))
+        found.setdefault(way, []).append(json.loads(place.read_text()))
+        there = {each: found[each] for each in sorted(found, key=lambda way: (way[0] == "r", -_budget(way)))}
         files.write_text(asked.page, page(there, asked))
         files.write_text(asked.page.with_suffix(".svg"), picture(along(there)))
         files.write_text(asked.page.with_name(f"{asked.page.stem}-frontier.svg"), picture(frontier(there)))
-
-    for seed in map(int, asked.seeds.split(",")):
-
-        def plain(seed: int = seed) -> ContinualLearner:
-            return trained("plain", "sequential", seed, asked)
-
-        cell("plain", seed, lambda: of_run(plain()))
-        for budget in budgets:
-            method = {"name": "budget", "general": budget, "earlier": budget, **own}
-            name = f"budget {budget:g}"
-            cell(name, seed, lambda n=name, m=method: of_run(trained(n.replace(" ", "-"), m, seed, asked)))
-        for budget in budgets:
-            cell(f"repair {budget:g}", seed, lambda b=budget: of_repair(plain(), b, asked.blocks))
 
 
 if __name__ == "__main__":
