@@ -190,8 +190,8 @@ Written by `python benchmarks/budget.py --steps {asked.steps} --seeds {asked.see
 at the end of the stream. *gained* is the mean over both domains against the base model, *p* what ½ Δᵀ F Δ predicts with
 {asked.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
 *unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
-groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the base model
-along its whole update that loses no more of general text, which is WiSE-FT's line. It limits general text alone.
+groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the base
+model along its whole update that loses no more of general text, which is WiSE-FT's line. It limits general text alone.
 
 | | gained | of plain | general: p | probe | unseen text | earlier: p | probe | unseen text |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|
