@@ -62,14 +62,16 @@ class Budget(Method):
     The groups are the general text, against the base model, and the mean of the earlier domains, each against the model
     that had just learnt it. Of a text known with the weights θ*, a step Δ = θ − θ* is predicted to lose
 
-        d(θ) = ½ Δᵀ F Δ,   F = Σ_n (∂ Σ_t ℓ_nt/∂θ)² / Σ_n T_n / (ln 2 · bytes per label),
+        d(θ) = ½ Δᵀ F Δ ≈ ½ ‖G Δ‖²,   g_j = Σ_{n in pile j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n · ln 2 · bytes per label),
 
-    bits per byte, with the Fisher information of one label (EWC's quadratic, arXiv 1612.00796, in the units of the
-    loss; labels drawn by the model). After every optimizer step the weights are moved to the nearest ones inside the
-    ellipsoids d(θ) ≤ L, in the optimizer's own metric. A step within all of them is plain training; the multiplier of a
-    projection plays the part of λ, and nobody sets it. A diagonal F knows nothing of weights that matter together, so
-    drift is measured too, on a probe of held-out rows, at some steps, and corrects the limit: with the last p and m,
-    predicted and measured, and κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ' the κ before,
+    bits per byte, with the Fisher information of one label, labels drawn by the model (EWC's quadratic, arXiv
+    1612.00796, in the units of the loss and with the whole F: K directions G have E[Gᵀ G] = F, while weights move
+    together and a diagonal is ten times too small). After every optimizer step that leaves d(θ) ≤ L, weights are
+    moved back, to the nearest ones in the optimizer's own metric where the *diagonal* of F, which knows of every
+    weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a projection plays the part of λ, and
+    nobody sets it. Drift is measured, too, on a probe of held-out rows, at some steps, and corrects the limit: with the
+    last p and m, predicted and measured, and κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ'
+    the κ before,
 
         L = p + (B − m)/κ,   and p B/m where m > B.
 
