@@ -67,11 +67,11 @@ class Budget(Method):
     bits per byte, with the Fisher information of one label, labels drawn by the model (EWC's quadratic, arXiv
     1612.00796, in the units of the loss and with the whole F: K directions G have E[Gᵀ G] = F, while weights move
     together and a diagonal is ten times too small). After every optimizer step that leaves d(θ) ≤ L, weights are
-    moved back, to the nearest ones in the optimizer's own metric where the *diagonal* of F, which knows of every
-    weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a projection plays the part of λ, and
-    nobody sets it. Drift is measured, too, on a probe of held-out rows, at some steps, and corrects the limit: with the
-    last p and m, predicted and measured, and κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ'
-    the κ before,
+    moved back, to the nearest ones in the optimizer's own metric where the form of the *diagonal* of F, which knows of
+    every weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a
+    projection plays the part of λ, and nobody sets it. Drift is measured, too, on a probe of held-out rows, at some
+    steps, and corrects the limit: with the last p and m, predicted and measured, and
+    κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ' the κ before,
 
         L = p + (B − m)/κ,   and p B/m where m > B.
 
