@@ -379,8 +379,10 @@ class Budget(Method):
 
         for group in self._known:
             if group in facts:
-                parts = (under(f"{group}/{kind}/") for kind in ("fisher", "anchor", "directions"))
-                self._known[group] = Known(*parts, offset=tensors[f"{group}/offset"], **facts[group])
+                importance, anchor = under(f"{group}/fisher/"), under(f"{group}/anchor/")
+                directions, offset = under(f"{group}/directions/"), tensors[f"{group}/offset"]
+                constant, texts = facts[group]["constant"], list(facts[group]["texts"])
+                self._known[group] = Known(importance, anchor, directions, offset, constant, texts)
         self._general_nats, self._general_text = tensors.get("nats"), str(facts.get("general_text", ""))
         if "probes" in facts:
             kept = Reservoir.from_memory(under("probes/"), facts["probes"])
