@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -97,14 +98,18 @@ def of_run(learner: ContinualLearner) -> Cell:
 def of_repair(learner: ContinualLearner, budget: float, blocks: int) -> Cell:
     """What is left of the plain run, of which nothing changes, at the step that the budget allows."""
     found = repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
-    left = {name: found.remains[name].left.value for name in DOMAINS}
+    left = {name: _known(found.remains[name].left.value) for name in DOMAINS}
     learnt = RunResults.load(learner.folder.path).summary["bits_per_byte"].learnt[DOMAINS[0]].value
     return {
         "step": found.step,
-        "gained": fmean(left.values()),  # type: ignore[type-var]
+        "gained": fmean(left.values()),
         "general": _interval(found.lost),
-        "earlier": [learnt - left[DOMAINS[0]]],
+        "earlier": [_known(learnt) - left[DOMAINS[0]]],
     }
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def cell(way: str, seed: int, asked: argparse.Namespace) -> Cell:
