@@ -17,7 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.shares import shares_of
+from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, HELD, LEARNT, Share, compute_of, shares_of, shares_of_plain
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
 from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
@@ -56,6 +56,9 @@ _BITS = (
     ("bits_forgotten", "Forgotten ↓"),
     ("bits_drift", "General drift ↓"),
 )
+_SHARES = {
+    LEARNT: "Learning kept ↑", HELD: "Held at the end ↑", FORGOTTEN: "Forgetting left ↓", DRIFT: "Drift left ↓",
+}  # fmt: skip
 _BESIDE = {
     "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
 }  # fmt: skip
@@ -114,6 +117,7 @@ class Sheet:
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
+        found += self._shares_tables()
         found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
         if self.suite.published is not None and (self.tasks or self.along.axes):
@@ -183,8 +187,23 @@ class Sheet:
             "pairs it cannot be below 2/2ⁿ.",
         )
 
+    def _shares_tables(self) -> list[Table]:
+        """What each row keeps and leaves of plain training's; nothing where that is not there or loses nothing."""
+        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
+        found = {line.title: shares_of_plain(line, plain) for line in self.lines} if plain is not None else {}
+        columns = {name: title for name, title in _SHARES.items() if any(name in each for each in found.values())}
+        if plain is None or len(self.lines) < 2 or FORGOTTEN not in columns:
+            return []
+        caption = (
+            "Percent; of each run beside plain training of the same order and seed: mean ± standard deviation. Learnt: "
+            "right after the own domain; held: at the end of the stream, of what plain training learns."
+        )
+        rows = [(title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in found.items()]
+        return [Table("As shares of plain training's", ("Method", *columns.values()), tuple(rows), caption)]
+
     def _facts_table(self) -> Table:
-        plain = next((line.seconds for line in self.lines if line.entry == PLAIN), 0.0)
+        plain = next((line for line in self.lines if line.entry == PLAIN), None)
+        seconds = plain.seconds if plain is not None else 0.0
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts
@@ -194,19 +213,20 @@ class Sheet:
                 TableCell("yes" if facts.old_data else "no"),
                 TableCell(fmt.whole(facts.parameters)),
                 TableCell(f"{facts.passes_per_step:.3g}"),
-                TableCell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
+                TableCell(_times(None if plain is None else compute_of(line, plain))),
+                TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
                 TableCell(fmt.whole(facts.tokens)),
             ]
 
         header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
         return Table(
             "What each takes",
-            (*header, "Extra passes a step", "Training time", "Tokens learnt from"),
+            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
             self._rows(cells),
-            "Training time against plain training, with importance and the like, as measured: only as good as the "
-            "machine was quiet. Parameters: trainable, for each domain. Extra passes: forward and backward, in units "
-            "of one over the batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those "
-            "of the second domain.",
+            "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
+            "like). Training time the same as measured: only as good as the machine was quiet. Parameters: trainable, "
+            "for each domain. Extra passes: forward and backward, in units of one over the batch; a forward pass alone "
+            "is a third. Where they grow with the domains (CLASSIC), those of the second domain.",
         )
 
     def _published_table(self, published: Published) -> Table:
@@ -401,6 +421,17 @@ def _rank(line: Line) -> float:
     """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
     end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
+
+
+def share_cell(found: Share | None) -> TableCell:
+    """A share in percent, ± its standard deviation over runs."""
+    if found is None:
+        return TableCell(fmt.MISSING)
+    return TableCell(fmt.fixed(100 * found.mean, 0), "" if found.deviation is None else f"± {100 * found.deviation:.0f}")
+
+
+def _times(found: float | None) -> str:
+    return fmt.MISSING if found is None else f"{found:.2f}×"
 
 
 def _scaled(found: Estimate, scale: float) -> Estimate:
