@@ -45,8 +45,8 @@ def _equalised(entry: Entry, bench: Workbench, models: dict[str, Any]) -> Entry:
     steps = int(recipe.train["max_steps"] * effort.share)
     if steps < 1:
         raise RecipeError(
-            f"{entry.name}: `--equal-compute` leaves no step: {effort.outside:,} rows are run outside of the steps, and "
-            f"plain training takes {effort.plain:,}. Lower the method's `samples`, or raise `{STEPS}`."
+            f"{entry.name}: `--equal-compute` leaves no step: {effort.outside:,} rows are run outside of the steps, "
+            f"and plain training takes {effort.plain:,}. Lower the method's `samples`, or raise `{STEPS}`."
         )
     if steps == recipe.train["max_steps"]:
         return entry

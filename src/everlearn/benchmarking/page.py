@@ -17,7 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, HELD, LEARNT, Share, compute_of, shares_of, shares_of_plain
+from everlearn.benchmarking.shares import compute_of, shares_of, shares_table
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
 from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
@@ -56,9 +56,6 @@ _BITS = (
     ("bits_forgotten", "Forgotten ↓"),
     ("bits_drift", "General drift ↓"),
 )
-_SHARES = {
-    LEARNT: "Learning kept ↑", HELD: "Held at the end ↑", FORGOTTEN: "Forgetting left ↓", DRIFT: "Drift left ↓",
-}  # fmt: skip
 _BESIDE = {
     "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
 }  # fmt: skip
@@ -190,16 +187,7 @@ class Sheet:
     def _shares_tables(self) -> list[Table]:
         """What each row keeps and leaves of plain training's; nothing where that is not there or loses nothing."""
         plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
-        found = {line.title: shares_of_plain(line, plain) for line in self.lines} if plain is not None else {}
-        columns = {name: title for name, title in _SHARES.items() if any(name in each for each in found.values())}
-        if plain is None or len(self.lines) < 2 or FORGOTTEN not in columns:
-            return []
-        caption = (
-            "Percent; of each run beside plain training of the same order and seed: mean ± standard deviation. Learnt: "
-            "right after the own domain; held: at the end of the stream, of what plain training learns."
-        )
-        rows = [(title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in found.items()]
-        return [Table("As shares of plain training's", ("Method", *columns.values()), tuple(rows), caption)]
+        return [] if plain is None or len(self.lines) < 2 else shares_table(self.lines, plain)
 
     def _facts_table(self) -> Table:
         plain = next((line for line in self.lines if line.entry == PLAIN), None)
@@ -421,13 +409,6 @@ def _rank(line: Line) -> float:
     """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
     end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
-
-
-def share_cell(found: Share | None) -> TableCell:
-    """A share in percent, ± its standard deviation over runs."""
-    if found is None:
-        return TableCell(fmt.MISSING)
-    return TableCell(fmt.fixed(100 * found.mean, 0), "" if found.deviation is None else f"± {100 * found.deviation:.0f}")
 
 
 def _times(found: float | None) -> str:
