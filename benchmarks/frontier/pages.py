@@ -20,6 +20,7 @@ from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.standalone import standalone
 from everlearn.report.tables import Table, TableCell, markdown_table
+from everlearn.tools.describing import method_text
 
 REGIME = 0.25
 """Bits per byte that plain training must learn and forget for a stream to say anything."""
@@ -121,9 +122,9 @@ class StreamPage:
 
     def _table(self, title: str, wanted: Any, lines: Mapping[str, Line] | None = None) -> Table:
         lines = lines or self.lines
-        plain, cells = lines[PLAIN], []
+        plain, scores, cells = lines[PLAIN], choice.scored(lines), []
         for row, name in [("sequential", PLAIN), *((row, name) for row, name in wanted if name != PLAIN)]:
-            line, own = lines[name], self.scores.get(name)
+            line, own = lines[name], scores.get(name)
             found = shares_of_plain(line, plain)
             compute = compute_of(line, plain)
             texts = [
@@ -192,7 +193,7 @@ def both(found: Mapping[str, Any], results: Path) -> str:
     )
     methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
     if methods is not None:
-        said = f"`method: {as_recipe(methods)}`. It is what `everlearn init` writes."
+        said = f"`method: {method_text(methods)}`. It is what `everlearn init` writes."
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
     else:
@@ -207,12 +208,6 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         markdown_table(table, 2) if names else "",
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
-
-
-def as_recipe(methods: Way) -> str:
-    """As a recipe has them, on one line."""
-    shown: Any = methods[0] if len(methods) == 1 else methods
-    return str(yaml.safe_dump(shown, default_flow_style=True, sort_keys=False, width=1000)).strip()
 
 
 def _said(scores: AgainstPlain) -> str:
