@@ -1,4 +1,4 @@
-"""`benchmarks/frontier`: its rows, the rule of choice, its pages, and that `everlearn init` writes what is recommended."""
+"""`benchmarks/frontier`: its rows, the rule of choice, its pages; and what `everlearn init` writes."""
 
 from __future__ import annotations
 
