@@ -117,7 +117,7 @@ class StreamPage:
             f"All rows take equal compute: plain training has {self.steps} steps for each domain, and what a row runs "
             "beside its steps (Fisher information, a teacher, a probe, text that the model writes), counted in passes "
             "(forward alone: a third), is taken from them. Replayed rows take the place of a domain's own. Averages of "
-            "weights are taken at the end of every domain, the last one too, and what is learnt is measured after them. "
+            "weights are taken at the end of every domain, the last one too, and what is learnt is measured then. "
             "Shares are percent of plain training's with the same seed, ± their standard deviation over seeds."
         )
 
