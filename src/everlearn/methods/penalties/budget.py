@@ -149,11 +149,13 @@ class Budget(Method):
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
         looks = 2 * self.config.probe * (self.config.checks + HALVINGS + 2)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
-        fisher = 2 * self.config.samples
+        passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
+        measured = passes + round(FORWARD * passes)
         return Cost(
             memory_bytes=known + 4 * numbers + 3 * rows,
             disk_bytes=known + 2 * rows,
-            passes_per_domain=fisher + round(FORWARD * (fisher + looks)),
+            passes_per_domain=measured * (EARLIER in self.budgets) + round(FORWARD * looks),
+            passes_once=measured * (GENERAL in self.budgets),
         )
 
     # -- a domain ---------------------------------------------------------------------------------------------
