@@ -141,7 +141,7 @@ class Budget(Method):
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor of each group, the weights that a domain began with, and the probes."""
+        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes."""
         if not self.budgets:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
