@@ -216,6 +216,9 @@ def test_rows_of_the_table() -> None:
         "migu": 0.7, "replay+migu": 0.7, "lora+migu": 0.7, "inc_lora+migu": 0.7, "o_lora+migu": 0.05,
         "lora+replay+migu": 0.4,
     }  # fmt: skip
+    for suite, tasks in ((STANDARD, 4), (LONG, 15)):
+        (mixture,) = resolve(["moe_lora"], suite)
+        assert mixture.methods == ({"name": "moe_lora", "experts": tasks},), "as many experts as tasks"
 
 
 def test_published_means_are_means() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import stages
 import tiny
+from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
 
@@ -104,6 +105,28 @@ def test_rows_of_b_are_ranked_by_the_layers_outputs_or_by_their_own(ranked_by: s
     held = scores.argsort()[: math.floor(THRESHOLD * len(scores))]
     expected = torch.ones(len(scores)).index_fill(0, held, 0.0)
     assert torch.equal(mask.factors[name].flatten(), expected)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_doras_norms_are_no_outputs(own: bool) -> None:
+    """PEFT has A and B read the identity in every pass, to know the norms of W + s B A."""
+    stage = stages.stage(tiny.model("t5"), 1, "text-to-text")
+    stages.begin([build({"name": "lora", "use_dora": True, "lora_dropout": 0.0})], stage)
+    path = next(name for name, module in stage.model.named_modules() if hasattr(module, "lora_B"))
+    layer, entered = stage.model.get_submodule(path), []
+    with torch.no_grad():
+        layer.lora_B["default"].weight.normal_()
+    magnitude = OutputMagnitude(stage.model, [path], own_of_b=own)
+    layer.register_forward_pre_hook(lambda _, args: entered.append(args[0].detach().double()))
+    stage.objective.forward(stage.model.train(), next(stage.batches(4)))
+    down, up = layer.lora_A["default"].weight.double(), layer.lora_B["default"].weight.double()
+    x_a = entered[0] @ down.T
+    sums = magnitude.pop()
+    assert len(sums) == 2
+    torch.testing.assert_close(sums[f"{path}.lora_A.default"].double(), x_a.abs().sum((0, 1)), rtol=1e-5, atol=1e-5)
+    if own:
+        x_b = (x_a @ up.T).abs().sum((0, 1))
+        torch.testing.assert_close(sums[f"{path}.lora_B.default"].double(), x_b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "FT"])

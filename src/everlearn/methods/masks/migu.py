@@ -76,7 +76,7 @@ class MIGU(Method):
         selector: Selector = "magnitude"
         """What rows are ranked by: the outputs (the paper's), their weights, their gradients, or chance (its Table
         11, which defines none of the three: here Σ|w| and Σ|g| of a row, and other rows at each step)."""
-        components: tuple[Part, ...] = PROJECTIONS
+        components: tuple[Part, ...] = Field(PROJECTIONS, min_length=1)
         """Which layers are masked (its Table 5): projections of attention and feed-forward; `head` adds the vocabulary
         head, and embeddings that are tied to it."""
         lora_b: Literal["output", "own"] = "output"
