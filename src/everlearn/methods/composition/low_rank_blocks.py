@@ -87,7 +87,7 @@ class LayerBlocks(nn.Module):
         super().__init__()
         a, b = torch.empty(r, inputs), torch.zeros(outputs, r)
         nn.init.kaiming_uniform_(a, a=math.sqrt(5))
-        self.lora_A, self.lora_B = nn.ModuleDict({OWN: Matrix(a)}), nn.ModuleDict({OWN: Matrix(b)})
+        self.lora_A, self.lora_B = nn.ModuleDict({OWN: LowRankMatrix(a)}), nn.ModuleDict({OWN: LowRankMatrix(b)})
         self.before_a, self.before_b = frozen(a for a, _ in earlier), frozen(b for _, b in earlier)
         self.scale, self.dropout, self.out_features = scale, nn.Dropout(dropout), outputs
         self.weights: Tensor | None = None
@@ -99,7 +99,7 @@ class LayerBlocks(nn.Module):
     def forward(self, x: Tensor, output: Tensor) -> Tensor:
         """y + s Σ_i w_i B_i A_i x."""
         a, b, weights = self.lora_A[OWN], self.lora_B[OWN], cast(Tensor, self.weights)
-        x = self.dropout(x.to(cast(Matrix, a).weight.dtype))
+        x = self.dropout(x.to(cast(LowRankMatrix, a).weight.dtype))
         seen: Tensor = a(x)
         own: Tensor = b(seen * weights[..., -1:].to(seen.dtype))
         if len(self.before_a):
@@ -109,7 +109,7 @@ class LayerBlocks(nn.Module):
         return output + self.scale * own.to(output.dtype)
 
 
-class Matrix(nn.Module):
+class LowRankMatrix(nn.Module):
     """x ↦ W x, W [d_out, d_in]; a linear layer whose first weights are given, which draws none."""
 
     bias = None
