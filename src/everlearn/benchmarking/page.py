@@ -108,7 +108,7 @@ class Sheet:
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in self.metrics]
-        # Where tasks are asked after their own stage and at the end alone, streams of tasks have what follows from that.
+        # Streams of tasks that are asked after their own stage and at the end alone have what follows from that.
         known = "accuracy_bwt" if self.suite.metrics == ("accuracy",) else "accuracy_fwt"
         if any(known in line.numbers for line in self.lines):
             found.append(self._stream_table())
