@@ -176,6 +176,11 @@ def test_settings_of_a_recipe(data: Path) -> None:
         (("amazon", "amazon"), {}, r"each once \(got amazon, amazon\)"),
         (1, {"corpora": {"amazon": "x"}}, r"`corpora` is .* but `standard-cl` has no such choice"),
         (1, {"end_tasks": {"aspect": "pair"}}, r"`end_tasks.aspect` is 'pair'"),
+        (
+            1,
+            {"end_tasks": {"answers": "head"}, "prompts": {"cut": "end"}},
+            r"`prompts.cut` is .end. .* `end_tasks.answers: head`",
+        ),
         (1, {"end_tasks": {"seeds": 3}}, r"`end_tasks.seeds` is set .* unless `end_tasks.answers` is 'head'"),
     ],
 )
