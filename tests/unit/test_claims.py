@@ -428,6 +428,10 @@ def test_tasks_that_differ_much_can_be_decided_for_these_tasks_alone(tmp_path: P
     line = next(line for line in text.splitlines() if "MIGU helps full fine-tuning." in line)
     assert line.split(" | ")[1:3] == [f"**{OPEN}**", f"**{HOLDS}**"]
     assert "These tasks: difference" in text
+    assert (
+        "The last four columns count the claim's comparisons of F1 and accuracy, as they are for tasks in general."
+        in text
+    )
 
 
 def test_one_task_is_decided_for_itself_alone() -> None:
