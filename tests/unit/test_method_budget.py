@@ -6,6 +6,7 @@ import argparse
 import copy
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from everlearn.errors import MethodError
 from everlearn.importance import label_directions, label_fisher, labels_of_the_model
 from everlearn.methods import Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.methods.penalties import budget
 from everlearn.methods.penalties.budget import Budget, LastLook
 from everlearn.methods.penalties.drift import Drift, DriftProbe, bytes_per_label, mean_drift
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
@@ -106,7 +108,7 @@ def test_label_fisher_is_the_loop_over_rows(objective: str) -> None:
 
 
 def test_directions_are_the_loop_over_rows_pile_by_pile() -> None:
-    """Against one backward pass a row in float64, labels drawn by the same seed: 10 rows in piles of 4, 4 and 2."""
+    """Against one backward pass a row in float64, labels drawn by the same seed: 10 rows in piles of 4, 3 and 3."""
     model = tiny.model("gpt2")
     stage = stages.stage(model, objective="causal")
     found = label_directions(model, stage.batches(10), stage.objective, 3, rank=3, rows=10)
@@ -120,12 +122,22 @@ def test_directions_are_the_loop_over_rows_pile_by_pile() -> None:
             own = {key: value[row : row + 1] for key, value in batch.items()}
             stage.objective.forward(twin, own).losses.sum().backward()
             for name, p in twin.named_parameters():
-                piles[read // 4][name] += p.grad
+                piles[max(0, read - 1) // 3][name] += p.grad
             read += 1
     for number, pile in enumerate(piles):
         for name, total in pile.items():
             expected = total / labels**0.5
             torch.testing.assert_close(found[name][number].double(), expected, rtol=1e-2, atol=1e-5)
+
+
+def test_directions_of_nothing_are_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stages.stage(tiny.model("gpt2"), objective="causal")
+    with pytest.raises(MethodError, match="no batch"):
+        label_directions(stage.model, [], stage.objective, rank=2, rows=4)
+    kind, forward = type(stage.objective), type(stage.objective).forward
+    monkeypatch.setattr(kind, "forward", lambda *of: SimpleNamespace(losses=forward(*of).losses * math.inf))
+    with pytest.raises(MethodError, match="not finite"):
+        label_directions(stage.model, stage.batches(4), stage.objective, rank=2, rows=4)
 
 
 def test_directions_are_the_whole_fisher_information() -> None:
@@ -542,6 +554,22 @@ def test_a_memory_in_the_middle_of_a_domain_goes_on_exactly() -> None:
         protection.end()
         results.append(stages.weights(model))
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
+
+
+def test_a_short_text_has_all_directions_and_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of fewer rows than `samples` every direction has some; and no label of theirs is one that the diagonal saw."""
+    drawn = {}
+
+    def spied(kind: str, measure: Any) -> Any:
+        return lambda *given, **kept: drawn.setdefault(kind, given[3:]) and measure(*given, **kept)
+
+    monkeypatch.setattr(budget, "label_fisher", spied("diagonal", label_fisher))
+    monkeypatch.setattr(budget, "label_directions", spied("directions", label_directions))
+    method = Budget(samples=100, probe=4, checks=1, rank=8, earlier=None)
+    stages.begin([method], stages.stage(tiny.model("gpt2"), 1, "causal", general=True))
+    for rows in method._known["general"].directions.values():
+        assert rows.flatten(1).abs().sum(1).gt(0).all()
+    assert drawn["diagonal"] != drawn["directions"]
 
 
 def test_replay_and_a_budget_go_together() -> None:

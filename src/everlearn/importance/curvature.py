@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from everlearn.errors import MethodError
 from everlearn.importance.labels import labels_of_the_model
 from everlearn.importance.moments import Batch, gradient_moment, parameters_to_measure, part_of, rows_of
 
@@ -89,20 +90,26 @@ def label_directions(
         objective: says where the labels are and how the model is asked.
         seed: of the labels.
         rank: K.
-        rows: how many the batches have, at most; where there are fewer, the last directions are 0.
+        rows: how many the batches have, K at least, so that piles are equally high; where there are fewer after all,
+            the last directions are 0, and the error larger.
         names: parameters to measure; None for all that are trainable.
 
     Returns:
         Parameter name to G, bfloat16 [K, *shape].
+
+    Raises:
+        MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     chosen = parameters_to_measure(model, names)
     found = {name: value.new_zeros((rank, *value.shape), dtype=torch.bfloat16) for name, value in chosen.items()}
     pile = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in chosen.items()}
-    size, read, labels = -(-rows // rank), 0, 0
+    read = labels = 0
     for batch in labels_of_the_model(model, batches, objective, *seed):
         start, height = 0, rows_of(batch)
         while start < height:
-            stop = min(height, start + size - read % size)  # no further than the pile goes
+            number = read * rank // rows  # of the pile, which ends where the next one begins
+            end = -(-(number + 1) * rows // rank)
+            stop = min(height, start + end - read)
             part = part_of(batch, start, stop)
             with torch.enable_grad(), torch.autocast(next(model.parameters()).device.type, enabled=False):
                 loss = objective.forward(model, part).losses.sum()
@@ -110,10 +117,16 @@ def label_directions(
             for (name, total), gradient in zip(pile.items(), gradients, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
-                found[name][read // size] = total
+                found[name][number] = total
             labels += int(objective.items(part).sum())
             read, start = read + stop - start, stop
-            if read % size == 0:
+            if read == end:
                 for total in pile.values():
                     total.zero_()
-    return {name: value.div_(max(labels, 1) ** 0.5) for name, value in found.items()}
+    if not read:
+        raise MethodError("Fisher information cannot be measured without data: there was no batch.")
+    for name, value in found.items():
+        value.div_(max(labels, 1) ** 0.5)
+        if not torch.isfinite(value).all():
+            raise MethodError(f"Fisher information of '{name}' is not finite: the model's loss overflows.")
+    return found

@@ -201,13 +201,18 @@ class Budget(Method):
         return rows
 
     def _know(self, stage: Stage, group: str, text: BlockSource, width: float) -> None:
-        """Add F of a text, in bits per byte, at the weights as they are."""
-        per_bit, rows = 1 / (math.log(2) * width), self.config.samples
+        """Add F of a text, in bits per byte, at the weights as they are.
+
+        The diagonal and the directions have labels of their own: with the same ones a projection by the diagonal would
+        take most where these draws happen to be large, and the directions, which are made of them, predict too little.
+        """
+        per_bit, most = 1 / (math.log(2) * width), self.config.samples
+        rows = most if text.size is None else min(most, text.size)
         drawn = stage.objective, stage.seed, self.name, text.name
         with evaluating(stage.model):
-            diagonal = label_fisher(stage.model, stage.batches(rows, text), *drawn)
+            diagonal = label_fisher(stage.model, stage.batches(most, text), *drawn)
             directions = label_directions(
-                stage.model, stage.batches(rows, text), *drawn, rank=self.config.rank, rows=rows
+                stage.model, stage.batches(most, text), *drawn, "directions", rank=self.config.rank, rows=rows
             )
         diagonal = {name: value.mul_(per_bit) for name, value in diagonal.items()}
         directions = {name: value.mul_(per_bit**0.5) for name, value in directions.items()}
