@@ -1,6 +1,6 @@
 """What a step is predicted to lose, by several forms of the Fisher information, beside what it does lose.
 
-    python benchmarks/prediction.py DATA [--steps 1,4,8,16] [--rows 192] [--few 64] [--probe 96]
+    python benchmarks/prediction.py DATA [--steps 1,4,8,16] [--rows 96] [--few 32] [--probe 96]
 
 Plain AdamW on Yelp reviews from `benchmarks/bases/english-decoder`, read back on Wikipedia. DATA is the folder of the
 suite `six-domains`. All forms are of F at the weights of the base, labels drawn by the model, and in bits per byte:
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -48,9 +47,14 @@ Batch = dict[str, Tensor]
 
 def rows_of(path: Path, tokenizer: PreTrainedTokenizerBase, count: int) -> list[Block]:
     """Rows of the text's beginning, mixed."""
+    texts, missing = list[str](), 6 * LENGTH * count  # characters: a token has fewer than six
     with gzip.open(path, "rt", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in itertools.islice(lines, count)]
+        while missing > 0 and (line := lines.readline()):
+            texts.append(json.loads(line)["text"])
+            missing -= len(texts[-1])
     found = blocks_of(texts, tokenizer, "decoder", LENGTH)
+    if len(found) < count:
+        raise SystemExit(f"{path} has {len(found)} rows, and {count} are asked for.")
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0))[:count].tolist()
     return [found[index] for index in order]
 
@@ -164,8 +168,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--steps", default="1,4,8,16")
-    parser.add_argument("--rows", type=int, default=192)
-    parser.add_argument("--few", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=96)
+    parser.add_argument("--few", type=int, default=32)
     parser.add_argument("--probe", type=int, default=96)
     parser.add_argument("--page", type=Path, default=PAGE)
     asked = parser.parse_args()

@@ -66,7 +66,7 @@ class Budget(Method):
 
     bits per byte, with the Fisher information of one label, labels drawn by the model (EWC's quadratic, arXiv
     1612.00796, in the units of the loss and with the whole F: K directions G have E[Gᵀ G] = F, while weights move
-    together and a diagonal is ten times too small). After every optimizer step that leaves d(θ) ≤ L, weights are
+    together and a diagonal is far too small). After every optimizer step that leaves d(θ) ≤ L, weights are
     moved back, to the nearest ones in the optimizer's own metric where the form of the *diagonal* of F, which knows of
     every weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a
     projection plays the part of λ, and nobody sets it. Drift is measured, too, on a probe of held-out rows, at some
