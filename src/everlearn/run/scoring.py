@@ -44,6 +44,7 @@ from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.evaluation.together import measure_together
 from everlearn.methods.base import Batch, Method, Reading
+from everlearn.methods.engine.protection import as_tested
 from everlearn.run.folder import TIME
 from everlearn.run.forecast import SETS
 from everlearn.run.open_run import OpenRun
@@ -186,7 +187,7 @@ class Scorer:
         if not readers:
             return Checkpoint(model(), objective)
         reading = self._reading(row, domain, model, blocks)
-        put_back = functools.partial(_as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, readers, reading=reading)
         predictor: Predictor = Checkpoint(put_back(self._model(row)), objective)
         return _asked(readers, predictor, reading)
 
@@ -404,7 +405,7 @@ class Scorer:
             return PackedBlocks.from_blocks(found, 0, task.name)
 
         reading = self._reading(row, task.domain, lambda: model, texts)
-        put_back = functools.partial(_as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, readers, reading=reading)
         # Only a task that asks the language model itself needs it with what the methods put back.
         language = model if task.fine_tunes else put_back(self._model(row))
         return _asked(readers, Checkpoint(language, objective, plain=model, prepare=put_back), reading)
@@ -443,13 +444,6 @@ def _damage(cell: Path) -> str | None:
     except RunError as error:
         return str(error).removesuffix(".")
     return None
-
-
-def _as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
-    """A fresh copy of the checkpoint, as the methods read a text with it."""
-    for method in methods:
-        model = method.test_model(model, reading)
-    return model
 
 
 def _asked(methods: Sequence[Method], predictor: Predictor, reading: Reading) -> Predictor:
