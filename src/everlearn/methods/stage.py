@@ -153,8 +153,8 @@ class Stage:
 
     @property
     def answering(self) -> nn.Module:
-        """What answers a text before the domain is learnt, not to be changed: the plain model, or a copy of it with what
-        methods of the list have kept beside it (experts, shared adapters, prompts)."""
+        """What answers a text before the domain is learnt, not to be changed: the plain model, or a copy of it with
+        what methods of the list have kept beside it (experts, shared adapters, prompts)."""
         return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
 
     def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:

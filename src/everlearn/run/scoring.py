@@ -271,7 +271,7 @@ class Scorer:
                     done(index)
         for config in tasks:
             self._end_task(row, config, model, readers, shared, where)
-        self._spent(row, time.monotonic() - started)
+        self._spent(self.folder.row(row), time.monotonic() - started)
 
     def _to_measure(self, path: Path) -> bool:
         """Whether a cell is missing, or damaged, which is said."""
@@ -417,7 +417,9 @@ class Scorer:
             model = self.run.load(place).to(self.device)
             started = time.monotonic()
             self._losses(model, name).save(path)
-            self.run.forecast.took(SETS, 1, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.run.forecast.took(SETS, 1, seconds)
+            self._spent(path.parent, seconds)
         self.run.processes.wait_for_everyone()
 
     def _losses(self, model: nn.Module, name: str) -> Cell:
@@ -425,8 +427,8 @@ class Scorer:
         how = self.conditions(0)
         return self.held_out(name).measure(Checkpoint(model, how.objective), how)
 
-    def _spent(self, row: int, seconds: float) -> None:
-        path = self.folder.row(row) / TIME
+    def _spent(self, cells: Path, seconds: float) -> None:
+        path = cells / TIME
         before = read(Took, path).seconds if path.is_file() else 0.0
         files.write_json(path, {"seconds": round(before + seconds, 3)}, sealed=True)
 
