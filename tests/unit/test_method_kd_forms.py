@@ -303,6 +303,7 @@ def test_training_with_all_words_in_the_file_is_training_with_the_teacher(archit
 def test_rows_are_looked_up_on_the_host() -> None:
     """A tensor on the meta device cannot be read, as one on a GPU cannot without waiting for it."""
     stage = stages.stage(tiny.model("gpt2"), 1, "causal", steps=3)
+    stage.rows_per_step = 4
     cached = CachedAnswers(stage, 4, 1.0)
     batch = next(stage.batches(4))
     view = cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new, batch)
