@@ -166,6 +166,7 @@ __all__ = [
     "DomainEnsemble",
     "EndTask",
     "EverlearnError",
+    "Forever",
     "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",
