@@ -140,14 +140,15 @@ class Forever(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """θ* and θ_{t−1}; the rows of a domain of usual size, and their share of its passes at each replay."""
+        """θ* and θ_{t−1}; the rows of a domain of usual size, and their share of its passes at each replay. With every
+        domain learnt more rows are held, and a replay is longer."""
         if not self.config.sample:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters())
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = math.ceil(self.config.sample * USUAL_ROWS) * min(USUAL_BLOCK, longest) * 12
         share = min(1.0, len(self.config.days) * self.config.sample)
-        return Cost(memory_bytes=8 * numbers, disk_bytes_per_domain=rows, passes_per_step=share)
+        return Cost(memory_bytes=8 * numbers + rows, disk_bytes_per_domain=rows, passes_per_step=share)
 
     # -- a domain ----------------------------------------------------------------------------------------------
 
