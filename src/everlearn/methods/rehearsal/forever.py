@@ -127,6 +127,8 @@ class Forever(Method):
         self._kept = Reservoir(1, 0)  # for what it can do with rows; which are kept is decided here
         self._clock = Clock()
         self._start: dict[str, Tensor] = {}
+        # Of a sharded model these, and not those that stand in it during a step, which may be whole.
+        self._trained: list[nn.Parameter] = []
         self._held: list[Tensor] = []
         self._before: list[Tensor] = []
 
@@ -156,10 +158,11 @@ class Forever(Method):
         """θ* is where the domain begins; of a stage that is resumed it comes with the memory."""
         if not len(self._kept):
             return
-        trained = self._trained(stage)
+        trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
+        self._trained = list(trained.values())
         self._start = self._start or {name: whole(p.detach()).clone() for name, p in trained.items()}
         self._held = [shard_like(self._start[name], p, torch.float32) for name, p in trained.items()]
-        self._before = [local(p).clone() for p in trained.values()]
+        self._before = [local(p).clone() for p in self._trained]
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """While a replay goes on, as many old rows as the batch has."""
@@ -181,9 +184,9 @@ class Forever(Method):
     def views(self, stage: Stage, batch: Batch) -> list[View]:
         """Those rows, with labels."""
         old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
-        return (
-            [] if not old else [View(stage.objective.inputs(old), labels=old["labels"], positions=old.get("positions"))]
-        )
+        if not old:
+            return []
+        return [View(stage.objective.inputs(old), labels=old["labels"], positions=old.get("positions"))]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """L_old, a mean over rows, and β Σ ‖θ − θ*‖²."""
@@ -192,11 +195,10 @@ class Forever(Method):
         labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
         losses = {"replay": (nats.sum(1) / labels.clamp(min=1)).mean()}
         if self.config.strength:
-            trained = list(self._trained(stage).values())
-            apart = [local_part(p).float() - start for p, start in zip(trained, self._held, strict=True)]
+            apart = [local_part(p).float() - start for p, start in zip(self._trained, self._held, strict=True)]
             terms = torch.stack([each.square().sum() for each in apart])
             beta = self._clock.strength(self.config.strength, self.config.gamma, self.config.warm_up)
-            losses["anchor"] = beta * value_over_shards(terms, trained).sum()
+            losses["anchor"] = beta * value_over_shards(terms, self._trained).sum()
         return losses
 
     @torch.no_grad()
@@ -204,11 +206,11 @@ class Forever(Method):
         """The clock goes on; whether a replay begins is known on the host, which waits for the step."""
         if not self._before:
             return
-        trained = list(self._trained(stage).values())
-        moved = [(local(p).float() - old.float()).square().sum() for p, old in zip(trained, self._before, strict=True)]
-        for old, parameter in zip(self._before, trained, strict=True):
+        moved = []
+        for parameter, old in zip(self._trained, self._before, strict=True):
+            moved.append((local(parameter).float() - old.float()).square().sum())
             old.copy_(local(parameter))
-        length = float(sum_over_shards(torch.stack(moved), trained).sum().sqrt())
+        length = float(sum_over_shards(torch.stack(moved), self._trained).sum().sqrt())
         lasts, before = math.ceil(len(self._kept) / stage.rows_per_step), self._clock.events
         self._clock.tick(stage.step + 1, length, self.config.warm_up, self.config.days, lasts)
         if self._clock.events > before:
@@ -232,10 +234,8 @@ class Forever(Method):
 
     def detach(self, stage: Stage) -> None:
         """What belongs to the domain goes."""
-        self._clock, self._start, self._held, self._before = Clock(), {}, [], []
-
-    def _trained(self, stage: Stage) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
+        self._clock, self._start = Clock(), {}
+        self._trained, self._held, self._before = [], [], []
 
     # -- memory ------------------------------------------------------------------------------------------------
 
