@@ -13,10 +13,10 @@ from pathlib import Path
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.figures.registry import draw
 from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.standalone import standalone
 
 HERE = Path(__file__).resolve().parent
 TABLE, PICTURE = HERE / "results" / "demo.md", HERE / "results" / "demo.svg"
-STYLE = HERE.parent / "src" / "everlearn" / "report" / "style.css"
 
 
 def rows() -> list[dict[str, str]]:
@@ -36,15 +36,7 @@ def picture() -> str:
     """The figure as a file of its own."""
     runs = [Standing(row["Run"], estimate(row["Learnt"]), estimate(row["Forgotten"])) for row in rows()]
     (plate,) = draw("standing", Standings(tuple(runs), "bits/byte", ranked=False))
-    style = STYLE.read_text(encoding="utf-8")
-    light = dict(re.findall(r"--([\w-]+): ([^;]+);", style[: style.index("@media")]))
-    svg = re.sub(r"var\(--([\w-]+)\)", lambda found: light[found.group(1)], str(plate.svg))
-    svg = re.sub(r"rgb\(([\d ]+) / ([\d.]+)\)", lambda found: f"rgba({found[1].replace(' ', ',')},{found[2]})", svg)
-    width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)[0]
-    ground = f'<rect width="{width}" height="{height}" fill="{light["paper"]}"/>'
-    inside = f"font-family:{light['sans']};color:{light['ink']}".replace('"', "'")
-    opened = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" style="{inside}"'
-    return svg.replace("<svg", opened, 1).replace(">\n", f">\n{ground}\n", 1) + "\n"
+    return standalone(plate)
 
 
 if __name__ == "__main__":

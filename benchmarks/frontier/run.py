@@ -1,69 +1,71 @@
-"""The frontier of learning against forgetting: every penalty at five strengths, and replay at three shares.
+"""One comparison at equal compute: plain training, every penalty, replay, and what else keeps a model from forgetting.
 
-    python benchmarks/frontier/run.py DATA [--rows ewc,l2] [--seeds 1]
+    python benchmarks/frontier/run.py DATA --stream masked [--rows ewc,wise_ft] [--seeds 1]
+    python benchmarks/frontier/run.py DATA --stream masked --chosen --seeds 1,2,3
+    python benchmarks/frontier/run.py --page
 
-DATA holds the corpora (docs/data-sources.md). It is `everlearn sweep stream.yaml` with the rows of rows.yaml; a result
-that is there is not made again. The table and its pictures are written into results/.
+DATA holds the corpora (docs/data-sources.md). It is `everlearn sweep --equal-compute` on the stream's recipe
+(masked.yaml, causal.yaml) with the rows of rows.yaml. First all strengths with one seed, then with all seeds what
+choice.py chooses of them (`--chosen`), and each time the pages in docs/results. A cell that is there is not made again,
+and a command that is started twice shares the cells out.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
+import pages
+from choice import FIRST, candidates, chosen
+from rows import HERE, STREAMS, as_methods, entries, lines_of, places, rows_of
 
-HERE = Path(__file__).parent
-
-
-def entries(name: str, options: dict[str, Any]) -> Iterator[str]:
-    """The entries of a row as `--methods` has them: one for every combination of the values that are lists."""
-    lists = [[(key, one) for one in (value if isinstance(value, list) else [value])] for key, value in options.items()]
-    for chosen in itertools.product(*lists):
-        yield ":".join([name, *(f"{key}={str(value).lower()}" for key, value in chosen)])
-
-
-def places(recipe: dict[str, Any], data: Path) -> Iterator[str]:
-    """The corpora's files, as changes of the recipe."""
-    groups = {f"domains.{number}": domain for number, domain in enumerate(recipe["domains"])}
-    for key, group in {**groups, "general": recipe["general"]}.items():
-        yield from (f"{key}.{part}={data / group[part]}" for part in ("path", "validation"))
+from everlearn.methods.sequential import PLAIN
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--stream", choices=STREAMS, default=STREAMS[0])
     parser.add_argument("--rows", help="Only these, with commas.")
-    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--chosen", action="store_true", help="Of each row the chosen strength alone.")
+    parser.add_argument("--seeds", default="1", help="With commas.")
+    parser.add_argument("--page", action="store_true", help="Run nothing: write the pages.")
+    parser.add_argument("--list", action="store_true", help="Run nothing: list the cells.")
     parser.add_argument("--runs", type=Path, default=Path("runs/frontier"))
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--recipes", type=Path, default=HERE, help="Folder of masked.yaml and causal.yaml.")
+    parser.add_argument("--rows-file", type=Path, default=HERE / "rows.yaml")
+    parser.add_argument("--pages", type=Path, default=HERE.parents[1] / "docs/results")
     given = parser.parse_args()
-    rows = yaml.safe_load((HERE / "rows.yaml").read_text())
-    wanted = given.rows.split(",") if given.rows else list(rows)
-    methods = [entry for name in wanted for entry in entries(name, rows[name])]
-    recipe = HERE / "stream.yaml"
-    changes = list(places(yaml.safe_load(recipe.read_text()), given.data.resolve()))
-    results = HERE / "results"
-    options = [
-        "--methods",
-        ",".join(methods),
-        "--seeds",
-        given.seeds,
-        "--results",
-        str(results),
-        "--runs",
-        str(given.runs),
-    ]
-    written = [text for ending in ("html", "md") for text in ("--output", str(results / f"index.{ending}"))]
-    sys.exit(
-        subprocess.run(
-            [sys.executable, "-m", "everlearn", "sweep", str(recipe), *changes, *options, *written]
-        ).returncode
-    )
+    recipe, place = given.recipes / f"{given.stream}.yaml", given.results / given.stream
+    rows = rows_of(given.stream, given.rows_file)
+    unknown = [name for name in (given.rows or "").split(",") if name and name not in rows]
+    if unknown:
+        parser.error(f"--rows: rows.yaml has no {', '.join(unknown)} for this stream, only {', '.join(rows)}")
+    known = entries({row: rows[row] for row in (given.rows.split(",") if given.rows else rows)}, recipe)
+    wanted = {name: way for each in known.values() for name, way in each.items()}
+    if given.chosen:
+        everything = entries(rows, recipe)
+        own = lines_of(place, FIRST)
+        kept = {PLAIN, *chosen(known, own).values(), *([] if given.rows else candidates(given.results))}
+        wanted = {name: way for each in everything.values() for name, way in each.items() if name in kept}
+    if given.list:
+        print(*wanted, sep="\n")
+        return
+    code = 0
+    if not given.page:
+        if given.data is None:
+            parser.error("DATA is missing: the folder of the corpora")
+        options = {"--methods": as_methods(wanted.values()), "--seeds": given.seeds, "--results": place}
+        options |= {"--runs": given.runs / given.stream, "--output": place / "index.html"}
+        changes = places(recipe, given.data.resolve())
+        said = [str(part) for pair in options.items() for part in pair]
+        call = [sys.executable, "-m", "everlearn", "sweep", str(recipe), *changes, "--equal-compute", *said]
+        code = subprocess.run(call).returncode
+    pages.write(given.pages, given.recipes, given.results, given.rows_file)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

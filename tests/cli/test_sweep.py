@@ -139,3 +139,17 @@ def test_names_of_entries_can_be_names_of_files(everlearn: Project) -> None:
     assert all(re.fullmatch(r"[a-z0-9_.-]+", name) for name in names)
     long = read_ways("ewc", [f"train.optim_args={'x' * 400}"], suite)[0]
     assert len(long.name) < 120
+
+
+def test_equal_compute_takes_what_a_method_runs_from_its_steps(everlearn: Project) -> None:
+    small(everlearn).recipe["train"] |= {"max_steps": 8, "save_strategy": "no"}
+    words = ("sweep", "recipe.yaml", "--methods", "sequential,ewc:samples=8", "--equal-compute", "--output", "t.md")
+    outcome = everlearn(*words)
+    assert outcome.code == 0, outcome.err
+    cells = {cell.entry: cell for cell in load_results(everlearn.folder / "sweep/first")}
+    # 8 of the 32 rows of a domain are the Fisher information's: 6 steps are left.
+    assert set(cells) == {"sequential", "ewc-samples8-max_steps6"}
+    assert cells["sequential"].extra_tokens == 0
+    ewc = cells["ewc-samples8-max_steps6"]
+    assert ewc.tokens + (ewc.extra_tokens or 0) == pytest.approx(cells["sequential"].tokens)
+    assert "| 1.00× |" in (everlearn.folder / "t.md").read_text()

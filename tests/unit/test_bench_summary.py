@@ -237,7 +237,7 @@ def test_the_most_frequent_label_stands_above_all_others_and_has_no_bits() -> No
     }
     assert rows["Accuracy of end tasks after the last domain"] == ["60.00", "30.00", "30.00", "40.00", "–"]
     assert rows["Held-out text (bits per byte)"] == ["–"] * 4
-    assert rows["What each takes"] == ["1", "no", "no", "0", "0", "–", "0"]
+    assert rows["What each takes"] == ["1", "no", "no", "0", "0", "–", "–", "0"]
     assert rows["Beside a paper"][2:] == ["40.00", "40.00", "–", "–"]
     assert rows["Effect of the order: average F1 (points)"] == []
     assert "Most frequent label" in shown.page()
@@ -279,7 +279,7 @@ def test_tables_stand_in_the_papers_order_beside_its_numbers() -> None:
     assert beside["Sequential"][:4] == ["50.00", "–", "62.00", "62.00"]
     assert beside["HAT"] == ["40.00", "41.00", "–", "–", "–", "–"]
     costs = dict(tables["What each takes"].rows)
-    assert [cell.text for cell in costs["Sequential"]] == ["4", "no", "no", "0", "0", "1.00×", "1,000"]
+    assert [cell.text for cell in costs["Sequential"]] == ["4", "no", "no", "0", "0", "–", "1.00×", "1,000"]
 
 
 class Reader(HTMLParser):

@@ -203,6 +203,21 @@ def test_drawn_programs_are_seeded_by_problem_and_sample_and_follow_the_probabil
     assert counts.tolist() == pytest.approx([1000 * p / 0.46 for p in (0.01, 0.36, 0.09)], abs=1)
 
 
+def test_a_solution_that_the_model_cannot_read_does_not_count(tmp_path: Path) -> None:
+    model = lively()
+    long = {**TWICE, "canonical_solution": "    return 2 * n\n" * 200}
+
+    def measured(*rows: dict[str, Any]) -> Cell:
+        task = programs(tmp_path, list(rows), run_code=False)
+        return task.measure(Checkpoint(model, make_objective(None, model, TOKENIZER)), how(model))
+
+    one, two = measured(ADD), measured(ADD, long)
+    assert two["solution_nats"].tolist() == [pytest.approx(one["solution_nats"][0]), 0.0]
+    assert two["solution_bytes"].tolist() == [one["solution_bytes"][0], 0]
+    with pytest.raises(ModelError, match="Shorten the options of question 1"):
+        measured(long)
+
+
 def test_solutions_are_scored_as_one_text_with_their_prompts(tmp_path: Path) -> None:
     model = lively()
     task = programs(tmp_path, run_code=False)

@@ -5,6 +5,7 @@ A user's own recipe is a suite too.
 
 from everlearn.benchmarking.cells import CellResult, load_results
 from everlearn.benchmarking.entries import Entry, resolve
+from everlearn.benchmarking.equal import equalised
 from everlearn.benchmarking.grid import Grid, GridCell, State
 from everlearn.benchmarking.settings import load_settings
 from everlearn.benchmarking.summary import Line, summarise
@@ -19,6 +20,7 @@ __all__ = [
     "Line",
     "RecipeSuite",
     "State",
+    "equalised",
     "load_results",
     "load_settings",
     "read_orders",

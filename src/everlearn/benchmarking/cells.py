@@ -83,6 +83,9 @@ class Measured(Stored):
     """Trainable ones that the method adds for a domain."""
     passes_per_step: float = 0.0
     """Extra forward and backward passes per step, as the method declares them."""
+    extra_tokens: float | None = None
+    """Tokens run beside those learnt from, in units of a forward and backward pass, as the methods declare their
+    passes: in the steps, and outside of them (importance, text that the model writes). Null where it was not noted."""
     notes: list[str] = []
     """What a reader should know."""
 

@@ -27,6 +27,7 @@ from everlearn.benchmarking.cells import (
     measured_sets,
     scores_of,
 )
+from everlearn.benchmarking.effort import Effort
 from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import hash_of
@@ -81,6 +82,7 @@ def _streamed(learner: ContinualLearner) -> Measured:
 
     model, methods = learner.some_model(), recipe.methods()
     costs = [method.cost(model) for method in methods]
+    spent = _spent(learner)
     return Measured(
         domains=domains,
         tasks={task.name: _tasks(evaluation, moments(task.domain), task.name) for task in scored(recipe)},
@@ -97,7 +99,7 @@ def _streamed(learner: ContinualLearner) -> Measured:
         points=[PointScores(**asdict(point)) for point in moments_of(read_run(learner.folder.path))],
         parameters=sum(cost.parameters for cost in costs),
         passes_per_step=sum(cost.passes_per_step for cost in costs),
-        **_spent(learner),
+        **spent | {"extra_tokens": (Effort.of(learner, costs).relative - 1) * spent["tokens"]},
     )
 
 
@@ -143,7 +145,7 @@ def separate(bench: Workbench, job: Job, place: Path) -> Measured:
     """One model per domain, each trained from the base model; general text: the mean over these models."""
     rows: dict[Moment, int] = {"base": 0, "learnt": 1, "final": 1}
     parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
-    found = Measured(domains=list(job.domains))
+    found = Measured(domains=list(job.domains), extra_tokens=0)
     general: dict[str, list[dict[Moment, float]]] = {}
     for learner in parts:
         evaluation, domain = learner.folder.path / "evaluation", learner.recipe.domains[0].name
@@ -234,6 +236,7 @@ def merged(bench: Workbench, job: Job, place: Path) -> Measured:
         bits_per_byte={name: {"base": bits_of(base, 0, name), "final": found} for name, found in bits.items()},
         tokens=sum(each["tokens"] for each in spent),
         seconds=sum(each["seconds"] for each in spent),
+        extra_tokens=0,
         notes=list(dict.fromkeys(note for each in spent for note in each["notes"])),
     )
 
@@ -330,5 +333,6 @@ def _tasks(evaluation: Path, rows: Mapping[Moment, int], task: str) -> dict[Mome
 
 
 def _spent(learner: ContinualLearner) -> dict[str, Any]:
-    results = Results.load(learner.folder.results_file)
-    return {"tokens": results.cost.tokens, "seconds": results.cost.training_seconds, "notes": results.notes}
+    """What plain training takes; a method's own passes come on top."""
+    cost = (results := Results.load(learner.folder.results_file)).cost
+    return {"tokens": cost.tokens, "extra_tokens": 0, "seconds": cost.training_seconds, "notes": results.notes}

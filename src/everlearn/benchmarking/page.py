@@ -17,7 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
-from everlearn.benchmarking.shares import shares_of
+from everlearn.benchmarking.shares import compute_of, shares_of, shares_table
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
 from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
@@ -114,6 +114,7 @@ class Sheet:
         found.append(self._bits_table())
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
+        found += self._shares_tables()
         found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
         if self.suite.published is not None and (self.tasks or self.along.axes):
@@ -183,8 +184,14 @@ class Sheet:
             "pairs it cannot be below 2/2ⁿ.",
         )
 
+    def _shares_tables(self) -> list[Table]:
+        """What each row keeps and leaves of plain training's; nothing where that is not there or loses nothing."""
+        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
+        return [] if plain is None or len(self.lines) < 2 else shares_table(self.lines, plain)
+
     def _facts_table(self) -> Table:
-        plain = next((line.seconds for line in self.lines if line.entry == PLAIN), 0.0)
+        plain = next((line for line in self.lines if line.entry == PLAIN), None)
+        seconds = plain.seconds if plain is not None else 0.0
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts
@@ -194,19 +201,20 @@ class Sheet:
                 TableCell("yes" if facts.old_data else "no"),
                 TableCell(fmt.whole(facts.parameters)),
                 TableCell(f"{facts.passes_per_step:.3g}"),
-                TableCell(f"{line.seconds / plain:.2f}×" if plain and line.seconds else fmt.MISSING),
+                TableCell(_times(None if plain is None else compute_of(line, plain))),
+                TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
                 TableCell(fmt.whole(facts.tokens)),
             ]
 
         header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
         return Table(
             "What each takes",
-            (*header, "Extra passes a step", "Training time", "Tokens learnt from"),
+            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
             self._rows(cells),
-            "Training time against plain training, with importance and the like, as measured: only as good as the "
-            "machine was quiet. Parameters: trainable, for each domain. Extra passes: forward and backward, in units "
-            "of one over the batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those "
-            "of the second domain.",
+            "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
+            "like). Training time the same as measured: only as good as the machine was quiet. Parameters: trainable, "
+            "for each domain. Extra passes: forward and backward, in units of one over the batch; a forward pass alone "
+            "is a third. Where they grow with the domains (CLASSIC), those of the second domain.",
         )
 
     def _published_table(self, published: Published) -> Table:
@@ -401,6 +409,10 @@ def _rank(line: Line) -> float:
     """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
     end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
+
+
+def _times(found: float | None) -> str:
+    return fmt.MISSING if found is None else f"{found:.2f}×"
 
 
 def _scaled(found: Estimate, scale: float) -> Estimate:

@@ -42,6 +42,14 @@ def command(
             "domains.*.max_documents=100,1000 (of every domain); repeatable.",
         ),
     ] = None,
+    equal_compute: Annotated[
+        bool,
+        typer.Option(
+            "--equal-compute",
+            help="Take what methods run beside plain training (Fisher information, a teacher, generated text) from "
+            "their steps, counted in passes, so that every row takes as much as plain training.",
+        ),
+    ] = False,
     results: Annotated[Path | None, typer.Option(help="One JSON file a cell; sweep/NAME when left out.")] = None,
     runs: Annotated[Path | None, typer.Option(help="The runs; runs/sweep-NAME when left out.")] = None,
     keep: KeepModels = False,
@@ -54,7 +62,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Compare methods and settings on your own recipe: makes the missing combinations, and one page of all."""
-    from everlearn.benchmarking import Grid, RecipeSuite, read_orders, read_seeds, read_ways
+    from everlearn.benchmarking import Grid, RecipeSuite, equalised, read_orders, read_seeds, read_ways
+    from everlearn.benchmarking.workbench import Workbench
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.model.loading import quiet as libraries_quiet
@@ -68,6 +77,8 @@ def command(
     name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
     suite = RecipeSuite(wanted, name, read_orders(orders, [domain.name for domain in wanted.domains]))
     entries = read_ways(methods, sets or (), suite)
+    if equal_compute and not only_show:
+        entries = equalised(entries, Workbench(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]
     if reference is not None and reference not in against:
         raise RecipeError(f"`--reference` is '{reference}', which is no entry.{did_you_mean(reference, against)}")

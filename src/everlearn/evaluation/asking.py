@@ -78,15 +78,19 @@ class Asking:
         Raises:
             ModelError: there is no room for a prompt; the sentence ends with the advice.
         """
-        apart = self.kind == "encoder-decoder"
-        most = self._longest - (0 if apart else behind + (len(self.encoder.suffix) if self.kind == "encoder" else 0))
-        most = most if self.task.max_length is None else min(most, self.task.max_length)
+        most = self.left(behind)
         if most < SMALLEST:
             raise ModelError(
                 f"End task '{self.task.name}': the model's longest input leaves {max(most, 0)} tokens for a prompt "
                 f"beside {behind} that follow it; at least {SMALLEST} are needed. {advice}"
             )
         return most
+
+    def left(self, behind: int) -> int:
+        """As :meth:`room`, whatever it is: with less than ``SMALLEST`` nothing can be asked."""
+        apart = self.kind == "encoder-decoder"
+        most = self._longest - (0 if apart else behind + (len(self.encoder.suffix) if self.kind == "encoder" else 0))
+        return most if self.task.max_length is None else min(most, self.task.max_length)
 
     def _positions(self) -> int:
         """The longest input of tokenizer and models; what a method puts before a text leaves it fewer."""

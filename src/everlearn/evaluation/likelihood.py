@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation.asking import Asking, padded
+from everlearn.evaluation.asking import SMALLEST, Asking, padded
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.model.anatomy import Kind
 from everlearn.model.objectives import IGNORE, PROMPT_OF, Masked, TextToText
@@ -49,20 +49,23 @@ class Option(NamedTuple):
     ids: list[int]
 
 
-def rows_of(asking: Asking, questions: Iterable[Sequence[Pair]], separator: str | None) -> list[list[Option]]:
+def rows_of(
+    asking: Asking, questions: Iterable[Sequence[Pair]], separator: str | None, *, leave_out: bool = False
+) -> list[list[Option]]:
     """Rows of each question.
 
     Args:
         asking: who is asked.
         questions: the options of each, with the prompt before each.
         separator: between prompt and option; when None a blank, and nothing where both are tokenised apart.
+        leave_out: questions whose options leave no room for their prompt, as long as there are others.
 
     Raises:
         ModelError: the options of a question leave no room for its prompt.
     """
     apart = isinstance(asking.conditions.objective, TextToText | Masked)
     between = separator if separator is not None else "" if apart else " "
-    encode, found = asking.encoder, []
+    encode, found, questions = asking.encoder, [], list(questions)
     ending = encode.suffix if asking.kind == "encoder-decoder" else []
     if apart and asking.kind == "decoder" and encode.end is not None:
         ending = [encode.end]
@@ -74,10 +77,13 @@ def rows_of(asking: Asking, questions: Iterable[Sequence[Pair]], separator: str 
         else:
             befores, ids = _together(encode, spaced)
         ids = [[*begin, *own, *ending] for own in ids]
-        room = asking.room(max(map(len, ids)), f"Shorten the options of question {number + 1}.")
+        longest = max(map(len, ids))
+        if leave_out and asking.left(longest) < SMALLEST:
+            continue
+        room = asking.room(longest, f"Shorten the options of question {number + 1}.")
         rows = zip(befores, ids, strict=True)
         found.append([Option(number, i, asking.prompt(before, room), own) for i, (before, own) in enumerate(rows)])
-    return found
+    return found if found or not leave_out else rows_of(asking, questions, separator)
 
 
 def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option]]) -> Iterator[tuple[Option, float]]:

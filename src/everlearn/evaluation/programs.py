@@ -94,12 +94,14 @@ class Programs(Task):
             outcomes |= self.verdicts(written, told)
         if self.config.solution_column is not None:
             pairs = [_solution(problem) for problem in self.problems]
-            nats = np.zeros(len(pairs))
-            for option, loss in scored(asking, predictor, rows_of(asking, [[pair] for pair in pairs], "")):
-                nats[option.question] = loss
+            nats, sizes = np.zeros(len(pairs)), np.zeros(len(pairs), np.int64)
+            # One that is longer than the model's longest input has no bytes and no nats, so that it does not count.
+            for option, loss in scored(
+                asking, predictor, rows_of(asking, [[pair] for pair in pairs], "", leave_out=True)
+            ):
+                nats[option.question], sizes[option.question] = loss, len(pairs[option.question][1].encode())
                 told.more()
-            outcomes["solution_nats"] = nats
-            given["solution_bytes"] = np.array([len(solution.encode()) for _, solution in pairs], np.int64)
+            outcomes["solution_nats"], given["solution_bytes"] = nats, sizes
         facts = {
             "verdicts": [verdict.name.lower() for verdict in Verdict],
             "entry_points": [problem.entry_point for problem in self.problems],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -111,6 +111,14 @@ class Cost:
     """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
     passes_per_domain: int = 0
     """Blocks run forward and backward once per domain (importance, Fisher)."""
+    passes_once: int = 0
+    """Blocks run forward and backward once in a stream (importance to the base model, or to general text)."""
+
+    def beside_steps(self, sizes: Iterable[int | None]) -> int:
+        """Blocks run forward and backward outside of training steps, over a stream of domains of so many blocks (None:
+        a stream of unknown size): a pass over a domain ends with its last block."""
+        rows = self.passes_per_domain
+        return self.passes_once + sum(rows if size is None else min(rows, size) for size in sizes)
 
     def saved(self, domains: int) -> int:
         """Bytes of memory saved with the stage after so many domains."""

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import json
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -180,7 +180,9 @@ def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) ->
 
 # -- a recipe to start from -----------------------------------------------------------------------------------
 
-_METHOD = "das"
+RECOMMENDED: tuple[dict[str, Any], ...] = ({"name": "das"},)
+"""What `everlearn init` writes as `method`: methods with their options, as a recipe has them. It is what
+docs/results/frontier.json recommends, once that recommends anything."""
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "model": {"path": "FacebookAI/roberta-base"},
     "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
@@ -251,7 +253,14 @@ def _methods() -> str:
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
         wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
         lines += [line.replace("\u00a0", " ") for line in wrapped]
-    return "\n".join([*lines, f"method: {_METHOD}"]) + "\n"
+    return "\n".join([*lines, f"method: {method_text(RECOMMENDED)}"]) + "\n"
+
+
+def method_text(methods: Sequence[Mapping[str, Any]]) -> str:
+    """Methods as a recipe has them, on one line and as short as it can be."""
+    each = [dict(method) if len(method) > 1 else method["name"] for method in methods]
+    shown = yaml.safe_dump(each[0] if len(each) == 1 else each, default_flow_style=True, sort_keys=False, width=1000)
+    return str(shown).strip().removesuffix("...").strip()
 
 
 def _training() -> str:

@@ -22,7 +22,7 @@ from everlearn.model.loading import CLASSES, load_config
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.source import Model
 from everlearn.run.words import size
-from everlearn.tools.planning import passes, saved
+from everlearn.tools.planning import extra_rows, passes, saved
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ class MethodCost:
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
         return (
             f"holds {size(self.cost.memory_bytes)} more while training, saves {saved(self.cost)}, "
-            f"{passes(self.cost.passes_per_step)} per step, {self.cost.passes_per_domain:,} extra rows per "
-            f"domain{extra}."
+            f"{passes(self.cost.passes_per_step)} per step, {extra_rows(self.cost)}{extra}."
         )
 
 

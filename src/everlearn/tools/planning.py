@@ -142,7 +142,7 @@ class Plan:
             extra = [
                 f"{size(cost.memory_bytes)} of memory",
                 f"{passes(cost.passes_per_step)} per step",
-                f"{cost.passes_per_domain:,} extra rows per domain",
+                extra_rows(cost),
                 f"saves {saved(cost)}",
             ]
             shown.append((f"Of which {name}", ", ".join(extra)))
@@ -204,8 +204,10 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
         plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
         # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
-        rows = [min(cost.passes_per_domain, each.rows or 10**9) for cost in costs.values() for each in alike]
-        once = sum(rows) * plain[-1][1].seconds_per_step / alike[0].rows_per_step
+        rows = sum(cost.beside_steps(each.rows for each in alike) for cost in costs.values())
+        if domains[0] not in alike:
+            rows -= sum(cost.passes_once for cost in costs.values())
+        once = rows * plain[-1][1].seconds_per_step / alike[0].rows_per_step
         protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
     first = domains[0]
     forward = plain[0][1].seconds_per_step / (BACKWARD * first.rows_per_step * block_size)
@@ -366,6 +368,12 @@ def passes(count: float) -> str:
     """Extra passes, to three digits."""
     shown = f"{count:.3g}"
     return f"{shown} extra pass" + ("" if shown == "1" else "es")
+
+
+def extra_rows(cost: Cost) -> str:
+    """Rows that are run outside of training steps."""
+    once = f" and {cost.passes_once:,} once" if cost.passes_once else ""
+    return f"{cost.passes_per_domain:,} extra rows per domain{once}"
 
 
 def saved(cost: Cost) -> str:

@@ -133,7 +133,7 @@ class DAS(Method):
         """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row.
 
         Two where a pass of the batch's own rows is one of the three (plain text, ``anchor: masked``) or nothing is
-        gated. The general importance, once in a stream, adds twice ``samples`` to the first domain.
+        gated. The proxy for general importance takes two passes over ``samples``.
         """
         options, layout = self.config, anatomy(model)
         extra = 0.0
@@ -153,11 +153,14 @@ class DAS(Method):
             held += sum(8 * factor.numel() for factor in factors.values())
             if options.apply_to == "update":
                 held += sum(parameters[name].numel() * parameters[name].element_size() for name in factors)
+        measured = options.samples if options.scores == "measured" else 0
+        general = {"none": 0, "corpus_loss": 1}.get(options.general, 2)
         return Cost(
             memory_bytes=held,
             disk_bytes=8 * units,
             passes_per_step=extra * options.contrast_fraction,
-            passes_per_domain=options.samples if options.scores == "measured" else 0,
+            passes_per_domain=measured * (1 if options.accumulate else general),
+            passes_once=measured * (general if options.accumulate else 0),
         )
 
     # -- importance -------------------------------------------------------------------------------------------

@@ -147,10 +147,12 @@ class Budget(Method):
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
         looks = 2 * self.config.probe * (self.config.checks + HALVINGS + 2)
+        measured = self.config.samples + round(FORWARD * self.config.samples)  # the model draws the labels
         return Cost(
             memory_bytes=(2 * len(self.budgets) + 1) * numbers + 3 * rows,
             disk_bytes=2 * len(self.budgets) * numbers + 2 * rows,
-            passes_per_domain=self.config.samples + round(FORWARD * (self.config.samples + looks)),
+            passes_per_domain=measured * (EARLIER in self.budgets) + round(FORWARD * looks),
+            passes_once=measured * (GENERAL in self.budgets),
         )
 
     # -- a domain ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.importance import TrainingFisher, gradient_moment, labels_of_the_model
-from everlearn.methods.base import Cost, Mask, Memory, MethodConfig, Needs, Stage, Variant, register
+from everlearn.methods.base import FORWARD, Cost, Mask, Memory, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
 from everlearn.model.modes import evaluating, training
 from everlearn.model.sharding import gathered
@@ -106,7 +107,7 @@ class EWC(MeasuredPenalty):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        passes = not self.reads_gradients or self.config.protect_base or self.config.anchor == "base"
+        passes = not self.reads_gradients or self.measures_base
         self.needs = replace(self.needs, importance_pass=self.config.strength > 0 and passes)
         self._gathered = TrainingFisher()
         if self.reads_gradients:
@@ -135,9 +136,11 @@ class EWC(MeasuredPenalty):
         beside = super().cost(model)
         if not self.config.strength:
             return beside
+        rows = math.ceil(self.config.samples * (1 + FORWARD * (self.config.labels == "model")))
+        beside = self.with_passes(beside, rows)
         if self.reads_gradients:
-            return replace(beside, memory_bytes=beside.memory_bytes * 3 // 2)
-        return replace(beside, passes_per_domain=self.config.samples)
+            return replace(beside, memory_bytes=beside.memory_bytes * 3 // 2, passes_per_domain=0)
+        return beside
 
     def mask(self, stage: Stage) -> Mask | None:
         """Nothing is held back: the last steps' gradients are read here, whole and not yet clipped."""

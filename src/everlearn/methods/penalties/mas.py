@@ -47,7 +47,7 @@ class MAS(MeasuredPenalty):
     def cost(self, model: nn.Module) -> Cost:
         """Importance and anchor; the pass over the samples."""
         beside = super().cost(model)
-        return replace(beside, passes_per_domain=self.config.samples) if self.config.strength else beside
+        return self.with_passes(beside, self.config.samples) if self.config.strength else beside
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """Ω, on `samples` blocks without dropout."""

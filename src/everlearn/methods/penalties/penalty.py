@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -301,11 +302,23 @@ class MeasuredPenalty(Penalty):
         """Also protect the base model, with its importance on the general corpus (on the first domain when the recipe
         names none). The papers protect only what was learnt within the stream."""
 
+    @property
+    def measures_base(self) -> bool:
+        """Whether importance to the base model is measured."""
+        return bool(self.config.protect_base or self.config.anchor == "base")
+
+    def with_passes(self, cost: Cost, rows: int) -> Cost:
+        """What a measurement on so many rows adds: after each domain, and once for the base model."""
+        return replace(
+            cost,
+            passes_per_domain=0 if self.config.anchor == "base" else rows,
+            passes_once=rows if self.measures_base else 0,
+        )
+
     def begin_domain(self, stage: Stage) -> None:
         """The base model's importance, where it was asked for."""
         self._placed = None
-        wanted = self.config.protect_base or self.config.anchor == "base"
-        if self.config.strength and wanted and not self._measured:
+        if self.config.strength and self.measures_base and not self._measured:
             self.consolidate(stage, "base", stage.general)
 
     def end_domain(self, stage: Stage) -> None:

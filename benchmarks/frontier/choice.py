@@ -1,0 +1,117 @@
+"""Which strength of a row is run with all seeds, and which row is recommended: one rule, written before the runs.
+
+A way of training learns enough where it keeps 98 % of what plain training learns. Of several ways the best is
+
+* among those that learn enough on every stream asked about the one with the least forgetting left + drift left, both as
+  shares of plain training's, mean over these streams;
+* where none does, the one nearest to the aim: the distance from the corner of at least 98 % learning, at most 25 %
+  forgetting and at most 25 % drift, mean over the streams.
+
+A row's strength is chosen by this on each stream alone, from the first seed. Recommended is the best on both streams
+together, of all ways that keep no old data: by the first seed the three best, which get all seeds on both streams, and
+of these the best by all seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rows import STREAMS, Way, lines_of
+
+from everlearn.benchmarking import Line
+from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, LEARNT, shares_of_plain
+from everlearn.methods.sequential import PLAIN
+
+ENOUGH, MOST = 0.98, 0.25
+"""The aim: learning kept, and forgetting and drift left."""
+FIRST, SEEDS = (1,), 3
+"""The seeds that strengths are chosen with; how many a recommendation needs."""
+CANDIDATES = 3
+"""Ways that get all seeds on both streams before one is recommended."""
+
+
+@dataclass(frozen=True)
+class AgainstPlain:
+    """A way of training against plain training, as shares."""
+
+    kept: float
+    forgotten: float
+    drift: float
+
+    @classmethod
+    def of(cls, line: Line, plain: Line) -> AgainstPlain | None:
+        """Means over its runs; None where a number is missing."""
+        found = shares_of_plain(line, plain)
+        names = (LEARNT, FORGOTTEN, DRIFT)
+        return cls(*(found[name].mean for name in names)) if all(name in found for name in names) else None
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> AgainstPlain:
+        """From what a file says of it."""
+        return cls(raw["kept"], raw["forgotten"], raw["drift"])
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns enough."""
+        return self.kept >= ENOUGH
+
+    @property
+    def meets(self) -> bool:
+        """Whether the aim is reached."""
+        return self.learns and max(self.forgotten, self.drift) <= MOST
+
+    @property
+    def distance(self) -> float:
+        """From the corner of the aim."""
+        return math.hypot(*(max(0.0, by) for by in (ENOUGH - self.kept, self.forgotten - MOST, self.drift - MOST)))
+
+
+def rank(scores: Sequence[AgainstPlain]) -> tuple[bool, float]:
+    """A way's place by its scores on the streams: the least is the best."""
+    learns = all(each.learns for each in scores)
+    losses = [each.forgotten + each.drift if learns else each.distance for each in scores]
+    return (not learns, sum(losses) / len(losses))
+
+
+def best(ways: Mapping[str, Sequence[AgainstPlain]]) -> list[str]:
+    """Names, the best first."""
+    return sorted(ways, key=lambda name: rank(ways[name]))
+
+
+def scored(lines: Mapping[str, Line]) -> dict[str, AgainstPlain]:
+    """Of all ways but plain training."""
+    plain = lines.get(PLAIN)
+    found = {} if plain is None else {n: AgainstPlain.of(line, plain) for n, line in lines.items() if n != PLAIN}
+    return {name: scores for name, scores in found.items() if scores is not None}
+
+
+def chosen(rows: Mapping[str, Mapping[str, Way]], lines: Mapping[str, Line]) -> dict[str, str]:
+    """Row → its best entry on one stream; rows of which nothing has been measured are left out."""
+    found = scored(lines)
+    ways = {row: {name: [found[name]] for name in names if name in found} for row, names in rows.items()}
+    return {row: best(each)[0] for row, each in ways.items() if each}
+
+
+def on_all(streams: Sequence[Mapping[str, Line]]) -> dict[str, list[AgainstPlain]]:
+    """Ways that keep no old data, and have been measured on every stream."""
+    each = [scored(lines) for lines in streams]
+    names = [name for name in each[0] if all(name in other for other in each[1:])]
+    return {name: [scores[name] for scores in each] for name in names if not streams[0][name].facts.old_data}
+
+
+def candidates(results: Path) -> list[str]:
+    """The best ways on both streams by the first seed."""
+    return best(on_all([lines_of(results / stream, FIRST) for stream in STREAMS]))[:CANDIDATES]
+
+
+def recommended(results: Path) -> str | None:
+    """The best of the candidates by all seeds; None until each of them has enough on both streams."""
+    streams = [lines_of(results / stream) for stream in STREAMS]
+    ways = on_all(streams)
+    among = {name: ways[name] for name in candidates(results) if name in ways}
+    complete = bool(among) and all(lines[name].cells >= SEEDS for name in among for lines in streams)
+    return best(among)[0] if complete else None

@@ -1,0 +1,219 @@
+"""The pages of the comparison: a table and pictures a stream, whether the aim is reached, and what is recommended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import choice
+import yaml
+from choice import ENOUGH, FIRST, MOST, AgainstPlain
+from rows import STREAMS, Way, entries, lines_of, rows_of
+
+from everlearn import files
+from everlearn.benchmarking import Line
+from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, LEARNT, TITLES, compute_of, share_cell, shares_of_plain
+from everlearn.methods.sequential import PLAIN
+from everlearn.report import formatting as fmt
+from everlearn.report.figures import draw
+from everlearn.report.figures.frontiers import Frontiers, Strength
+from everlearn.report.standalone import standalone
+from everlearn.report.tables import Table, TableCell, markdown_table
+from everlearn.tools.describing import method_text
+
+REGIME = 0.25
+"""Bits per byte that plain training must learn and forget for a stream to say anything."""
+NUMBERS = (LEARNT, FORGOTTEN, DRIFT)
+LOST = {"forgetting": ("forgotten", "forgetting left"), "drift": ("drift", "general drift left")}
+"""Pictures: end of the file's name → which share, and how its axis is called."""
+BESIDE_PENALTIES = ("ewc", "replay_earlier", "replay_general")
+"""Rows that stand in the penalties' picture too."""
+COMMAND = "python benchmarks/frontier/run.py"
+
+Rows = Mapping[str, Mapping[str, Way]]
+
+
+def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
+    """A page for each stream of which there are results, and one of both: ``frontier*.md``, ``.svg`` and ``.json``."""
+    found: dict[str, Any] = {"recommended": None, "streams": {}}
+    rows = {stream: entries(rows_of(stream, rows_file), recipes / f"{stream}.yaml") for stream in STREAMS}
+    penalties = list(yaml.safe_load(rows_file.read_text())["penalties"])
+    for stream in STREAMS:
+        if PLAIN in (lines := lines_of(results / stream)):
+            steps = int(yaml.safe_load((recipes / f"{stream}.yaml").read_text())["train"]["max_steps"])
+            page = StreamPage(stream, rows[stream], lines, lines_of(results / stream, FIRST), steps)
+            found["streams"][stream] = page.as_data()
+            files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
+    name = choice.recommended(results) if len(found["streams"]) == len(STREAMS) else None
+    if name is not None:
+        found["recommended"] = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
+    files.write_json(place / "frontier.json", found)
+    files.write_text(place / "frontier.md", both(found, results))
+
+
+class StreamPage:
+    """What has been measured on one stream.
+
+    Args:
+        stream: its name.
+        rows: row → names of its entries → what they are.
+        lines: by name, over all seeds.
+        first: the same over the first seed.
+        steps: of plain training, for each domain.
+    """
+
+    def __init__(
+        self, stream: str, rows: Rows, lines: Mapping[str, Line], first: Mapping[str, Line], steps: int
+    ) -> None:
+        self.stream, self.rows, self.lines, self.first, self.steps = stream, rows, lines, first, steps
+        self.plain = lines[PLAIN]
+        self.chosen = choice.chosen(rows, first)
+        self.scores = choice.scored(lines)
+
+    def as_data(self) -> dict[str, Any]:
+        """What plain training does, and the chosen entry of each row."""
+        own = {
+            name: self.plain.numbers[name].value for name in (LEARNT, FORGOTTEN, DRIFT) if name in self.plain.numbers
+        }
+        return {
+            "plain": own | {"runs": self.plain.cells},
+            "rows": {
+                row: {"entry": name, "methods": self.rows[row][name], "runs": self.lines[name].cells}
+                | vars(self.scores[name])
+                for row, name in self.chosen.items()
+            },
+        }
+
+    def text(self, place: Path, penalties: Sequence[str]) -> str:
+        """The page; its pictures are written beside it."""
+        parts = [f"# The frontier of learning and forgetting: the {self.stream} stream", self._begin()]
+        parts += [markdown_table(self._table("Each row at its chosen strength, all seeds", self.chosen.items()), 2)]
+        parts += ["## Verdict", self.verdict()]
+        groups = {
+            "": [row for row in self.rows if row not in penalties],
+            "-penalties": [*BESIDE_PENALTIES, *penalties] if any(row in self.chosen for row in penalties) else [],
+        }
+        for group, wanted in groups.items():
+            for ending, (share, axis) in LOST.items():
+                name = f"frontier-{self.stream}{group}-{ending}.svg"
+                for plate in draw("frontiers", Frontiers(self._curves(wanted, share), axis, "way")):
+                    files.write_text(place / name, standalone(plate))
+                    parts.append(f"![{axis} against learning kept]({name})\n\n{plate.caption}")
+        every = [(row, name) for row, names in self.rows.items() for name in names if name in self.first]
+        parts += [markdown_table(self._table("Every strength, the first seed", every, self.first), 2)]
+        return "\n\n".join(part.strip() for part in parts) + "\n"
+
+    def _begin(self) -> str:
+        numbers = {name: self.plain.numbers[name].value or 0.0 for name in NUMBERS}
+        learnt, forgotten, drift = numbers.values()
+        regime = "Both are" if min(learnt, forgotten) >= REGIME else "**Not both are**"
+        return (
+            f"Written by `{COMMAND}`; the recipe is `benchmarks/frontier/{self.stream}.yaml`, the rows are in "
+            "`rows.yaml`, the rule by which strengths are chosen is in `choice.py`. Plain training learns "
+            f"{learnt:.3f} bits per byte of its domains, forgets {forgotten:.3f} of the earlier ones and lets general "
+            f"text drift by {drift:.3f} ({_count(self.plain.cells, 'seed')}). {regime} at least {REGIME}, as the "
+            "comparison needs.\n\n"
+            f"All rows take equal compute: plain training has {self.steps} steps for each domain, and what a row runs "
+            "beside its steps (Fisher information, a teacher, a probe, text that the model writes), counted in passes "
+            "(forward alone: a third), is taken from them. Replayed rows take the place of a domain's own. Averages of "
+            "weights are taken at the end of every domain, the last one too, and what is learnt is measured then. "
+            "Shares are percent of plain training's with the same seed, ± their standard deviation over seeds."
+        )
+
+    def _table(self, title: str, wanted: Any, lines: Mapping[str, Line] | None = None) -> Table:
+        lines = lines or self.lines
+        plain, scores, cells = lines[PLAIN], choice.scored(lines), []
+        for row, name in [("sequential", PLAIN), *((row, name) for row, name in wanted if name != PLAIN)]:
+            line, own = lines[name], scores.get(name)
+            found = shares_of_plain(line, plain)
+            compute = compute_of(line, plain)
+            texts = [
+                line.title.split(" · max_steps")[0],
+                str(line.cells),
+                "yes" if line.facts.old_data else "no",
+                str(line.facts.options.get("train.max_steps", self.steps)),
+                fmt.MISSING if compute is None else f"{compute:.2f}×",
+                f"{line.seconds / plain.seconds:.2f}×" if plain.seconds else fmt.MISSING,
+            ]
+            aim = "" if own is None else "reached" if own.meets else fmt.fixed(own.distance, 2)
+            shares = [share_cell(found.get(each)) for each in TITLES]
+            cells.append((row, (*map(TableCell, texts), *shares, TableCell(aim))))
+        return Table(
+            title,
+            ("Row", "Way", "Runs", "Old data", "Steps", "Compute", "Time", *TITLES.values(), "From the aim ↓"),
+            tuple(cells),
+            "Compute: counted, against plain training. Time: measured, as good as the machine was quiet. Held: base "
+            "model − end of the stream, of what plain training learns. From the aim: the distance from the corner of "
+            f"{ENOUGH:.0%} learning and {MOST:.0%} forgetting and drift.",
+        )  # fmt: skip
+
+    def verdict(self) -> str:
+        """Whether the aim is reached, and by what."""
+        names = {name: row for row, name in self.chosen.items() if not self.lines[name].facts.old_data}
+        if not names:
+            return "Nothing has been measured yet."
+        met = [name for name in names if self.scores[name].meets]
+        first = choice.best({name: [self.scores[name]] for name in met or names})[0]
+        said = ", ".join(f"`{names[name]}`" for name in met)
+        reached = f"is reached by {said}" if met else "is **not reached** by any row"
+        return (
+            f"The aim (at least {ENOUGH:.0%} of the learning, at most {MOST:.0%} of the forgetting and of the drift, "
+            f"without old data, at equal compute) {reached}. By the rule the best row is `{names[first]}` "
+            f"({_said(self.scores[first])}; {_count(self.lines[first].cells, 'seed')})."
+        )
+
+    def _curves(self, wanted: Sequence[str], share: str) -> list[tuple[str, list[Strength]]]:
+        """Rows through their ways, by what they keep; of the first seed."""
+        found, curves = choice.scored(self.first), []
+        for row in wanted:
+            own = [(name, found[name]) for name in self.rows.get(row, {}) if name in found]
+            points = [
+                Strength(self.first[name].title.split(" · max_steps")[0], scores.kept, getattr(scores, share))
+                for name, scores in sorted(own, key=lambda each: -each[1].kept)
+            ]
+            if points:
+                curves.append((row, points))
+        return curves
+
+
+def both(found: Mapping[str, Any], results: Path) -> str:
+    """The page of both streams: the rule, what is recommended, and each row's shares side by side."""
+    streams = found["streams"]
+    names = list(dict.fromkeys(row for data in streams.values() for row in data["rows"]))
+
+    def cells(row: str) -> tuple[TableCell, ...]:
+        own = [data["rows"].get(row) for data in streams.values()]
+        return tuple(TableCell(fmt.MISSING if each is None else _said(AgainstPlain.read(each))) for each in own)
+
+    table = Table(
+        "Each row at its chosen strength",
+        ("Row", *(f"{stream}: kept, forgetting, drift" for stream in streams)),
+        tuple((row, cells(row)) for row in names),
+        "Percent of plain training's: learning kept, forgetting left, drift of general text left.",
+    )
+    methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
+    if methods is not None:
+        said = f"`method: {method_text(methods)}`. It is what `everlearn init` writes."
+    elif running:
+        said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
+    else:
+        said = "None yet: both streams are needed."
+    links = ", ".join(f"[{stream}](frontier-{stream}.md)" for stream in streams)
+    rule = (choice.__doc__ or "").partition("\n\n")[2].strip()
+    parts = [
+        "# One comparison at equal compute",
+        f"Written by `{COMMAND}`. The streams, with all strengths and the frontiers' pictures: {links or 'none yet'}.",
+        f"## Recommended\n\n{said}",
+        f"## The rule\n\nWritten before the runs.\n\n{rule}",
+        markdown_table(table, 2) if names else "",
+    ]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def _said(scores: AgainstPlain) -> str:
+    return ", ".join(f"{100 * value:.0f}" for value in (scores.kept, scores.forgotten, scores.drift)) + " %"
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")

@@ -1,0 +1,75 @@
+"""The rows of the comparison (rows.yaml) as entries of a sweep, and what has been measured of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from everlearn.benchmarking import CellResult, Entry, Line, RecipeSuite, load_results, read_ways, summarise
+from everlearn.config.recipe import load
+
+HERE = Path(__file__).parent
+STREAMS = ("masked", "causal")
+Way = list[dict[str, Any]]
+"""Methods that work together, as a recipe has them."""
+
+
+def places(recipe: Path, data: Path) -> list[str]:
+    """The corpora's files, as changes of a recipe."""
+    raw = yaml.safe_load(recipe.read_text())
+    groups = {f"domains.{number}": domain for number, domain in enumerate(raw["domains"])} | {"general": raw["general"]}
+    return [f"{key}.{part}={data / group[part]}" for key, group in groups.items() for part in ("path", "validation")]
+
+
+def ways(row: Iterable[Any]) -> Iterator[Way]:
+    """The ways of a row: one for every combination of the values that are lists."""
+    for given in row:
+        methods = given if isinstance(given, list) else [given]
+        options = [(n, key, value) for n, method in enumerate(methods) for key, value in method.items()]
+        values = [value if isinstance(value, list) else [value] for _, _, value in options]
+        for chosen in itertools.product(*values):
+            way: Way = [{} for _ in methods]
+            for (number, key, _), value in zip(options, chosen, strict=True):
+                way[number][key] = value
+            yield way
+
+
+def rows_of(stream: str, file: Path = HERE / "rows.yaml") -> dict[str, list[Way]]:
+    """The rows that a stream has, in the order of the runs; the penalties last."""
+    raw = yaml.safe_load(file.read_text())
+    return {name: list(ways(row)) for group in ("both", stream, "penalties") for name, row in raw[group].items()}
+
+
+def as_methods(wanted: Iterable[Way]) -> str:
+    """As `everlearn sweep --methods` reads them."""
+    return ",".join(json.dumps(way[0] if len(way) == 1 else way) for way in wanted)
+
+
+def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[str, Way]]:
+    """Row → the names of its entries, as they are with all steps → what they are."""
+    suite = RecipeSuite(load(recipe, ()), recipe.stem)
+    return {row: {named(read_ways(as_methods([way]), (), suite)[0]): way for way in each} for row, each in rows.items()}
+
+
+def named(entry: Entry) -> str:
+    """An entry's name, however many steps its compute leaves it."""
+    return without_steps(entry.name)
+
+
+def without_steps(name: str) -> str:
+    """The same of a name."""
+    return re.sub(r"-max_steps\d+$", "", name)
+
+
+def lines_of(folder: Path, seeds: Iterable[int] | None = None) -> dict[str, Line]:
+    """What was measured: name (:func:`named`) → its line; with `seeds` of these alone."""
+    cells: list[CellResult] = load_results(folder) if folder.is_dir() else []
+    wanted = None if seeds is None else set(seeds)
+    kept = [cell for cell in cells if wanted is None or cell.seed in wanted or cell.seed is None]
+    return {without_steps(line.entry): line for line in summarise(kept)} if kept else {}

@@ -1,0 +1,45 @@
+"""What training takes, counted in passes: the same on every machine, however busy it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from everlearn.learner import ContinualLearner
+from everlearn.methods.base import Cost
+
+
+@dataclass(frozen=True)
+class Effort:
+    """A stream in units of a row that is run forward and backward; a forward pass alone is a third of that.
+
+    Attributes:
+        plain: rows that are learnt from, R: what plain training takes.
+        per_step: extra passes over each of them, p.
+        outside: rows run outside of the steps, E: importance, text that the model writes.
+    """
+
+    plain: int
+    per_step: float
+    outside: int
+
+    @classmethod
+    def of(cls, learner: ContinualLearner, costs: Iterable[Cost]) -> Effort:
+        """Of a run, with what its methods declare for its model (:meth:`everlearn.methods.base.Method.cost`)."""
+        names, costs = [domain.name for domain in learner.recipe.domains], list(costs)
+        sizes = [learner.prepared(name).train.size for name in names]
+        return cls(
+            sum(learner.steps(name) * learner.rows_per_step(learner.arguments(name)) for name in names),
+            sum(cost.passes_per_step for cost in costs),
+            sum(cost.beside_steps(sizes) for cost in costs),
+        )
+
+    @property
+    def relative(self) -> float:
+        """(R (1 + p) + E) / R: against plain training of as many steps."""
+        return 1 + self.per_step + self.outside / self.plain
+
+    @property
+    def share(self) -> float:
+        """(R − E) / (R (1 + p)): of its steps, how many take what all steps of plain training take; 0 or less: none."""
+        return (1 - self.outside / self.plain) / (1 + self.per_step)

@@ -1,0 +1,161 @@
+"""`benchmarks/frontier`: its rows, the rule of choice, its pages; and what `everlearn init` writes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from everlearn.benchmarking.cells import CellResult
+from everlearn.files import write_json
+from everlearn.tools.describing import RECOMMENDED, method_text
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks/frontier"
+ROWS = """
+both:
+  sequential: [{name: sequential}]
+  ewc: [{name: ewc, strength: [10, 100]}]
+  ewc+wise_ft:
+    - - {name: ewc, strength: 10}
+      - {name: wise_ft, alpha: [0.5, 0.75]}
+  replay: [{name: replay, share: 0.05}]
+masked: {}
+causal: {}
+penalties:
+  l2: [{name: l2, strength: 1}]
+"""
+
+
+class Scripts(NamedTuple):
+    rows: ModuleType
+    choice: ModuleType
+    pages: ModuleType
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Scripts:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return Scripts(*(importlib.import_module(name) for name in Scripts._fields))
+
+
+def cell(entry: str, seed: int, kept: float, forgotten: float, drift: float, **more: Any) -> CellResult:
+    """Plain training learns 1, forgets 0.5 and drifts 0.4 bits per byte."""
+    bits = {"base": 3.0, "learnt": 3.0 - kept, "final": 3.0 - kept + 0.5 * forgotten}
+    return CellResult(
+        suite="frontier", entry=entry, title=entry, order=0, seed=seed, settings={}, domains=["a", "b"],
+        tokens=100, extra_tokens=0, seconds=1.0,
+        bits_per_byte={"a": bits, "b": bits, "general": {"base": 2.0, "final": 2.0 + 0.4 * drift}}, **more,
+    )  # fmt: skip
+
+
+def write(folder: Path, cells: list[CellResult]) -> None:
+    for each in cells:
+        write_json(folder / f"{each.name}.json", each.model_dump(mode="json"))
+
+
+def test_a_list_of_values_is_a_way_each(scripts: Scripts) -> None:
+    found = list(scripts.rows.ways([[{"name": "ewc", "strength": [1, 2]}, {"name": "wise_ft", "alpha": [0.5, 0.75]}]]))
+    assert [(way[0]["strength"], way[1]["alpha"]) for way in found] == [(1, 0.5), (1, 0.75), (2, 0.5), (2, 0.75)]
+    assert list(scripts.rows.ways([{"name": "kd"}])) == [[{"name": "kd"}]]
+
+
+@pytest.mark.parametrize("stream", ["masked", "causal"])
+def test_every_row_is_one_that_a_sweep_reads(scripts: Scripts, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+    monkeypatch.chdir(ROOT)
+    rows = scripts.rows.rows_of(stream)
+    known = scripts.rows.entries(rows, FOLDER / f"{stream}.yaml")
+    names = [name for each in known.values() for name in each]
+    assert len(names) == len(set(names)) == sum(map(len, rows.values()))
+    assert next(iter(known["sequential"])) == "sequential"
+    assert {way[0]["source"] for way in rows["replay_general"]} == {"general"}
+    assert ("das" in rows) == (stream == "masked")
+    shares = [way[0]["share"] for way in rows["replay_earlier"]]
+    assert sorted(shares) == [0.01, 0.05, 0.25]
+
+
+def test_the_best_learns_enough_and_loses_least_else_it_is_nearest_to_the_aim(scripts: Scripts) -> None:
+    of = scripts.choice.AgainstPlain
+    enough, loses, short, far = of(0.98, 0.5, 0.5), of(1.2, 0.6, 0.5), of(0.97, 0.1, 0.1), of(0.6, 0.0, 0.0)
+    ways = {"far": [far], "short": [short], "loses": [loses], "enough": [enough]}
+    assert scripts.choice.best(ways) == ["enough", "loses", "short", "far"]
+    assert short.distance == pytest.approx(0.01)
+    assert of(1.0, 0.55, 0.65).distance == pytest.approx(0.5)
+    assert of(0.98, 0.25, 0.25).meets
+    assert not of(0.99, 0.25, 0.26).meets
+    # On two streams: what learns enough on one alone does not.
+    assert scripts.choice.best({"one": [enough, short], "both": [loses, loses]}) == ["both", "one"]
+
+
+def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_seeds(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "rows.yaml").write_text(ROWS)
+    pages, results = tmp_path / "pages", tmp_path / "results"
+    ways = {  # the shares of the first seed; the fewer steps of some rows are in their names
+        "sequential": (1.0, 1.0, 1.0),
+        "ewc-strength10-max_steps96": (1.0, 0.5, 0.5),
+        "ewc-strength100-max_steps96": (0.99, 0.2, 0.2),
+        "ewc-strength10-wise_ft-alpha0.5": (0.5, 0.1, 0.1),
+        "ewc-strength10-wise_ft-alpha0.75": (0.9, 0.3, 0.1),
+        "replay-share0.05": (1.0, 0.1, 0.1),
+        "l2-strength1": (0.7, 0.7, 0.7),
+    }
+
+    def make(seed: int) -> None:
+        for stream in ("masked", "causal"):
+            made = [
+                cell(name, seed, *shares, old_data=name.startswith("replay"), options={"train.max_steps": 96})
+                for name, shares in ways.items()
+            ]
+            write(results / stream, made)
+
+    def written() -> dict[str, Any]:
+        scripts.pages.write(pages, FOLDER, results, tmp_path / "rows.yaml")
+        return dict(json.loads((pages / "frontier.json").read_text()))
+
+    make(1)
+    found = written()
+    assert found["recommended"] is None
+    chosen = {row: data["entry"] for row, data in found["streams"]["causal"]["rows"].items()}
+    assert chosen == {
+        "ewc": "ewc-strength100",
+        "ewc+wise_ft": "ewc-strength10-wise_ft-alpha0.75",
+        "replay": "replay-share0.05",
+        "l2": "l2-strength1",
+    }
+    page = (pages / "frontier-causal.md").read_text()
+    assert "is reached by `ewc`" in page, "replay keeps old data"
+    assert "learns 1.000 bits per byte of its domains, forgets 0.500" in page
+    assert "Both are at least 0.25" in page
+    assert "| 99 |" in page
+    for name in ("frontier-causal-forgetting", "frontier-causal-penalties-drift"):
+        assert "<svg" in (pages / f"{name}.svg").read_text()
+        assert f"({name}.svg)" in page
+    assert "None yet: `ewc-strength100`, `ewc-strength10`" in (pages / "frontier.md").read_text()
+
+    ways["ewc-strength100-max_steps96"] = (0.9, 0.2, 0.2)  # the other seeds say something else
+    make(2)
+    make(3)
+    found = written()
+    assert found["streams"]["masked"]["rows"]["ewc"]["entry"] == "ewc-strength100", "chosen with the first seed"
+    assert found["recommended"] == [{"name": "ewc", "strength": 10}]
+    assert "`method: {name: ewc, strength: 10}`" in (pages / "frontier.md").read_text()
+    assert "± 5" in (pages / "frontier-masked.md").read_text()
+
+
+def test_init_writes_what_the_committed_results_recommend() -> None:
+    file = ROOT / "docs/results/frontier.json"
+    found = json.loads(file.read_text())["recommended"] if file.is_file() else None
+    assert found is None or list(RECOMMENDED) == found
+
+
+def test_methods_are_written_as_short_as_they_can_be() -> None:
+    assert method_text([{"name": "das"}]) == "das"
+    assert method_text([{"name": "ewc", "strength": 500.0}]) == "{name: ewc, strength: 500.0}"
+    assert method_text([{"name": "ewc", "strength": 5}, {"name": "wise_ft"}]) == "[{name: ewc, strength: 5}, wise_ft]"
