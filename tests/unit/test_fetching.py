@@ -72,7 +72,8 @@ def test_files_are_fetched_once_and_found_by_later_calls(address: str, tmp_path:
     digest = hashlib.sha256(FILES["/a/one.json"]).hexdigest()
     own, said = suite_of(source(address, "/a/one.json", digest), source(address, "/a/two.json")), []
     folder = fetch(own, said.append)
-    assert said == ["Fetching in/one.json (1 of 2)", "Fetching in/two.json (2 of 2)"]
+    host = address.removeprefix("http://")
+    assert said == [f"Fetching in/one.json from {host} (1 of 2)", f"Fetching in/two.json from {host} (2 of 2)"]
     assert (folder / "in/two.json").read_bytes() == FILES["/a/two.json"]
     record = read_json(folder / RECORD)
     assert record["in/two.json"] == {
