@@ -11,6 +11,7 @@ import pytest
 
 import tiny
 from cli_project import Project
+from everlearn.benchmarking.entries import resolve
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError, SandboxError
 from everlearn.evaluation import Cell, task_path
@@ -264,3 +265,12 @@ def test_the_recipe_of_the_suite_is_the_papers_where_it_says_something(everlearn
         "winogrande": ("schema", None),
         "arc_challenge": ("choice", None),
     }
+
+
+def test_the_papers_own_pair_is_masked_from_its_first_step(everlearn: Project, data: Path) -> None:
+    """What the paper calls FT is LoRA; there is one domain, and MIGU leaves no first one alone."""
+    code = find_suite("code")
+    (row,) = resolve(["LoRA+MIGU"], code)
+    settings = Settings(model="m", run_code=False, corpora={"code": "code.jsonl"})
+    made = code.recipe(0, settings=settings, data=data, method=row.methods, seed=0, name="x", folder=Path("x"))
+    assert made["method"] == [{"name": "lora"}, {"name": "migu", "skip_first_domain": False}]

@@ -369,6 +369,29 @@ def test_the_stream_of_end_tasks_as_worked_out_by_hand() -> None:
     assert stream_numbers(cell) == {}
 
 
+def test_a_stream_of_tasks_that_was_asked_on_the_diagonal_has_what_follows_from_it() -> None:
+    """No FWT and no maximum over stages that nobody measured; BWT and micro average all the same."""
+    cell = stream("ewc")
+    cell.accuracies = ScoreMatrix(
+        rows=["base", "a", "b", "c"],
+        columns=["a", "b", "c"],
+        values=[[0.2, 0.1, 0.2], [0.8, None, None], [None, 0.6, None], [0.5, 0.7, 0.9]],
+    )
+    assert stream_numbers(cell) == pytest.approx(
+        {"accuracy_learnt": 2.3 / 3, "accuracy_bwt": -0.1, "accuracy_bwt_over_all": -0.2 / 3}
+    )
+
+    class Tasks(Suite):
+        metrics = ("accuracy",)
+
+    text = Sheet(Tasks(), [cell]).markdown()
+    assert "### End tasks along the stream (accuracy)" in text
+    (header,) = (line for line in text.splitlines() if "BWT, T−1" in line and line.startswith("|"))
+    assert "FWT" not in header
+    assert "max form" not in header
+    assert "along the stream" not in Sheet(Suite(), [cell]).markdown()
+
+
 def test_micro_average_counts_examples() -> None:
     cell = stream("ewc")
     assert "accuracy_micro" not in numbers(cell)  # a file of an earlier version

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult, TaskScores
-from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, verdict
+from everlearn.benchmarking.cells import CellResult, PointScores, TaskScores
+from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
 from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.benchmarking.crossed import crossed_mean, holm, mean_of_these
 from everlearn.benchmarking.degenerate import constant_table
@@ -428,3 +428,33 @@ def test_tasks_that_differ_much_can_be_decided_for_these_tasks_alone(tmp_path: P
     line = next(line for line in text.splitlines() if "MIGU helps full fine-tuning." in line)
     assert line.split(" | ")[1:3] == [f"**{OPEN}**", f"**{HOLDS}**"]
     assert "These tasks: difference" in text
+    assert (
+        "The last four columns count the claim's comparisons of F1 and accuracy, as they are for tasks in general."
+        in text
+    )
+
+
+def test_one_task_is_decided_for_itself_alone() -> None:
+    """Of code there is one number: seeds say what is true of it, and nothing says what is true of other tasks."""
+    code = find_suite("code")
+    assert code.claims is not None
+    assert code.claims.these_tasks
+    (solved,) = (asked for asked in code.claims.claims[1].questions if asked.number == "pass_at_1")
+    kept = {"choice_accuracy_per_byte": {"hellaswag": 0.3, "winogrande": 0.5}}
+    cells = [
+        CellResult(
+            suite="code", entry=entry, title=entry, order=0, seed=seed, domains=["code"], settings={},
+            points=[
+                PointScores(tokens=at, learnt={"pass_at_1": {"humaneval": 0.1 + gain + 0.001 * seed}}, kept=kept)
+                for at in (0.0, 9.0)
+            ],
+        )
+        for seed in range(3)
+        for entry, gain in (("sequential", 0.0), ("migu", 0.004 + 0.001 * seed))
+    ]  # fmt: skip
+    assert ask(cells, solved).verdict == OPEN
+    assert ask(cells, solved, mean_of_these).verdict == HOLDS
+    judged, these = (judge(cells, code.claims.claims, sampled) for sampled in (tasks_and_runs, mean_of_these))
+    text = page(code, code.claims.title, code.claims.introduction, judged, cells, these)
+    assert "The **verdict for these tasks** takes the tasks and orders as they are" in text
+    assert "Verdict for these tasks" in text

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import continual_tasks as small
+from everlearn.benchmarking import Grid
 from everlearn.benchmarking.entries import our_name, resolve
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
@@ -175,6 +176,11 @@ def test_settings_of_a_recipe(data: Path) -> None:
         (("amazon", "amazon"), {}, r"each once \(got amazon, amazon\)"),
         (1, {"corpora": {"amazon": "x"}}, r"`corpora` is .* but `standard-cl` has no such choice"),
         (1, {"end_tasks": {"aspect": "pair"}}, r"`end_tasks.aspect` is 'pair'"),
+        (
+            1,
+            {"end_tasks": {"answers": "head"}, "prompts": {"cut": "end"}},
+            r"`prompts.cut` is .end. .* `end_tasks.answers: head`",
+        ),
         (1, {"end_tasks": {"seeds": 3}}, r"`end_tasks.seeds` is set .* unless `end_tasks.answers` is 'head'"),
     ],
 )
@@ -216,6 +222,22 @@ def test_rows_of_the_table() -> None:
         "migu": 0.7, "replay+migu": 0.7, "lora+migu": 0.7, "inc_lora+migu": 0.7, "o_lora+migu": 0.05,
         "lora+replay+migu": 0.4,
     }  # fmt: skip
+    for suite, tasks in ((STANDARD, 4), (LONG, 15)):
+        (mixture,) = resolve(["moe_lora"], suite)
+        assert mixture.methods == ({"name": "moe_lora", "experts": tasks},), "as many experts as tasks"
+
+
+def test_options_of_a_method_count_in_every_row_that_has_it(data: Path, tmp_path: Path) -> None:
+    """What a user says of a method is more than the suite's own defaults for it."""
+    said = Settings(model="m", methods={"migu": {"threshold": 0.3}, "moe_lora": {"top_k": 3}})
+    rows = resolve(["migu", "o_lora+migu", "moe_lora", "lora"], STANDARD)
+    grid = Grid(STANDARD, rows, [1], [0], said, tmp_path / "results", tmp_path / "runs", data=data)
+    assert [cell.methods for cell in grid.cells] == [
+        ({"name": "migu", "threshold": 0.3},),
+        ({"name": "o_lora"}, {"name": "migu", "threshold": 0.3}),
+        ({"name": "moe_lora", "experts": 4, "top_k": 3},),
+        ({"name": "lora"},),
+    ]
 
 
 def test_published_means_are_means() -> None:

@@ -11,7 +11,10 @@ from torch import Tensor
 
 import stages
 import tiny
+from everlearn.errors import MethodError
+from everlearn.importance.magnitude import OutputMagnitude
 from everlearn.methods import build
+from everlearn.methods.engine.attachment import attached, low_rank_beside
 from everlearn.methods.engine.protection import Protection
 
 THRESHOLD = 0.6
@@ -20,6 +23,8 @@ SYSTEMS: dict[str, list[Any]] = {
     "IncLoRA": ["inc_lora"],
     "O-LoRA": ["o_lora"],
     "MoE-LoRA": [{"name": "moe_lora", "r": 3}],
+    "SAPT-LoRA": [{"name": "sapt_lora", "r": 3, "samples": 4, "pseudo_batch": 2}],
+    "MoCL": [{"name": "mocl", "r": 3, "module": "lora"}],
     "LoRAReplay": ["lora", {"name": "replay_sample", "sample": 0.3}],
     "FT": [],
     "FTReplay": [{"name": "replay_sample", "sample": 0.3}],
@@ -68,6 +73,8 @@ def test_masked_rows_do_not_move_and_others_do(system: str, architecture: str) -
         rows = kept.T if fused_by_columns else kept
         assert int((~rows[:, 0]).sum()) == math.floor(THRESHOLD * len(rows) + 1e-9)
     for name in before.keys() - factors.keys():
+        if name.startswith("everlearn_"):
+            continue  # keys and attention, which are trained, and earlier blocks, which are not
         frozen = low_rank and "lora_" not in name
         assert torch.equal(after[name], before[name]) == frozen or "relative_attention_bias" in name
 
@@ -104,6 +111,67 @@ def test_rows_of_b_are_ranked_by_the_layers_outputs_or_by_their_own(ranked_by: s
     held = scores.argsort()[: math.floor(THRESHOLD * len(scores))]
     expected = torch.ones(len(scores)).index_fill(0, held, 0.0)
     assert torch.equal(mask.factors[name].flatten(), expected)
+
+
+@pytest.mark.parametrize("name", ["sapt_lora", "mocl"])
+def test_blocks_of_a_mixture_are_ranked_as_loras_matrices(name: str) -> None:
+    """A_t by A_t x, B_t by W x + s Σ_i w_i B_i A_i x, in float64 from what entered the layer."""
+    module = {"module": "lora"} if name == "mocl" else {}
+    mixture = build({"name": name, "r": 5, "lora_alpha": 15, "lora_dropout": 0.0, **module})
+    model, migu = tiny.model("llama"), build({"name": "migu", "threshold": THRESHOLD})
+    stages.learn([mixture], stages.stage(model, 1, "causal"))
+    stage = stages.stage(model, 2, "causal")
+    protection = Protection([mixture, migu], stage)
+    protection.begin()
+    path, at = next(iter(low_rank_beside(model).items()))
+    layer, block, entered = model.get_submodule(path), model.get_submodule(at), []
+    with torch.no_grad():
+        block.lora_B["own"].weight.normal_()
+    layer.register_forward_pre_hook(lambda _, args: entered.append(args[0].detach()))
+    protection.loss(model.train(), next(stage.batches(4)))[0].backward()
+    protection.after_backward()
+    ((_, mask),) = protection._masks
+    x, weights = entered[-1].double(), attached(model, name).weights.detach().double()
+    matrices = [(block.before_a[0], block.before_b[0]), (block.lora_A["own"].weight, block.lora_B["own"].weight)]
+    whole = x @ layer.weight.double().T
+    for i, (a, b) in enumerate(matrices):
+        whole = whole + 3 * weights[..., i : i + 1] * (x @ a.double().T @ b.double().T)
+    for scores, which in ((x @ matrices[1][0].double().T, "A"), (whole, "B")):
+        sums, kept = scores.abs().sum((0, 1)), mask.factors[f"{at}.lora_{which}.own.weight"].flatten().bool()
+        assert int((~kept).sum()) == math.floor(THRESHOLD * len(sums))
+        assert sums[kept].min() >= sums[~kept].max() * (1 - 1e-5)
+
+
+def test_where_no_matrix_is_trained_it_is_refused() -> None:
+    for name, options in (("progressive_prompts", {}), ("mocl", {"module": "prefix", "n_tokens": 3})):
+        methods = [build({"name": name, **options}), build("migu")]
+        with pytest.raises(MethodError, match=f"'{name}' freezes the model, so method 'migu' has nothing to hold back"):
+            methods[1].check(stages.setting(tiny.model("t5"), methods, "text-to-text"))
+    methods = [build("sapt_lora"), build("migu_kept_rows")]
+    with pytest.raises(MethodError, match="kept-rows is for models without adapters"):
+        methods[1].check(stages.setting(tiny.model("t5"), methods, "text-to-text"))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_doras_norms_are_no_outputs(own: bool) -> None:
+    """PEFT has A and B read the identity in every pass, to know the norms of W + s B A."""
+    stage = stages.stage(tiny.model("t5"), 1, "text-to-text")
+    stages.begin([build({"name": "lora", "use_dora": True, "lora_dropout": 0.0})], stage)
+    path = next(name for name, module in stage.model.named_modules() if hasattr(module, "lora_B"))
+    layer, entered = stage.model.get_submodule(path), []
+    with torch.no_grad():
+        layer.lora_B["default"].weight.normal_()
+    magnitude = OutputMagnitude(stage.model, [path], own_of_b=own)
+    layer.register_forward_pre_hook(lambda _, args: entered.append(args[0].detach().double()))
+    stage.objective.forward(stage.model.train(), next(stage.batches(4)))
+    down, up = layer.lora_A["default"].weight.double(), layer.lora_B["default"].weight.double()
+    x_a = entered[0] @ down.T
+    sums = magnitude.pop()
+    assert len(sums) == 2
+    torch.testing.assert_close(sums[f"{path}.lora_A.default"].double(), x_a.abs().sum((0, 1)), rtol=1e-5, atol=1e-5)
+    if own:
+        x_b = (x_a @ up.T).abs().sum((0, 1))
+        torch.testing.assert_close(sums[f"{path}.lora_B.default"].double(), x_b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "FT"])

@@ -297,6 +297,8 @@ def test_fused_projections_are_a_component_of_their_own(architecture: str) -> No
     if architecture == "gpt2":
         with pytest.raises(MethodError, match=r"no query.*query_key_value"):
             MIGU(components=("query",)).check(setting)
+        with pytest.raises(MethodError, match=r"'migu', option 'components': needs at least 1"):
+            MIGU(components=())
     else:
         MIGU(components=("query",)).check(setting)
 

@@ -77,7 +77,7 @@ def test_low_rank_blocks_are_mixed_by_the_texts_weights() -> None:
         merged = copy.deepcopy(model)
         for number, path in enumerate(paths):
             for weight, one in zip(mixed, mocl._learnt.values(), strict=True):
-                a, b = one[f"layers.{number}.a"].double(), one[f"layers.{number}.b"].double()
+                a, b = (one[f"layers.{number}.lora_{which}.own.weight"].double() for which in "AB")
                 merged.get_submodule(path).weight += weight * ALPHA / R * b @ a
         inputs = {name: value[row : row + 1] for name, value in batch.items()}
         expected.append(nats(merged(**at.objective.inputs(inputs)).logits, inputs["labels"]))
@@ -281,6 +281,6 @@ def test_what_does_not_fit_is_refused() -> None:
     at = learnt(mocl, roberta, "masked", 1)
     other = method(module="lora", r=3)
     other.load_memory(mocl.memory())
-    with pytest.raises(MethodError, match=r"'layers.0.a' with shape \(2, 32\), which does not fit"):
+    with pytest.raises(MethodError, match=r"'layers.0.lora_A.own.weight' with shape \(2, 32\), which does not fit"):
         other.test_model(roberta, reading(at, None))
     assert method().cost(gpt2).parameters == 32 + 2 * R * (32 + 96)

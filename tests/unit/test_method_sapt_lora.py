@@ -60,7 +60,7 @@ def test_every_layer_adds_the_blocks_that_the_text_attends_to() -> None:
         merged = copy.deepcopy(model)
         for number, path in enumerate(paths):
             for weight, one in zip(mixed, sapt._learnt.values(), strict=True):
-                a, b = one[f"layers.{number}.a"].double(), one[f"layers.{number}.b"].double()
+                a, b = (one[f"layers.{number}.lora_{which}.own.weight"].double() for which in "AB")
                 merged.get_submodule(path).weight += weight * ALPHA / R * b @ a
         inputs = {name: value[row : row + 1] for name, value in batch.items()}
         logits = merged(**at.objective.inputs(inputs)).logits[0]

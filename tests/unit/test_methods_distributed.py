@@ -17,6 +17,7 @@ import tiny
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.base import Memory, Method, build
+from everlearn.methods.composition.mocl import MoCL
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.masks.das import DAS
 from everlearn.methods.masks.migu import MIGU
@@ -34,8 +35,10 @@ def _das(**options: Any) -> list[Method]:
     return [method]
 
 
-def _migu(lora: bool = False, **options: Any) -> list[Method]:
-    return [*([IncLoRA(lora_dropout=0.0, r=4)] if lora else []), MIGU(apply_to="gradient", **options)]
+def _migu(lora: bool = False, blocks: bool = False, **options: Any) -> list[Method]:
+    beside: list[Method] = [IncLoRA(lora_dropout=0.0, r=4)] if lora else []
+    beside += [MoCL(module="lora", lora_dropout=0.0, r=4)] if blocks else []
+    return [*beside, MIGU(apply_to="gradient", **options)]
 
 
 MIGUS: dict[str, dict[str, Any]] = {
@@ -46,6 +49,7 @@ MIGUS: dict[str, dict[str, Any]] = {
     "migu_gradient": {"selector": "gradient"},
     "migu_lora": {"lora": True},
     "migu_lora_gradient": {"lora": True, "selector": "gradient"},
+    "migu_blocks": {"blocks": True},
     "migu_head": {"components": ("head", "query"), "mask_bias": True},
 }
 
@@ -67,12 +71,11 @@ def _gradients(methods: list[Method], wrap: str = "none", rows: slice = slice(No
     stage = stages.stage(tiny.model(), 2)
     stages.begin(methods, stage)
     model = stage.model.train()
-    if any(isinstance(method, IncLoRA) for method in methods):
-        # B starts at zero, and so does the gradient of A: rows of B alone would be compared.
-        generator = torch.Generator().manual_seed(3)
-        for name, parameter in model.named_parameters():
-            if "lora_" in name:
-                parameter.data = torch.randn(parameter.shape, generator=generator) / 8
+    # B starts at zero, and so does the gradient of A: rows of B alone would be compared.
+    generator = torch.Generator().manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = torch.randn(parameter.shape, generator=generator) / 8
     model = _wrapped(model, wrap)
     protection = Protection(methods, stage)
     batch = {name: value[rows] for name, value in next(stage.batches(4)).items()}

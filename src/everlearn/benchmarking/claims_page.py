@@ -111,6 +111,7 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
     asked = sum(len(each.findings) for each in judged)
     ours = any(not finding.question.published for each in judged for finding in each.findings)
     of, with_ours = (" of F1 and accuracy", ", bits per byte included") if ours else ("", "")
+    of += ", as they are for tasks in general" if these else ""
     caption = (
         f"The last four columns count the claim's comparisons{of}. {asked} comparisons in all{with_ours}; {tested} "
         "have a p-value so far."

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -112,12 +112,18 @@ class Grid(Workbench):
                 for entry in entries:
                     own = order if entry.ordered else None
                     domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
-                    methods = tuple(self.settings.spec(method["name"]) | method for method in entry.methods)
+                    methods = tuple(self._spec(entry, method) for method in entry.methods)
                     seeded = seed if entry.seeded else None
                     changes = {**entry.changes, **self.settings.entries.get(entry.name, {})}
                     cell = GridCell(own, seeded, domains, methods, changes, entry)
                     found.setdefault(cell.name, cell)
         return list(found.values())
+
+    def _spec(self, entry: Entry, method: Mapping[str, Any]) -> dict[str, Any]:
+        """A method of a row: what the settings say of it counts more than what the suite's own rows were published
+        with, and less than what a row says of itself."""
+        given = self.settings.spec(method["name"])
+        return {**method, **given} if entry.name in self.suite.systems else {**given, **method}
 
     # -- what there is ----------------------------------------------------------------------------------------
 

@@ -108,7 +108,9 @@ class Sheet:
     def tables(self) -> list[Table]:
         """All tables, the end tasks first."""
         found = [self._task_table(metric) for metric in self.metrics]
-        if any("accuracy_fwt" in line.numbers for line in self.lines):
+        # Streams of tasks that are asked after their own stage and at the end alone have what follows from that.
+        known = "accuracy_bwt" if self.suite.metrics == ("accuracy",) else "accuracy_fwt"
+        if any(known in line.numbers for line in self.lines):
             found.append(self._stream_table())
         found += self.along.tables()
         found.append(self._bits_table())
@@ -140,10 +142,11 @@ class Sheet:
         )
 
     def _stream_table(self) -> Table:
+        shown = {name: title for name, title in _STREAM if any(name in line.numbers for line in self.lines)}
         return Table(
             "End tasks along the stream (accuracy)",
-            ("Method", *(title for _, title in _STREAM)),
-            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name, _ in _STREAM]),
+            ("Method", *shown.values()),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in shown]),
             "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
             "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
             "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "

@@ -158,6 +158,8 @@ def stream_numbers(cell: CellResult) -> dict[str, float]:
     for name, key in STREAM.items():
         quantity = QUANTITIES[key]
         parts = [(stage, scores) for stage, scores in columns if quantity.applies(stage, last) and stage <= last]
+        if name == "accuracy_forgetting_max" and any(np.isnan(scores.array[stage:]).any() for stage, scores in parts):
+            continue  # the largest of what happened to be measured would be another number
         _add_known(found, name, [float(quantity.of(scores, stage, last, True)) for stage, scores in parts])
         if name in found:
             found[f"{name}_over_all"] = found[name] * (last - 1) / last

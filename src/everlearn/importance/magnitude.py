@@ -57,7 +57,9 @@ class OutputMagnitude:
                 measured = {path: module, **measured}
             for name, part in measured.items():
                 self._widths[name] = getattr(part, "out_features", None) or part.get_parameter("weight").shape[-1]
-                self._handles.append(part.register_forward_hook(self._counter(name, path)))
+                dora = part is not module and name.rpartition(".")[2] in getattr(module, "lora_magnitude_vector", {})
+                identity = getattr(module, "in_features", None) if dora else None
+                self._handles.append(part.register_forward_hook(self._counter(name, path, identity)))
             if module is last:
                 self._handles.append(observe_logits(module, self._logits(path)))
 
@@ -65,8 +67,11 @@ class OutputMagnitude:
         if self.rows is not None and module.training and torch.is_grad_enabled():
             self.rows = 0
 
-    def _counter(self, name: str, path: str) -> Callable[[nn.Module, Any, Tensor], None]:
+    def _counter(self, name: str, path: str, identity: int | None) -> Callable[[nn.Module, Any, Tensor], None]:
         def count(module: nn.Module, _: Any, output: Tensor) -> None:
+            # PEFT has DoRA's A and B read the identity, to know the norms of W + s B A: that is no text.
+            if output.dim() == 2 and len(output) == identity:
+                return
             # What has no features is the losses that stand in the place of the logits.
             if module.training and output.dim() > 1 and not inside_backward():
                 self._add(name, self._of(path, output))

@@ -280,6 +280,10 @@ class Method:
 
             anatomy(setting.model)
 
+    def adds_low_rank(self, model: nn.Module) -> bool:
+        """Whether what it attaches beside a model that it freezes are low-rank matrices (``Attachment.low_rank``)."""
+        return False
+
     def cost(self, model: nn.Module) -> Cost:
         """What this method adds, for ``everlearn plan`` and the memory test. `model` may be on the meta device."""
         return Cost()

@@ -18,6 +18,13 @@ Number = Literal[
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
 """Of the causal study, in bits per byte: differences of log-perplexities, which its paper has."""
 Relation = Literal["above", "below", "within"]
+THESE_TASKS = """\
+* The **verdict for these tasks** takes the tasks and orders as they are; seeds are the only sample. With y the mean
+  difference over the tasks of a run, the estimate is the mean over orders of their means over seeds,
+  m = (1/O) Σ ȳ_o. The variance of single runs, s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R runs of O orders, is taken
+  to be the same in every order, so m has the variance (1/O²) Σ s²/n_o, and Student's t with R − O degrees of freedom
+  gives interval and p. It says nothing of another task or order."""
+"""How the second verdict is found, for the page of claims that have one (:attr:`Claims.these_tasks`)."""
 
 
 @dataclass(frozen=True)

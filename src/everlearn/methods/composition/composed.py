@@ -25,6 +25,10 @@ class Modules(nn.Module):
         """Hook the places."""
         raise NotImplementedError
 
+    def low_rank(self) -> dict[str, str]:
+        """Path of a layer → path here of the low-rank matrices beside it."""
+        return {}
+
     def mix(self, weights: Tensor | None) -> None:
         """Before a pass: w, [B, 1, t] for rows or [B, S, t] for tokens; None for a pass of the plain model."""
         raise NotImplementedError
@@ -81,6 +85,10 @@ class Composed(Attachment):
         self.token_by_token = kind_of(model) == "decoder"
         reader.register_forward_pre_hook(self.read, with_kwargs=True)
         self.mixed.place(model)
+
+    def low_rank(self) -> dict[str, str]:
+        """As :meth:`Attachment.low_rank`."""
+        return {path: f"mixed.{own}" for path, own in self.mixed.low_rank().items()}
 
     def read(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: the weights of this text, which hold until the next one is read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -34,6 +34,10 @@ def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
             "beside its layers. Choose another `model.path`, or another method."
         )
     return targets_of(model, targets)
+
+
+OWN = "own"
+"""What the block is called that is trained, as PEFT names adapters."""
 
 
 class LowRankBlocks(Modules):
@@ -62,34 +66,61 @@ class LowRankBlocks(Modules):
         for path, layer in zip(self.paths, self.layers, strict=True):
             model.get_submodule(path).register_forward_hook(layer.hook)  # type: ignore[arg-type]
 
+    def low_rank(self) -> dict[str, str]:
+        return {path: f"layers.{number}" for number, path in enumerate(self.paths)}
+
     def mix(self, weights: Tensor | None) -> None:
         for layer in self.layers:
             layer.weights = weights  # type: ignore[assignment]
 
 
 class LayerBlocks(nn.Module):
-    """The blocks of one layer: A [r, d_in] and B [d_out, r] are trained, those of earlier domains stand beside them."""
+    """The blocks of one layer: A [r, d_in] and B [d_out, r] are trained, those of earlier domains stand beside them.
+
+    What is trained is called as in a layer that PEFT wrapped, and the whole layer's output is this module's: whoever
+    watches low-rank matrices at work (the masks of MIGU) finds them.
+    """
 
     def __init__(
         self, inputs: int, outputs: int, r: int, scale: float, dropout: float, earlier: Sequence[tuple[Tensor, Tensor]]
     ) -> None:
         super().__init__()
-        self.a, self.b = nn.Parameter(torch.empty(r, inputs)), nn.Parameter(torch.zeros(outputs, r))
-        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+        a, b = torch.empty(r, inputs), torch.zeros(outputs, r)
+        nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+        self.lora_A, self.lora_B = nn.ModuleDict({OWN: LowRankMatrix(a)}), nn.ModuleDict({OWN: LowRankMatrix(b)})
         self.before_a, self.before_b = frozen(a for a, _ in earlier), frozen(b for _, b in earlier)
-        self.scale, self.dropout = scale, nn.Dropout(dropout)
+        self.scale, self.dropout, self.out_features = scale, nn.Dropout(dropout), outputs
         self.weights: Tensor | None = None
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         """Forward hook of the layer."""
-        if self.weights is None:
-            return None
-        x = self.dropout(inputs[0].to(self.a.dtype))
-        seen = F.linear(x, torch.cat([*self.before_a, self.a])).unflatten(-1, (self.weights.shape[-1], -1))
-        mixed = (seen * self.weights[..., None].to(seen.dtype)).flatten(-2)
-        added = F.linear(mixed, torch.cat([*self.before_b, self.b], 1))
-        return output + self.scale * added.to(output.dtype)
+        return None if self.weights is None else self(inputs[0], output)
+
+    def forward(self, x: Tensor, output: Tensor) -> Tensor:
+        """y + s Σ_i w_i B_i A_i x."""
+        a, b, weights = self.lora_A[OWN], self.lora_B[OWN], cast(Tensor, self.weights)
+        x = self.dropout(x.to(cast(LowRankMatrix, a).weight.dtype))
+        seen: Tensor = a(x)
+        own: Tensor = b(seen * weights[..., -1:].to(seen.dtype))
+        if len(self.before_a):
+            seen = F.linear(x, torch.cat(list(self.before_a))).unflatten(-1, (len(self.before_a), -1))
+            mixed = (seen * weights[..., :-1, None].to(seen.dtype)).flatten(-2)
+            own = own + F.linear(mixed, torch.cat(list(self.before_b), 1))
+        return output + self.scale * own.to(output.dtype)
+
+
+class LowRankMatrix(nn.Module):
+    """x ↦ W x, W [d_out, d_in]; a linear layer whose first weights are given, which draws none."""
+
+    bias = None
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight, self.out_features = nn.Parameter(weight), len(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
 
 
 def _of(learnt: Learnt, layer: int) -> tuple[Tensor, Tensor]:
-    return learnt[f"layers.{layer}.a"], learnt[f"layers.{layer}.b"]
+    return learnt[f"layers.{layer}.lora_A.{OWN}.weight"], learnt[f"layers.{layer}.lora_B.{OWN}.weight"]

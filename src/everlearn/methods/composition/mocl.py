@@ -115,6 +115,10 @@ class MoCL(Method):
         with torch.device("meta"):
             self._build(setting.model, [])
 
+    def adds_low_rank(self, model: nn.Module) -> bool:
+        """Blocks are, prefixes are not."""
+        return self._module(model) == "lora"
+
     def cost(self, model: nn.Module) -> Cost:
         """Module and key; those of every domain are kept. The query is one more forward pass."""
         with torch.device("meta"):

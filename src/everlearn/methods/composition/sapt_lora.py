@@ -126,6 +126,10 @@ class SAPTLoRA(Method):
                 "inputs, which 'generated' needs (a decoder does). Set `pseudo: stored`."
             )
 
+    def adds_low_rank(self, model: nn.Module) -> bool:
+        """Blocks are."""
+        return True
+
     def cost(self, model: nn.Module) -> Cost:
         """A block and key for each domain, the projection, and pseudo-samples with a document's number for each token
         (two 4-byte numbers; rows of the usual length, the recipe's may be shorter)."""

@@ -48,6 +48,13 @@ class Attachment(nn.Module):
         """Register forward hooks and pre-hooks on modules of the model."""
         raise NotImplementedError
 
+    def low_rank(self) -> dict[str, str]:
+        """Path of a layer of the model → path here of a module with low-rank matrices beside it.
+
+        That module has them in ``lora_A`` and ``lora_B``, as PEFT's layers do, and its output is the whole layer's.
+        """
+        return {}
+
     def attach(self, model: nn.Module, name: str, *, freeze: bool = False) -> None:
         """Become a part of the model.
 
@@ -112,6 +119,12 @@ def attached(model: nn.Module, name: str) -> Any:
     return found
 
 
+def low_rank_beside(model: nn.Module) -> dict[str, str]:
+    """Path of a layer → path of the low-rank matrices that some method has attached beside it."""
+    attachments = [(name, child) for name, child in model.named_children() if isinstance(child, Attachment)]
+    return {path: f"{name}.{own}" for name, child in attachments for path, own in child.low_rank().items()}
+
+
 def detach(model: nn.Module, name: str) -> Any:
     """Take a method's attachment out of the model, which is a plain one again, and return it."""
     attachment = attached(model, name)
@@ -142,16 +155,17 @@ def refuse_other_additions(method: Method, setting: Setting) -> None:
             )
 
 
-def refuse_frozen_model(method: Method, setting: Setting, instead: str = "") -> None:
+def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, low_rank: bool = False) -> None:
     """Raise ``MethodError`` when another method freezes the model, so that nothing of it moves.
 
     Args:
         method: what asks.
         setting: where it is to work.
         instead: another way out than doing without one of them.
+        low_rank: low-rank matrices beside the frozen model are enough for it.
     """
     for other in setting.methods:
-        if other.freezes:
+        if other.freezes and not (low_rank and other.adds_low_rank(setting.model)):
             raise MethodError(
                 f"Method '{other.label}' freezes the model, so method '{method.label}' has nothing to hold back. "
                 f"Remove one of them from `method`{instead}."

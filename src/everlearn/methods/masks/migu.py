@@ -23,7 +23,7 @@ from everlearn.methods.base import (
     Variant,
     register,
 )
-from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.engine.attachment import low_rank_beside, refuse_frozen_model
 from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
@@ -42,7 +42,8 @@ class MIGU(Method):
     For a linear layer with outputs y, let n_i = Σ |y_i| over every position of the current optimizer step. Of the
     d_out rows of its weight, the floor(T · d_out) with the smallest n_i are held back in this step.
 
-    With LoRA (§3.3) the rows of A are ranked by the outputs of A, and the rows of B by the outputs of the whole layer.
+    With LoRA (§3.3), and low-rank blocks of other methods, the rows of A are ranked by the outputs of A, and the rows
+    of B by the outputs of the whole layer.
     """
 
     name = "migu"
@@ -76,7 +77,7 @@ class MIGU(Method):
         selector: Selector = "magnitude"
         """What rows are ranked by: the outputs (the paper's), their weights, their gradients, or chance (its Table
         11, which defines none of the three: here Σ|w| and Σ|g| of a row, and other rows at each step)."""
-        components: tuple[Part, ...] = PROJECTIONS
+        components: tuple[Part, ...] = Field(PROJECTIONS, min_length=1)
         """Which layers are masked (its Table 5): projections of attention and feed-forward; `head` adds the vocabulary
         head, and embeddings that are tied to it."""
         lora_b: Literal["output", "own"] = "output"
@@ -111,7 +112,7 @@ class MIGU(Method):
     def check(self, setting: Setting) -> None:
         """Some linear layer of the model must be trained, and kept rows must be rows of plain layers."""
         super().check(setting)
-        refuse_frozen_model(self, setting)
+        refuse_frozen_model(self, setting, low_rank=True)
         if not _layers(setting.model, anatomy(setting.model), self.config.components):
             raise MethodError(
                 f"Method '{self.label}', option 'components': the model has no {' or '.join(self.config.components)}. "
@@ -124,7 +125,7 @@ class MIGU(Method):
         what = f"Method '{self.label}', option 'gradient_of': kept-rows"
         if self.config.selector != "magnitude" or "head" in self.config.components:
             raise MethodError(f"{what} chooses by the outputs of projections. Set it to all-rows.")
-        if setting.has_peft:
+        if setting.has_peft or any(other.freezes for other in setting.methods):
             raise MethodError(f"{what} is for models without adapters, whose gradients are small. Set it to all-rows.")
         for other in setting.methods:
             if overrides(other, "transforms"):
@@ -158,7 +159,9 @@ class MIGU(Method):
         self._layers = _layers(stage.model, stage.anatomy, self.config.components)
         paths = trained(stage.model, self._layers)
         if not paths and self.config.threshold:
-            others = {p.component for path, p in stage.anatomy.linears.items() if trained(stage.model, [path])}
+            others = {
+                part for part in PROJECTIONS if trained(stage.model, _layers(stage.model, stage.anatomy, (part,)))
+            }
             raise MethodError(
                 f"Method '{self.label}', option 'components': no {' or '.join(self.config.components)} is trained. "
                 f"What is trained: {', '.join(part for part in PROJECTIONS if part in others) or 'no projection'}."
@@ -233,7 +236,10 @@ class MIGU(Method):
 
 def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, str]:
     """Paths of the layers to mask, and what their positions are (:attr:`Projection.tokens`)."""
-    layers: dict[str, str] = {path: each.tokens for path, each in found.linears.items() if each.component in components}
+    beside = low_rank_beside(model)
+    layers: dict[str, str] = {
+        beside.get(path, path): each.tokens for path, each in found.linears.items() if each.component in components
+    }
     if "head" in components and found.head:
         head = model.get_submodule(found.head)
         # What an encoder's head computes before its last layer is computed where there is a label, and has no padding.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everlearn.suites.base import Published
-from everlearn.suites.claims import Claim, Claims, questions
+from everlearn.suites.claims import THESE_TASKS, Claim, Claims, questions
 
 PUBLISHED = Published(
     "MIGU, EMNLP 2024, Llama-2-7B",
@@ -17,12 +17,21 @@ PUBLISHED = Published(
 )
 POINT = 0.01
 """One point: the margin within which two count as equal."""
-INTRODUCTION = """\
+INTRODUCTION = (
+    """\
 What section 4.3 of the MIGU paper ([arXiv 2406.17245](https://arxiv.org/abs/2406.17245)) says of Llama-2-7B, in our
-words, and what a grid on the suite `code` says. A verdict is about this model, text and budget. The rules are those of
-the [claims of the DAS paper](claims.md): runs and tasks are both taken as samples. A small base model solves no problem
-of HumanEval: where pass@1 is 0 before and after, that two are within a point of each other says nothing.
+words, and what a grid on the suite `code` says. A verdict is about this model, text and budget.
+
+* The **verdict for tasks in general** takes runs and tasks both as samples, by the rules of the
+  [claims of the DAS paper](claims.md). Pass@1 and bits of code are of one task, from which nothing follows for others.
 """
+    + THESE_TASKS
+    + """
+
+A small base model solves no problem of HumanEval: where pass@1 is 0 before and after, that two are within a point of
+each other says nothing.
+"""
+)
 CLAIMS = Claims(
     "The claims of the MIGU paper about code",
     INTRODUCTION,
@@ -40,4 +49,5 @@ CLAIMS = Claims(
             "As much: pass@1 within one point either way. Bits per byte are our addition.",
         ),
     ),
+    these_tasks=True,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.suites.base import Suite, register_suite
+from everlearn.suites.base import Suite, System, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
 from everlearn.suites.code.sources import BY_HAND, SOURCES
@@ -33,6 +33,9 @@ class Code(Suite):
     name = "code"
     orders = {0: (CODE,)}  # noqa: RUF012 - see Suite
     tasks = {"humaneval": CODE}  # noqa: RUF012 - see Suite
+    systems = {  # noqa: RUF012 - see Suite
+        "lora+migu": System("LoRA + MIGU", ({"name": "lora"}, {"name": "migu"}), "https://arxiv.org/abs/2406.17245")
+    }
     published = PUBLISHED
     claims = CLAIMS
     sources = SOURCES

@@ -7,7 +7,7 @@ bench`` calls them.
 from __future__ import annotations
 
 from everlearn.methods.sequential import PLAIN
-from everlearn.suites.claims import Claim, ClaimQuestion, Claims, Number, Relation, questions
+from everlearn.suites.claims import THESE_TASKS, Claim, ClaimQuestion, Claims, Number, Relation, questions
 
 AVERAGE: tuple[Number, ...] = ("accuracy",)
 FORGETTING: tuple[Number, ...] = ("accuracy_forgetting", "bits_forgotten")
@@ -98,11 +98,7 @@ examples and this budget ("here"): it neither confirms nor refutes the paper.
 * The **verdict for tasks in general** takes tasks and runs both as samples, so that it is about other seeds, and other
   tasks like these: min F′ of Clark (1973), as on the page of the [claims of the DAS paper](claims.md), which has the
   formula and the error rates.
-* The **verdict for these tasks** takes the tasks and orders as they are; seeds are the only sample. With y the mean
-  difference over the tasks of a run, the estimate is the mean over orders of their means over seeds,
-  m = (1/O) Σ ȳ_o. The variance of single runs, s² = Σ_o Σ_s (y_os − ȳ_o)² / (R − O) over R runs of O orders, is taken
-  to be the same in every order, so m has the variance (1/O²) Σ s²/n_o, and Student's t with R − O degrees of freedom
-  gives interval and p. It says nothing of another task or order.
+{these_tasks}
 * **holds here**: the whole interval (95 %) lies on the claimed side. **does not hold here**: all of it lies on the
   other side. **not decidable at this size**: neither, or there are fewer than three runs. **not measured yet**: an
   entry has no run.
@@ -120,7 +116,7 @@ good. Scores are in points (percent); "Measured" has both sides.
 def _claims(suite: str, *, long: bool) -> Claims:
     return Claims(
         f"The claims of the MIGU paper on {suite}",
-        INTRODUCTION.format(suite=suite),
+        INTRODUCTION.format(suite=suite, these_tasks=THESE_TASKS),
         claims(long=long),
         these_tasks=True,
     )

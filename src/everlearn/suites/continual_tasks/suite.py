@@ -32,11 +32,16 @@ class ContinualTasks(Suite):
         return address.locate(inside, self.name, self.tasks)
 
     def check(self, settings: Settings) -> None:
-        """As every suite; and nothing may be tuned where nothing is fine-tuned."""
+        """As every suite; nothing may be tuned where nothing is fine-tuned, nor prompts cut where none is answered."""
         super().check(settings)
         if settings.model is None:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
         ends = settings.end_tasks
+        if ends.answers == "head" and settings.prompts.cut is not None:
+            raise RecipeError(
+                f"`prompts.cut` is '{settings.prompts.cut}' in the settings, but with `end_tasks.answers: head` texts "
+                "are cut as every classifier's are. Remove it."
+            )
         tuned = [key for key in streams.TUNING if getattr(ends, key) is not None]
         if tuned and ends.answers != "head":
             raise RecipeError(

@@ -10,6 +10,7 @@ from typing import Any
 
 from everlearn.methods.sequential import PLAIN
 from everlearn.suites.base import System
+from everlearn.suites.continual_tasks.streams import LONG, STANDARD
 
 MIGU_PAPER = "https://arxiv.org/abs/2406.17245"
 ADAPTERS = {"train.learning_rate": 1e-3}
@@ -41,7 +42,7 @@ SYSTEMS: dict[str, System] = {
     "o_lora+migu": System("O-LoRA + MIGU", ({"name": "o_lora"}, _migu(0.05)), MIGU_PAPER, ADAPTERS),
     "lora+replay": System("LoRAReplay", ({"name": "lora"}, EARLIER), "", ADAPTERS),
     "lora+replay+migu": System("LoRAReplay + MIGU", ({"name": "lora"}, EARLIER, _migu(0.4)), MIGU_PAPER, ADAPTERS),
-    "moe_lora": System("MoE-LoRA", ({"name": "moe_lora"},), "", ADAPTERS),
+    "moe_lora": System("MoE-LoRA", ({"name": "moe_lora", "experts": len(STANDARD[1])},), "", ADAPTERS),
     "sapt_lora": System("SAPT-LoRA", ({"name": "sapt_lora"},), "https://arxiv.org/abs/2401.08295", SAPT),
     "mocl": System("MoCL", ({"name": "mocl"},), "https://arxiv.org/abs/2404.00790", PREFIXES),
     "lfpt5": System("LFPT5", ({"name": "lfpt5"},), "https://arxiv.org/abs/2110.07298", ADAFACTOR),
@@ -53,8 +54,9 @@ SYSTEMS: dict[str, System] = {
 LONG_SYSTEMS = SYSTEMS | {
     "o_lora": replace(SYSTEMS["o_lora"], methods=({"name": "o_lora_long_sequence"},)),
     "o_lora+migu": replace(SYSTEMS["o_lora+migu"], methods=({"name": "o_lora_long_sequence"}, _migu(0.05))),
+    "moe_lora": replace(SYSTEMS["moe_lora"], methods=({"name": "moe_lora", "experts": len(LONG[4])},)),
 }
-"""The same for fifteen tasks: O-LoRA with the strengths of its scripts for them."""
+"""The same for fifteen tasks: O-LoRA with the strengths of its scripts for them, and as many experts as tasks."""
 PAPER_NAMES = {
     "ft": PLAIN,
     "ft+migu": "migu",
