@@ -1,32 +1,52 @@
 """The forgetting budget on a real stream: what was allowed, predicted, measured on the probe, and lost on unseen text.
 
-    EVERLEARN_SIX_DOMAINS=DATA taskset -c 0 python benchmarks/budget.py [--steps 120] [--budgets 0.02,0.05,0.1,0.2]
+    EVERLEARN_SIX_DOMAINS=DATA taskset -c 0 python benchmarks/budget.py [--steps 120] [--seeds 1]
+        [--budgets 0.05,0.2,0.02,0.1]
 
-Reviews, then medical articles, on the decoder of `benchmarks/bases`, rows of 128 tokens, 16 a step: plain training, and
-the same under each budget, for general text and earlier domains alike. Scores are of held-out text that neither the
-Fisher information nor the probes have read. Runs are kept in `runs/budget` and not made again; the page and the picture
-are written after each of them.
+Reviews, then medical articles, on the decoder of `benchmarks/bases`, rows of 128 tokens, 16 a step: plain training, the
+same under each budget, for general text and earlier domains alike, and `everlearn repair` of the plain run at the same
+budgets (WiSE-FT's line from the base model, at the largest step whose general text is within). Scores are of held-out
+text that neither the Fisher information nor the probes have read.
+
+A cell is a seed and a way of training. Each is written to `docs/results/budget/STEPS-steps` when it is there and not
+made again; a cell that was killed goes on from its last stage or checkpoint in `runs/budget`. The page and its pictures
+follow from the cells alone and are written after each of them. At 120 steps on one core: plain about 7 minutes, a
+budget about 15, a repair about 2; a seed with four budgets about 75.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import math
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
+import numpy as np
+
 from everlearn import files
+from everlearn.analysis.distance import Pair
+from everlearn.analysis.repairing import repair
 from everlearn.config.recipe import parse
 from everlearn.learner import ContinualLearner
-from everlearn.report.figures.budget import looks_of, predicted_and_measured
+from everlearn.report.figures.budget import DriftLook, looks_of, predicted_and_measured
+from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.registry import Plate
 from everlearn.report.run_results import RunResults
 from everlearn.report.runs import read_run
+from everlearn.report.training_log import starts
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/results/budget.md"
 SUITE = "suite:six-domains"
 DOMAINS = ("restaurant", "pubmed")
 LIGHT = {"series-0": "#007c89", "series-1": "#c96a10", "series-2": "#7a4fb5", "faint": "#9aa0a6", "grid": "#e3e5e8"}
+Cell = dict[str, Any]
 
 
 def corpus(name: str) -> dict[str, str]:
@@ -34,9 +54,10 @@ def corpus(name: str) -> dict[str, str]:
     return {"path": f"{SUITE}/{name}/train.jsonl", "validation": f"{SUITE}/{name}/validation.jsonl"}
 
 
-def recipe(name: str, method: Any, steps: int, blocks: int, runs: Path) -> dict[str, Any]:
-    """What all runs share."""
-    return {
+def trained(name: str, method: Any, seed: int, asked: argparse.Namespace) -> ContinualLearner:
+    """A run, to its end."""
+    folder = asked.runs / f"{name}-{asked.steps}-{seed}"
+    recipe = {
         "model": str(HERE / "bases/english-decoder"),
         "domains": [{"name": domain, **corpus(domain)} for domain in DOMAINS],
         "general": corpus("general"),
@@ -44,115 +65,231 @@ def recipe(name: str, method: Any, steps: int, blocks: int, runs: Path) -> dict[
         "data": {"block_size": 128},
         "train": {
             "per_device_train_batch_size": 16,
-            "max_steps": steps,
+            "max_steps": asked.steps,
             "learning_rate": 5e-4,
             "bf16": True,
             "logging_steps": 10,
-            "save_strategy": "no",
+            "save_steps": 40,
         },
-        "evaluation": {"blocks": blocks, "samples": 0},
-        "run": {"name": name, "folder": str(runs / f"{name}-{steps}")},
+        "evaluation": {"blocks": asked.blocks, "samples": 0},
+        "run": {"name": name, "folder": str(folder), "seed": seed},
+    }
+    learner = ContinualLearner(parse(recipe))
+    learner.resume() if learner.folder.recipe_file.is_file() else learner.run()
+    return learner
+
+
+def of_run(learner: ContinualLearner) -> Cell:
+    """What the page needs of a run."""
+    folder = learner.folder.path
+    results, run = RunResults.load(folder), read_run(folder)
+    found = results.summary["bits_per_byte"]
+    return {
+        "gained": found.gained["mean"].value,
+        "learnt": {name: found.learnt[name].value for name in DOMAINS},
+        "general": _interval(found.general_drift["general"]),
+        "earlier": _interval(found.forgotten[DOMAINS[0]]),
+        "looks": {group: [asdict(look) for look in looks] for group, looks in looks_of(run).items()},
+        "starts": list(starts(run)),
+        "notes": [note for note in results.notes if note.startswith("Forgetting budget")],
     }
 
 
-def run(wanted: dict[str, Any]) -> Path:
-    """The folder of a finished run."""
-    learner = ContinualLearner(parse(wanted))
-    learner.resume() if learner.folder.recipe_file.is_file() else learner.run()
-    return learner.folder.path
+def of_repair(learner: ContinualLearner, budget: float, blocks: int) -> Cell:
+    """What is left of the plain run, of which nothing changes, at the step that the budget allows."""
+    found = repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
+    left = {name: _known(found.remains[name].left.value) for name in DOMAINS}
+    learnt = RunResults.load(learner.folder.path).summary["bits_per_byte"].learnt[DOMAINS[0]].value
+    return {
+        "step": found.step,
+        "gained": fmean(left.values()),
+        "general": _interval(found.lost),
+        "earlier": [_known(learnt) - left[DOMAINS[0]]],
+    }
 
 
-def estimate(found: RunResults, quantity: str, column: str) -> str:
-    """A number of held-out text with its interval."""
-    each = getattr(found.summary["bits_per_byte"], quantity)[column]
-    return f"{each.value:.3f} [{each.low:.3f}, {each.high:.3f}]"
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
-def row(budget: float | None, folder: Path, plain: RunResults) -> str:
-    """A line of the table."""
-    found = RunResults.load(folder)
-    learnt = [each.summary["bits_per_byte"].learnt["mean"].value for each in (found, plain)]
-    last = looks_of(read_run(folder))
-    cells = [f"{budget:g}" if budget else "none (plain)", f"{learnt[0]:.3f}", f"{learnt[0] / learnt[1]:.0%}"]
-    for group, quantity, column in (("general", "general_drift", "general"), ("earlier", "forgotten", DOMAINS[0])):
-        seen = last.get(group, [])
-        cells += [f"{seen[-1].predicted:.2g}", f"{seen[-1].measured:.3f} ± {seen[-1].half:.3f}"] if seen else ["–", "–"]
-        cells.append(estimate(found, quantity, column))
-    return f"| {' | '.join(cells)} |"
+def cell(way: str, seed: int, asked: argparse.Namespace) -> Cell:
+    """Train, or take what was trained, and look at it."""
+    if way.startswith("budget"):
+        own = {key: getattr(asked, key) for key in ("samples", "rank", "probe", "checks")}
+        method = {"name": "budget", "general": _budget(way), "earlier": _budget(way), **own}
+        return of_run(trained(way.replace(" ", "-"), method, seed, asked))
+    plain = trained("plain", "sequential", seed, asked)
+    return of_repair(plain, _budget(way), asked.blocks) if way.startswith("repair") else of_run(plain)
 
 
-def page(folders: dict[float | None, Path], steps: int, blocks: int) -> str:
+def _budget(way: str) -> float:
+    """Of "budget 0.02", bits per byte; plain training has all."""
+    return float(way.partition(" ")[2] or "inf")
+
+
+def _interval(found: Any) -> list[float]:
+    return [found.value, found.low, found.high]
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+def mean(cells: list[Cell], *path: str | int) -> float:
+    """Of a number over the seeds."""
+
+    def one(cell: Any) -> float:
+        for key in path:
+            cell = cell[key]
+        return float(cell)
+
+    return fmean(map(one, cells))
+
+
+def lost(cells: list[Cell], group: str) -> str:
+    """What unseen text lost: of one seed with its own interval, of several with the lowest and the highest."""
+    values = [cell[group][0] for cell in cells]
+    ends = [min(values), max(values)] if len(cells) > 1 else cells[0][group][1:]
+    return f"{fmean(values):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "")
+
+
+def rows(found: Mapping[str, list[Cell]]) -> Iterator[str]:
+    """Of the table: plain, then each way by budget."""
+    plain = mean(found["plain"], "gained")
+    for name, cells in found.items():
+        told = [name, f"{mean(cells, 'gained'):.3f}", f"{mean(cells, 'gained') / plain:.0%}"]
+        for group in ("general", "earlier"):
+            looks = cells[0].get("looks", {}).get(group)
+            path = ("looks", group, -1)
+            told += (
+                [f"{mean(cells, *path, key):.3f}" for key in ("predicted", "measured")] if looks else ["–", "–"]
+            ) + [lost(cells, group)]
+        yield f"| {' | '.join(told)} |"
+
+
+def predictions(found: Mapping[str, list[Cell]]) -> Iterator[str]:
+    """How far predictions are from what was measured, over the looks whose measurement is no noise."""
+    for name, cells in found.items():
+        for group in ("general", "earlier"):
+            looks = [DriftLook(**look) for cell in cells for look in cell.get("looks", {}).get(group, [])]
+            sure = [look for look in looks if look.low > 0 and look.predicted > 0]
+            if len(sure) > 2:
+                ratios = [look.predicted / look.measured for look in sure]
+                together = np.corrcoef([look.predicted for look in sure], [look.measured for look in sure])[0, 1]
+                yield (
+                    f"| {name} | {group} | {len(sure)} | {median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} "
+                    f"| {together:.2f} |"
+                )
+
+
+def page(found: Mapping[str, list[Cell]], asked: argparse.Namespace) -> str:
     """The results so far."""
-    plain = RunResults.load(folders[None])
-    lines = [row(budget, folders[budget], plain) for budget in sorted(folders, key=lambda b: -(b or 1e9))]
-    notes = [
-        f"* {budget:g}: {note}"
-        for budget in sorted(b for b in folders if b)
-        for note in RunResults.load(folders[budget]).notes
-        if note.startswith("Forgetting budget")
-    ]
-    header = (
-        "| budget | learnt | of plain | general: p | probe | unseen text | earlier: p | probe | unseen text |\n"
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    )
+    seeds = len(found["plain"])
+    counted = "one seed" if seeds == 1 else f"{seeds} seeds"
+    ends = "its interval" if seeds == 1 else "the lowest and highest seed"
+    notes = [f"* {name}: {note}" for name, cells in found.items() for note in cells[0].get("notes", [])]
     return f"""# A forgetting budget
 
-Yelp reviews, then medical articles, {steps} steps each of 16 rows of 128 tokens on `benchmarks/bases/english-decoder`
-(5.6 M parameters), learning rate 5e-4, bf16, one seed. Written by `python benchmarks/budget.py --steps {steps}`.
-All numbers are bits per byte at the end of the stream; *learnt* is the mean over both domains right after their stages,
-*p* is ½ Δᵀ F Δ with a diagonal F as it is, without the correction, *probe* what was measured on the rows that steer the
-budget (± half of the 95 % interval), *unseen text* {blocks} held-out rows that neither has read (and its interval).
-The budget, the same for both groups, limits the probe's columns.
+Yelp reviews, then medical articles, {asked.steps} steps each of 16 rows of 128 tokens on
+`benchmarks/bases/english-decoder` (5.6 M parameters), learning rate 5e-4, bf16, {counted}.
+Written by `python benchmarks/budget.py --steps {asked.steps} --seeds {asked.seeds}`. All numbers are bits per byte
+at the end of the stream. *gained* is the mean over both domains against the base model, *p* what ½ Δᵀ F Δ predicts with
+{asked.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
+*unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
+groups, limits the probe's columns. *repair* is `everlearn repair` of the plain run: the largest step from the base
+model along its whole update that loses no more of general text, which is WiSE-FT's line. It limits general text alone.
 
-{header}
-{chr(10).join(lines)}
+| | gained | of plain | general: p | probe | unseen text | earlier: p | probe | unseen text |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|
+{chr(10).join(rows(found))}
+
+![Gained against lost](budget-frontier.svg)
+
+What is gained against what unseen general text loses: budgets (first colour), and steps of the plain run's repair up to
+the whole of it (second colour).
+
+## Predicted and measured
+
+Over the looks whose measured drift is above 0 with its 95 % interval: p / m, and how p and m are correlated.
+
+| | text | looks | median of p / m | from, to | correlation |
+|---|---|---:|---:|---:|---:|
+{chr(10).join(predictions(found))}
 
 ![Predicted and measured drift along training](budget.svg)
 
-Of each budget along the steps: what ½ Δᵀ F Δ predicts (orange) and what the probe says (blue, 95 % interval).
+Of each budget along the steps of the first seed: what ½ Δᵀ F Δ predicts (orange) and what the probe says (blue, 95 %
+interval).
 
-What the runs said:
+What the runs of the first seed said:
 
 {chr(10).join(notes)}
 """
 
 
-def picture(folders: dict[float | None, Path]) -> str:
-    """The plates of all budgets, one below the other, for a light page."""
+def frontier(found: Mapping[str, list[Cell]]) -> Iterator[Plate]:
+    """Gained against lost, a line a way."""
+    lines = []
+    for series, way in enumerate(("budget", "repair")):
+        ends = ["plain"] if way == "repair" else []
+        points = sorted(
+            (mean(found[name], "general", 0), mean(found[name], "gained"))
+            for name in [*(each for each in found if each.startswith(way)), *ends]
+        )
+        if points:
+            lines.append(Curve(series, *map(list, zip(*points, strict=True))))
+    caption = "Gained, the mean over both domains, against general text lost, bits per byte"
+    yield from curves(Curves("gained", lines, caption, x_label="general text lost, bits per byte"))
+
+
+def along(found: Mapping[str, list[Cell]]) -> Iterator[Plate]:
+    """Predicted and measured, of each budget."""
+    for name, cells in found.items():
+        looks = {group: [DriftLook(**look) for look in looks] for group, looks in cells[0].get("looks", {}).items()}
+        yield from predicted_and_measured(looks, name, cells[0].get("starts", []))
+
+
+def picture(plates: Iterator[Plate]) -> str:
+    """Plates one below the other, for a light page."""
     drawn, down = [], 0.0
-    for budget in sorted(b for b in folders if b):
-        for plate in predicted_and_measured(read_run(folders[budget]), f"budget {budget:g}"):
-            svg = re.sub(r"var\(--([\w-]+)\)", lambda found: LIGHT.get(found[1], "#9aa0a6"), str(plate.svg))
-            size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-            width, height = (float(each) for each in size.groups())  # type: ignore[union-attr]
-            place = f'<svg x="0" y="{down + 18:g}" width="{width}" height="{height}" '
-            title = f'<text x="8" y="{down + 13:g}" font-size="12">{plate.caption.split(":")[0]}</text>'
-            drawn.append(title + svg.replace("currentColor", "#1d1f22").replace("<svg ", place, 1))
-            down += height + 26
+    for plate in plates:
+        svg = re.sub(r"var\(--([\w-]+)\)", lambda found: LIGHT.get(found[1], "#9aa0a6"), str(plate.svg))
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+        width, height = (float(each) for each in size.groups())  # type: ignore[union-attr]
+        place = f'<svg x="0" y="{down + 18:g}" width="{width}" height="{height}" '
+        title = f'<text x="8" y="{down + 13:g}" font-size="12">{plate.caption.split(":")[0]}</text>'
+        drawn.append(title + svg.replace("currentColor", "#1d1f22").replace("<svg ", place, 1))
+        down += height + 26
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="460" height="{down:g}" font-family="sans-serif">'
     return f'{head}<rect width="460" height="{down:g}" fill="#fff"/>{"".join(drawn)}</svg>\n'
 
 
 def main() -> None:
-    """Run what is missing; write the page after each run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Make what is missing, a cell after the other; write the page after each of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--budgets", default="0.05,0.2,0.02,0.1")
+    parser.add_argument("--seeds", default="1", help="with commas")
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"))
+    parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--blocks", type=int, default=256)
     parser.add_argument("--samples", type=int, default=300)
+    parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--probe", type=int, default=96)
     parser.add_argument("--checks", type=int, default=12)
     asked = parser.parse_args()
-    folders: dict[float | None, Path] = {
-        None: run(recipe("plain", "sequential", asked.steps, asked.blocks, asked.runs))
-    }
-    own = {"name": "budget", "samples": asked.samples, "probe": asked.probe, "checks": asked.checks}
-    for budget in (float(each) for each in asked.budgets.split(",")):
-        method = own | {"general": budget, "earlier": budget}
-        folders[budget] = run(recipe(f"budget-{budget:g}", method, asked.steps, asked.blocks, asked.runs))
-        files.write_text(PAGE, page(folders, asked.steps, asked.blocks))
-        files.write_text(PAGE.with_suffix(".svg"), picture(folders))
+    budgets = [f"{float(each):g}" for each in asked.budgets.split(",")]
+    ways = ["plain", *(f"{way} {budget}" for way in ("budget", "repair") for budget in budgets)]
+    folder, found = asked.page.with_suffix("") / f"{asked.steps}-steps", dict[str, list[Cell]]()
+    for seed, way in itertools.product(map(int, asked.seeds.split(",")), ways):
+        place = folder / f"{way.replace(' ', '-')}-seed-{seed}.json"
+        if not place.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            files.write_json(place, cell(way, seed, asked))
+        found.setdefault(way, []).append(json.loads(place.read_text()))
+        there = {each: found[each] for each in sorted(found, key=lambda way: (way[0] == "r", -_budget(way)))}
+        files.write_text(asked.page, page(there, asked))
+        files.write_text(asked.page.with_suffix(".svg"), picture(along(there)))
+        files.write_text(asked.page.with_name(f"{asked.page.stem}-frontier.svg"), picture(frontier(there)))
 
 
 if __name__ == "__main__":

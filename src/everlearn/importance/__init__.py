@@ -1,6 +1,6 @@
 """What matters to a model: exact gradients of unit gates, Fisher information, output magnitudes."""
 
-from everlearn.importance.curvature import label_fisher
+from everlearn.importance.curvature import label_directions, label_fisher
 from everlearn.importance.fisher import fisher
 from everlearn.importance.labels import labels_of_the_model
 from everlearn.importance.magnitude import OutputMagnitude
@@ -22,6 +22,7 @@ __all__ = [
     "general_importance",
     "gradient_moment",
     "kronecker_fisher",
+    "label_directions",
     "label_fisher",
     "labels_of_the_model",
     "normalise",

@@ -16,10 +16,11 @@ from everlearn.data.blocks import Block, BlockSource
 from everlearn.data.reservoir import Reservoir
 from everlearn.data.without import Without
 from everlearn.errors import MethodError
-from everlearn.importance import label_fisher
+from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, register
-from everlearn.methods.penalties.drift import Drift, DriftProbe, Ellipsoid, Known, mean_drift
+from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions
+from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.model.modes import evaluating
 from everlearn.seeding import seed_for
 
@@ -66,14 +67,16 @@ class Budget(Method):
     The groups are the general text, against the base model, and the mean of the earlier domains, each against the model
     that had just learnt it. Of a text known with the weights θ*, a step Δ = θ − θ* is predicted to lose
 
-        d(θ) = ½ Δᵀ F Δ,   F = Σ_n (∂ Σ_t ℓ_nt/∂θ)² / Σ_n T_n / (ln 2 · bytes per label),
+        d(θ) = ½ Δᵀ F Δ ≈ ½ ‖G Δ‖²,   g_j = Σ_{n in pile j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n · ln 2 · bytes per label),
 
-    bits per byte, with the Fisher information of one label (EWC's quadratic, arXiv 1612.00796, in the units of the
-    loss; labels drawn by the model). After every optimizer step the weights are moved to the nearest ones inside the
-    ellipsoids d(θ) ≤ L, in the optimizer's own metric. A step within all of them is plain training; the multiplier of a
-    projection plays the part of λ, and nobody sets it. A diagonal F knows nothing of weights that matter together, so
-    drift is measured too, on a probe of held-out rows, at some steps, and corrects the limit: with the last p and m,
-    predicted and measured, and κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ' the κ before,
+    bits per byte, with the Fisher information of one label, labels drawn by the model (EWC's quadratic, arXiv
+    1612.00796, in the units of the loss and with the whole F: K directions G have E[Gᵀ G] = F, while weights move
+    together and a diagonal is ten times too small). After every optimizer step that leaves d(θ) ≤ L, weights are
+    moved back, to the nearest ones in the optimizer's own metric where the form of the *diagonal* of F, which knows of
+    every weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a
+    projection plays the part of λ, and nobody sets it. Drift is measured, too, on a probe of held-out rows, at some
+    steps, and corrects the limit: with the last p and m, predicted and measured, and
+    κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ' the κ before,
 
         L = p + (B − m)/κ,   and p B/m where m > B.
 
@@ -104,6 +107,9 @@ class Budget(Method):
         by prediction is a wish, not a promise."""
         samples: int = Field(500, ge=1)
         """Rows of a text that its Fisher information is measured on."""
+        rank: int = Field(8, ge=1)
+        """K, the directions that are kept of the whole F of a group, two bytes a parameter each: the prediction's
+        relative standard error is √(2/K). Where nothing is measured, keep more of them."""
         probe: int = Field(128, ge=2)
         """Rows of general text, and of all earlier domains together, that drift is measured on: each domain's share
         shrinks as more are learnt. At most a tenth of a text is held out."""
@@ -140,17 +146,19 @@ class Budget(Method):
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor of each group, the weights that a domain began with, and the probes."""
+        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes."""
         if not self.budgets:
             return Cost()
-        numbers = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
         looks = 2 * self.config.probe * (self.config.checks + HALVINGS + 2)
-        measured = self.config.samples + round(FORWARD * self.config.samples)  # the model draws the labels
+        known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
+        passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
+        measured = passes + round(FORWARD * passes)
         return Cost(
-            memory_bytes=(2 * len(self.budgets) + 1) * numbers + 3 * rows,
-            disk_bytes=2 * len(self.budgets) * numbers + 2 * rows,
+            memory_bytes=known + 4 * numbers + 3 * rows,
+            disk_bytes=known + 2 * rows,
             passes_per_domain=measured * (EARLIER in self.budgets) + round(FORWARD * looks),
             passes_once=measured * (GENERAL in self.budgets),
         )
@@ -178,7 +186,7 @@ class Budget(Method):
         if self._general_nats is None:
             probe.learn(stage)
             self._general_nats, self._general_text = probe.nats, stage.general.fingerprint
-            self._known[GENERAL].add(GENERAL, self._fisher(stage, stage.general, probe.width), stage.model)
+            self._know(stage, GENERAL, stage.general, probe.width)
         if self._general_text != stage.general.fingerprint:
             raise MethodError(
                 f"Method '{self.label}' measures drift on the general text that the stream began with, and `general` "
@@ -201,12 +209,18 @@ class Budget(Method):
             )
         return rows
 
-    def _fisher(self, stage: Stage, text: BlockSource, width: float) -> dict[str, Tensor]:
-        """F in bits per byte."""
-        batches = stage.batches(self.config.samples, text)
+    def _know(self, stage: Stage, group: str, text: BlockSource, width: float) -> None:
+        """Add F of a text, in bits per byte, at the weights as they are."""
+        per_bit, rows = 1 / (math.log(2) * width), self.config.samples
+        drawn = stage.objective, stage.seed, self.name, text.name
         with evaluating(stage.model):
-            found = label_fisher(stage.model, batches, stage.objective, stage.seed, self.name, text.name)
-        return {name: value.div_(math.log(2) * width) for name, value in found.items()}
+            diagonal = label_fisher(stage.model, stage.batches(rows, text), *drawn)
+            directions = label_directions(
+                stage.model, stage.batches(rows, text), *drawn, rank=self.config.rank, rows=rows
+            )
+        diagonal = {name: value.mul_(per_bit) for name, value in diagonal.items()}
+        directions = {name: value.mul_(per_bit**0.5) for name, value in directions.items()}
+        self._known[group].add(GENERAL if group == GENERAL else stage.domain, diagonal, directions, stage.model)
 
     def begin_training(self, stage: Stage) -> None:
         """Lay F and θ* beside the parameters, as this process holds them, and look at where the domain begins.
@@ -290,7 +304,7 @@ class Budget(Method):
             each = max(1, self.config.probe // (len(self._known[EARLIER].texts) + 1))
             for name in (*self._known[EARLIER].texts, stage.domain):
                 self._probes[name] = self._probes[name].first(each)
-        self._known[EARLIER].add(stage.domain, self._fisher(stage, stage.source, probe.width), stage.model)
+        self._know(stage, EARLIER, stage.source, probe.width)
 
     def detach(self, stage: Stage) -> None:
         """What belongs to the domain goes."""
@@ -341,13 +355,15 @@ class Budget(Method):
     # -- memory -----------------------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
-        """F and θ̄ of each group, the probes of earlier domains, how well probes were read, and the last look."""
+        """What is known of each group, the probes of earlier domains, how well probes were read, and the last look."""
         tensors: dict[str, Tensor] = {}
         facts: dict[str, Any] = {}
         for group, known in self._known.items():
             if known.texts:
                 tensors |= {f"{group}/fisher/{name}": value for name, value in known.importance.items()}
                 tensors |= {f"{group}/anchor/{name}": value for name, value in known.anchor.items()}
+                tensors |= {f"{group}/directions/{name}": value for name, value in known.directions.items()}
+                tensors[f"{group}/offset"] = known.offset
                 facts[group] = {"texts": list(known.texts), "constant": known.constant}
         if self._general_nats is not None:
             tensors["nats"] = self._general_nats
@@ -375,7 +391,9 @@ class Budget(Method):
         for group in self._known:
             if group in facts:
                 importance, anchor = under(f"{group}/fisher/"), under(f"{group}/anchor/")
-                self._known[group] = Known(importance, anchor, facts[group]["constant"], list(facts[group]["texts"]))
+                directions, offset = under(f"{group}/directions/"), tensors[f"{group}/offset"]
+                constant, texts = facts[group]["constant"], list(facts[group]["texts"])
+                self._known[group] = Known(importance, anchor, directions, offset, constant, texts)
         self._general_nats, self._general_text = tensors.get("nats"), str(facts.get("general_text", ""))
         if "probes" in facts:
             kept = Reservoir.from_memory(under("probes/"), facts["probes"])

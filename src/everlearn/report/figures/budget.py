@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from everlearn.evaluation.estimate import number
@@ -64,9 +64,11 @@ def looks_of(run: Run) -> dict[str, list[DriftLook]]:
     return {group: [looks[at] for at in sorted(looks)] for group, looks in found.items()}
 
 
-def predicted_and_measured(run: Run, label: str) -> Iterator[Plate]:
+def predicted_and_measured(
+    found: Mapping[str, Sequence[DriftLook]], label: str, marks: Sequence[float] = ()
+) -> Iterator[Plate]:
     """A plot for each group of texts: measured with its interval, predicted, and the budget as a line across."""
-    for group, looks in looks_of(run).items():
+    for group, looks in found.items():
         x = [look.step for look in looks]
         measured = Curve(
             0, x, [look.measured for look in looks], [look.low for look in looks], [look.high for look in looks]
@@ -81,7 +83,7 @@ def predicted_and_measured(run: Run, label: str) -> Iterator[Plate]:
                 f"{label}, {text}: measured on held-out rows (first colour, with its 95 % interval), predicted by "
                 f"½ Δᵀ F Δ (second colour), and the budget of {looks[0].budget:g} bits per byte (grey).",
                 f"At the end {fmt.fixed(looks[-1].measured)} measured, {fmt.fixed(looks[-1].predicted)} predicted.",
-                marks=starts(run),
+                marks=marks,
                 zero=True,
                 x_label="step",
             )
@@ -92,4 +94,5 @@ def predicted_and_measured(run: Run, label: str) -> Iterator[Plate]:
 def forgetting_budget(comparison: Comparison) -> Iterator[Plate]:
     """Of the first six runs of the ranking."""
     for pool in comparison.ranking[:SERIES]:
-        yield from predicted_and_measured(comparison.pools[pool].runs[0], comparison.labels[pool])
+        run = comparison.pools[pool].runs[0]
+        yield from predicted_and_measured(looks_of(run), comparison.labels[pool], starts(run))

@@ -1,0 +1,170 @@
+"""How much of a text is predicted to be lost, ½ Δᵀ F Δ in bits per byte, and the way back.
+
+Of F, a matrix, two things are kept. K *directions* G with E[Gᵀ G] = F say how much is lost: ½ ‖G Δ‖². Training moves
+weights together, which its *diagonal* does not see; but that knows of every weight how it may give way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from everlearn.methods.penalties.penalty import Placed, joined, place
+from everlearn.model.sharding import local, shard_like, sum_over_shards
+
+CLOSE, ROUNDS = 1e-3, 50
+"""How near a goal a projection ends, as a share of it, and the Newton steps that it may take."""
+TRIES = 4
+"""Projections until the whole form is within its limit; what is left the next step sees."""
+
+
+@dataclass
+class Known:
+    """What Σ_k ½ (θ − θ_k)ᵀ F_k (θ − θ_k) is made of, the predicted drifts of several texts, whatever their number.
+
+    Of diagonals it is one quadratic around one anchor, exactly. Of directions it is ½ ‖G (θ − θ̄) + o‖² in expectation:
+    Σ_k ‖G_k (θ − θ_k)‖² and products of different texts' directions, which are independent and expected to be 0.
+
+    Attributes:
+        importance: diag Σ_k F_k, by parameter name.
+        anchor: θ̄ = Σ_k F_k θ_k / Σ_k F_k.
+        directions: G = Σ_k G_k, bfloat16 [K, *shape], by parameter name.
+        offset: o = Σ_k G_k (θ̄ − θ_k), float64 [K].
+        constant: c of ½ Σ F (θ − θ̄)² + ½ c, with the diagonal.
+        texts: names of the texts.
+    """
+
+    importance: dict[str, Tensor] = field(default_factory=dict)
+    anchor: dict[str, Tensor] = field(default_factory=dict)
+    directions: dict[str, Tensor] = field(default_factory=dict)
+    offset: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    constant: float = 0.0
+    texts: list[str] = field(default_factory=list)
+
+    def add(self, text: str, fisher: Mapping[str, Tensor], directions: Mapping[str, Tensor], model: nn.Module) -> None:
+        """Add a text, known with the weights as they are.
+
+        Args:
+            text: its name.
+            fisher: diagonal of F, in bits per byte, by parameter name.
+            directions: of the whole F, in its unit's root, [K, *shape].
+            model: a plain one.
+        """
+        weights = dict(model.named_parameters())
+        for name, new in fisher.items():
+            here, rows = weights[name].detach().to(torch.float32, copy=True), directions[name]
+            if (known := self.importance.get(name)) is None:
+                self.importance[name], self.anchor[name], self.directions[name] = new, here, rows
+                continue
+            known, before = known.to(here.device), self.anchor[name].to(here.device)
+            earlier = self.directions[name].to(here.device)
+            self.anchor[name], apart = joined(before.clone(), known, here, new)
+            self.importance[name] = known.add_(new)
+            self.constant += apart
+            shift = along(earlier, self.anchor[name] - before) + along(rows, self.anchor[name] - here)
+            self.offset = self.offset + shift.cpu()
+            self.directions[name] = earlier.add_(rows)
+        self.texts.append(text)
+
+
+def along(directions: Iterable[Tensor], step: Tensor) -> Tensor:
+    """G Δ of one parameter, float64 [K], row by row: all of G in float32 would be twice as large as it is."""
+    return torch.stack([torch.dot(row.flatten().float(), step.flatten()) for row in directions]).double()
+
+
+class Ellipsoid:
+    """The weights whose predicted drift, the mean over the texts, is at most a limit; and the way there.
+
+    Args:
+        label: of the method, for errors.
+        known: the texts.
+        model: whose weights are looked at, as this process holds them.
+    """
+
+    def __init__(self, label: str, known: Known, model: nn.Module) -> None:
+        self._placed: Placed = place(label, model, known.importance, known.anchor)
+        self._constant, self._offset, self._texts = known.constant, known.offset, len(known.texts)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._directions = [
+            [shard_like(row, p, row.dtype) for row in known.directions[names[id(p)]]] for p, _, _ in self._placed
+        ]
+
+    def predicted(self) -> float:
+        """½ ‖G (θ − θ̄) + o‖², an estimate of ½ Δᵀ F Δ with F whole, in bits per byte."""
+        placed = zip(self._directions, self._placed, strict=True)
+        terms = torch.stack([along(rows, local(p) - anchor) for rows, (p, _, anchor) in placed])
+        moved = sum_over_shards(terms, [parameter for parameter, _, _ in self._placed]).sum(0).cpu() + self._offset
+        return float(moved.square().sum()) / 2 / self._texts
+
+    def enter(self, limit: float, optimizer: Optimizer | None) -> bool:
+        """Move the weights to where no more than the limit is predicted to be lost; whether they were beyond.
+
+        The direction is the diagonal's, the size that of the whole form: p falls on the way about as the diagonal's d
+        does, so weights are moved to where d is L/p of what it was, and again where p is not there yet.
+
+        Args:
+            limit: L, bits per byte, above 0.
+            optimizer: what has stepped.
+        """
+        moved = False
+        for _ in range(TRIES):
+            predicted = self.predicted()
+            if predicted <= limit * (1 + CLOSE):
+                break
+            self._shrink(max(limit / predicted, CLOSE), optimizer)
+            moved = True
+        return moved
+
+    def diagonal(self) -> float:
+        """½ Σ_k (θ − θ_k)ᵀ diag(F_k) (θ − θ_k), the sum over the texts, in bits per byte."""
+        return self._sums(0.0, [0.0] * len(self._placed))[0] + self._constant / 2
+
+    def _shrink(self, share: float, optimizer: Optimizer | None) -> None:
+        """Move the weights to the nearest ones where the diagonal's form is a share of what it is.
+
+        What is near is said by the optimizer, which steps by −η P g: of Δ' with ½ Δ'ᵀ F Δ' ≤ room the one that
+        minimises (Δ' − Δ)ᵀ P⁻¹ (Δ' − Δ) is Δ' = Δ / (1 + μ P F), entry by entry. In this metric, and in no other, a
+        point that step and projection leave where it is satisfies ∇L + λ F Δ = 0, the condition of a penalty. P is
+        1 / (√v + ε) where the optimizer has a second moment v, else 1. μ ≥ 0 is the root of a secular equation, found
+        by Newton's method, which converges from below (Moré and Sorensen, SIAM J. Sci. Stat. Comput. 4, 1983).
+        """
+        goal = share * self.diagonal()
+        # Where domains disagree by more than the goal, as near to all of them as it leaves.
+        room = max(goal - self._constant / 2, CLOSE * goal)
+        rates = [_preconditioner(optimizer, p) * importance for p, importance, _ in self._placed]
+        pull = 0.0
+        for _ in range(ROUNDS):
+            lost, slope = self._sums(pull, rates)
+            if lost <= room * (1 + CLOSE) or slope <= 0:
+                break
+            pull += 2 * lost * (math.sqrt(lost / room) - 1) / slope
+        for (parameter, _, anchor), rate in zip(self._placed, rates, strict=True):
+            own = local(parameter)
+            own.copy_(anchor + (own - anchor).div_(1 + pull * rate))
+
+    def _sums(self, pull: float, rates: Sequence[Tensor | float]) -> tuple[float, float]:
+        """½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and how fast it falls with μ: Σ F Δ'² P F / (1 + μ P F)."""
+        terms = []
+        for (parameter, importance, anchor), rate in zip(self._placed, rates, strict=True):
+            shrunk = 1 + pull * rate
+            lost = (local(parameter) - anchor).div_(shrunk).square_().mul_(importance)
+            slope = lost * (rate / shrunk)
+            terms.append(torch.stack([lost.sum(dtype=torch.float64) / 2, slope.sum(dtype=torch.float64)]))
+        parameters = [parameter for parameter, _, _ in self._placed]
+        lost_, slope_ = sum_over_shards(torch.stack(terms), parameters).sum(0).tolist()
+        return lost_, slope_
+
+
+def _preconditioner(optimizer: Optimizer | None, parameter: nn.Parameter) -> Tensor:
+    """P, as this process holds the parameter."""
+    state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
+    second = state.get("exp_avg_sq")
+    own = local(parameter)
+    if not isinstance(second, Tensor) or second.shape != parameter.shape:
+        return torch.ones((), device=own.device)
+    return local(second).float().sqrt().add_(1e-8).reciprocal_()
