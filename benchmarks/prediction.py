@@ -84,7 +84,7 @@ def exact(model: nn.Module, text: Sequence[Batch], start: Mapping[str, Tensor], 
             return functional_call(model, dict(weights), (ids,)).logits[:, :-1]
 
         with torch.no_grad():
-            here, slopes = jvp(logits, (dict(start),), (dict(step),))
+            here, slopes = jvp(logits, (dict(start),), (dict(step),))[:2]
         p = here.softmax(-1)
         found.append(((p * slopes.square()).sum(-1) - (p * slopes).sum(-1).square()).flatten())
     return float(torch.cat(found).mean()) / 2
@@ -99,7 +99,9 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     probe, text = (batches_of(rows, objective) for rows in (general[: asked.probe], general[asked.probe :]))
     labels = labels_of(probe, objective)
     ids = [each for batch in probe for each in batch["labels"].flatten().tolist() if each >= 0]
-    bits = math.log(2) * len(tokenizer.decode(ids, skip_special_tokens=True).encode()) / labels  # nats a label to bpb
+    bits = (
+        math.log(2) * len(str(tokenizer.decode(ids, skip_special_tokens=True)).encode()) / labels
+    )  # nats a label to bpb
 
     whole = label_directions(model, text, objective, 0, rank=32, rows=asked.rows)
     eight = {name: g.float().unflatten(0, (8, 4)).sum(1).bfloat16() for name, g in whole.items()}

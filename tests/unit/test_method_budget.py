@@ -459,12 +459,16 @@ def test_every_domain_ends_within_every_budget_as_measured(stream) -> None:
 
 
 def test_a_budget_is_used_and_binds(stream) -> None:
-    """Plain training of the same stream loses more than the budget; under it about all of the budget is used."""
-    _, _, lines = stream
+    """Plain training of the same stream loses more than the budget; under it at least half of one budget is used.
+
+    Which of them binds in which domain is chance on random tokens: other labels, another one.
+    """
+    _, method, lines = stream
     plain = [line for line in _stream(general=100.0, earlier=None)[2] if "share" in line]
     held = [line for line in lines if "share" in line]
     assert plain[-1]["drift"]["general"]["measured"] > 2 * 0.006
-    assert max(line["drift"]["general"]["measured"] for line in held) > 0.003
+    used = [found["measured"] / method.budgets[g] for line in held for g, found in line["drift"].items()]
+    assert max(used) > 0.5
 
 
 def test_a_budget_that_is_never_reached_is_plain_training_bit_for_bit() -> None:
