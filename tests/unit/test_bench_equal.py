@@ -32,8 +32,15 @@ def test_effort_is_that_of_steps_and_of_what_is_run_beside_them() -> None:
     assert effort.share == pytest.approx(0.675)
     assert Effort(round(1000 * effort.share), 1 / 3, 100).relative * effort.share == pytest.approx(1.0)
     assert Effort(100, 0.0, 200).share < 0
+
+
+def test_a_pass_ends_with_its_text_however_often_there_is_one() -> None:
     cost = Cost(passes_per_domain=50, passes_once=7)
-    assert cost.beside_steps([100, 20, None]) == 7 + 50 + 20 + 50  # a pass over 20 blocks has 20
+    assert cost.outside_of([100, 20, None], None) == 7 + 50 + 20 + 50  # a pass over 20 blocks has 20
+    # 8/3 passes over 30 rows: 80; over the 20 rows that a text has 54 (53.3), and not its 20.
+    twice = Cost(passes_per_domain=80, passes_once=60, samples=30, passes_elsewhere=9)
+    assert [twice.outside(size) for size in (None, 100, 30, 20)] == [89, 89, 89, 54 + 9]
+    assert [twice.outside_once(size) for size in (None, 30, 10)] == [60, 60, 20]
 
 
 def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:
