@@ -112,7 +112,9 @@ class Cost:
     passes_per_domain: int = 0
     """Blocks of a domain run forward and backward once per domain (importance, Fisher)."""
     passes_once: int = 0
-    """The same once in a stream, of general text or the first domain's (importance to the base model)."""
+    """The same once in a stream (importance to the base model)."""
+    once_over: Literal["general", "domain"] = "general"
+    """Of which text: the recipe's general text where it has one, or of the first domain whatever it has."""
     samples: int = 0
     """How many different blocks these passes are over, each run as often as another; 0: each is run once."""
     passes_elsewhere: int = 0
@@ -123,13 +125,14 @@ class Cost:
         size."""
         return self._over(self.passes_per_domain, size) + self.passes_elsewhere
 
-    def outside_once(self, size: int | None) -> int:
-        """The same once in a stream, with general text (or a first domain) of so many blocks."""
-        return self._over(self.passes_once, size)
+    def outside_once(self, first: int | None, general: int | None) -> int:
+        """The same once in a stream, whose first domain and general text have so many; without general text, the first
+        domain is what stands for it."""
+        return self._over(self.passes_once, general if self.once_over == "general" else first)
 
     def outside_of(self, sizes: Sequence[int | None], general: int | None) -> int:
         """The same of a whole stream."""
-        return self.outside_once(general) + sum(map(self.outside, sizes))
+        return self.outside_once(sizes[0], general) + sum(map(self.outside, sizes))
 
     def _over(self, passes: int, size: int | None) -> int:
         """Each pass ends with the text's last block."""

@@ -207,7 +207,7 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         rows = sum(cost.outside(each.rows) for cost in costs.values() for each in alike)
         if domains[0] in alike and (once := [cost for cost in costs.values() if cost.passes_once]):
             text = domains[0].rows if recipe.general is None else learner.prepared(recipe.general.name).train.size
-            rows += sum(cost.outside_once(text) for cost in once)
+            rows += sum(cost.outside_once(domains[0].rows, text) for cost in once)
         once = rows * plain[-1][1].seconds_per_step / alike[0].rows_per_step
         protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
     first = domains[0]
