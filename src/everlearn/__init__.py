@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from everlearn.methods.prompts.lfpt5 import LFPT5
     from everlearn.methods.prompts.progressive_prompts import ProgressivePrompts
     from everlearn.methods.rehearsal.derpp import DERpp
+    from everlearn.methods.rehearsal.forever import Forever
     from everlearn.methods.rehearsal.replay import Replay
     from everlearn.methods.sequential import Sequential
     from everlearn.methods.tricks.mixout import Mixout
@@ -103,6 +104,7 @@ _WHERE = {
     "everlearn.methods.growth.elle": ("ELLE",),
     "everlearn.methods.growth.lifelong_moe": ("LifelongMoE",),
     "everlearn.methods.rehearsal.derpp": ("DERpp",),
+    "everlearn.methods.rehearsal.forever": ("Forever",),
     "everlearn.methods.gates.cpt": ("CPT",),
     "everlearn.methods.gates.hat_adapter": ("HATAdapter",),
     "everlearn.methods.gates.bcl": ("BCL",),
@@ -164,6 +166,7 @@ __all__ = [
     "DomainEnsemble",
     "EndTask",
     "EverlearnError",
+    "Forever",
     "ForgetMeNot",
     "HATAdapter",
     "IncLoRA",

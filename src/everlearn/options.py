@@ -65,6 +65,20 @@ def slug(value: str, what: str) -> str:
     return value
 
 
+def path_or_id(text: str | Path, key: str) -> str:
+    """Where a text is as a user writes it: a local path, or else what was written (a hub id, a glob, an address).
+
+    Args:
+        text: what stands on the command line.
+        key: where it stands, for the error.
+
+    Raises:
+        RecipeError: it is empty.
+    """
+    local = home(text, key)
+    return str(local) if local.exists() else str(text)
+
+
 def home(path: str | Path, key: str) -> Path:
     """A path as a user writes it, with ``~`` replaced by the home folder.
 

@@ -45,4 +45,15 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     assert results.groups == {"cases": "law", "notes": "health", "statutes": "law"}
     page = (folder / "bench/m2d2/index.html").read_text()
     assert "2 (file): cases → notes → statutes" in page
-    everlearn.fails(*words, "--orders", "similer", says=("`--orders` is 'similer'", "Did you mean 'similar'"))
+    assert "What became of the text of the domains: " in made.err
+    everlearn.fails(
+        *words,
+        "--orders",
+        "0,similer",
+        says=("`--orders` names 'similer', which is no order", "Did you mean 'similar'"),
+    )
+    everlearn.fails(*words, "--orders", "foo", says=("names 'foo'", "Known: file, random-1,", "similar, swapped"))
+    words = (*words[:3], "sequential,small", *words[4:])
+    everlearn.fails(
+        *words, says=("The row 'small' has a `model.path` of its own", "`entries: {small: {model.path: …}}`")
+    )

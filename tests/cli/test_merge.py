@@ -56,6 +56,14 @@ def test_a_merged_folder_loads_without_everlearn(everlearn: Project, three: list
     everlearn.fails("merge", one, two, "-o", "out", says=("out is there already",))
 
 
+@pytest.mark.parametrize("text", ["", " "])
+def test_no_text_is_a_sentence(everlearn: Project, three: list[str], text: str) -> None:
+    base, one, two = three
+    for way in ("fisher", "cocktail"):
+        everlearn.fails("merge", one, two, "--way", way, "--text", text, "-o", "out", says=("`--text` is empty",))
+    everlearn.fails("extend", one, "out", "--text", text, says=("`--text` is empty",))
+
+
 @pytest.mark.parametrize("way", ["task_arithmetic", "ties", "dare", "model_stock"])
 def test_ways_that_begin_at_a_base(everlearn: Project, three: list[str], way: str) -> None:
     base, one, two = three

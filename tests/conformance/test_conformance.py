@@ -36,6 +36,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("classic", "text-to-text"): {"contrast": 0},
     ("das", "text-to-text"): {"contrast": 0},
     ("ensemble", "text-to-text"): {"combine": "by_confidence"},
+    **{("forever", objective): {"sample": 0.5, "warm_up": 1} for objective in stages.ARCHITECTURE},
     ("kd_logits", "causal"): {"top_k": 8},
     ("kd_logits", "text-to-text"): {"top_k": 8},
     **{("kd_seed", objective): {"queue": 6} for objective in stages.ARCHITECTURE},

@@ -16,7 +16,7 @@ from everlearn.methods import Method, Reading, build, names
 QUICK = {"samples": 8, "capacity": 16, "n_tokens": 4}
 """Options that make a method fast on tiny models, where it has them."""
 OPTIONS = {"replay_sample": {"sample": 0.3}, "continual_t0": {"sample": 0.5}, "recadam_released": {"gamma": 5.0}}
-OPTIONS |= {name: {"every": 1} for name in ("reptile", "reptile_released")}
+OPTIONS |= {name: {"every": 1} for name in ("reptile", "reptile_released")} | {"forever": {"sample": 0.5, "warm_up": 1}}
 """Where a default means nothing on twelve rows, or belongs to another learning rate."""
 LATER = {"ewc_separate", "o_lora_long_sequence"}
 """Differ from another one from a later domain on."""

@@ -19,7 +19,7 @@ from everlearn import files, report
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError, TrainingDiverged
-from everlearn.evaluation import Cell, HeldOut
+from everlearn.evaluation import Cell, HeldOut, Results
 from everlearn.learner import ContinualLearner
 from everlearn.run import interruption, trainer
 from everlearn.run.interruption import Interrupted
@@ -399,6 +399,10 @@ def test_alone_is_killed_and_resumed_too(tmp_path: Path, monkeypatch: pytest.Mon
     ContinualLearner.open(made.folder()).resume()
     assert_same(made.folder(), whole.folder())
     assert_same_alone(made, whole)
+    cells = list((whole.folder() / "evaluation").rglob("_time.json"))
+    assert {path.parent.name for path in cells} >= {"alone"}
+    spent = Results.load(whole.folder()).cost.evaluation_seconds
+    assert spent == pytest.approx(sum(files.read_json(path)["seconds"] for path in cells))
     assert issubclass(Killed, BaseException)
 
 

@@ -50,7 +50,10 @@ def known() -> Iterator[None]:
         yield
 
 
-OWN = {"budget": {"general": None, "probe": 4, "checks": 2}}
+OWN = {
+    "budget": {"general": None, "probe": 4, "checks": 2},
+    "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},
+}
 """What a word of QUICK means otherwise."""
 ANSWERS = {"siatl": {"answers": True, "objective": "text-to-text", "domains": ("asked", "answered")}}
 """What the recipe says where a method learns prompts and answers only."""

@@ -163,3 +163,5 @@ def test_a_key_of_every_domain_is_swept(everlearn: Project) -> None:
     assert [domain["max_documents"] for domain in raw["domains"]] == [5, 5]
     with pytest.raises(EverlearnError, match=r"`--set` cannot change `domains.\*.name`"):
         read_ways("sequential", ["domains.*.name=a,b"], suite)
+    with pytest.raises(EverlearnError, match=r"change `end_tasks.polarity.epochs`: the recipe has no end tasks\.$"):
+        read_ways("sequential", ["end_tasks.polarity.epochs=1,2"], suite)

@@ -185,6 +185,7 @@ def test_masked_models_choose_and_do_not_write(tmp_path: Path) -> None:
         ({**TASK, "examples": EXAMPLES}, {"low": 1.0}, "Set its `low` and `high`"),
         ({**TASK, "examples": EXAMPLES, "output_regex": "("}, {}, "is no regular expression"),
         ([], {}, "holds no mapping with `examples`"),
+        ({**TASK, "examples": EXAMPLES, "append_choices_to_input": "false"}, {}, "must be true or false.*got 'false'"),
     ],
 )
 def test_what_is_no_such_task_gets_a_sentence(tmp_path: Path, raw: Any, options: Any, sentence: str) -> None:

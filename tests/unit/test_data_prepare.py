@@ -121,6 +121,16 @@ def test_examples_for_an_encoder_decoder_keep_their_lengths(tmp_path):
     assert made.truncated > 0
 
 
+def test_the_width_of_an_answer_is_that_of_all_its_labels(tmp_path):
+    """Some encoder-decoders predict the beginning of an answer too, and nats of all labels over bytes are wanted."""
+    corpus = Domain(name="d", path=write(tmp_path), target_column="answer", validation=0.3)
+    made = prepared(tmp_path, corpus, "encoder-decoder", 200, target_size=200)
+    held = made.validation.take(range(len(made.validation)))
+    answers = [t[::-1] for t in TEXTS if is_held_out(Document(t), 0.3)]
+    assert made.truncated == 0
+    assert made.bytes_per_token == sum(map(len, answers)) / sum(len(block["labels"]) for block in held)
+
+
 def test_a_stream_trains_on_the_fly_and_measures_on_stored_blocks(tmp_path, monkeypatch):
     path = write(tmp_path)
     packed = prepared(tmp_path, Domain(name="d", path=path, validation=0.3))

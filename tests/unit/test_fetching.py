@@ -18,7 +18,7 @@ import pytest
 
 from everlearn.errors import DataError
 from everlearn.files import read_json
-from everlearn.suites import SUITES, Settings, StreamSettings, Suite
+from everlearn.suites import SUITES, Settings, StreamSettings, Suite, fetching
 from everlearn.suites.code.suite import TASKS
 from everlearn.suites.derived import FETCHED, cache_folder, data_folder, read_lines
 from everlearn.suites.fetching import RECORD, fetch
@@ -72,7 +72,8 @@ def test_files_are_fetched_once_and_found_by_later_calls(address: str, tmp_path:
     digest = hashlib.sha256(FILES["/a/one.json"]).hexdigest()
     own, said = suite_of(source(address, "/a/one.json", digest), source(address, "/a/two.json")), []
     folder = fetch(own, said.append)
-    assert said == ["Fetching in/one.json (1 of 2)", "Fetching in/two.json (2 of 2)"]
+    host = address.removeprefix("http://")
+    assert said == [f"Fetching in/one.json from {host} (1 of 2)", f"Fetching in/two.json from {host} (2 of 2)"]
     assert (folder / "in/two.json").read_bytes() == FILES["/a/two.json"]
     record = read_json(folder / RECORD)
     assert record["in/two.json"] == {
@@ -196,6 +197,30 @@ def test_no_server_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         fetch(suite_of(Fetchable("a", "http://127.0.0.1:9/a", "MIT")))
     with pytest.raises(DataError, match="`own` has nothing to fetch"):
         fetch(suite_of())
+
+
+def test_a_server_out_of_reach_is_asked_once_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of files of a suite lie on one server."""
+    monkeypatch.setenv("EVERLEARN_CACHE", str(tmp_path))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    asked: list[tuple[str, float]] = []
+
+    def nobody(address: tuple[str, int], timeout: float, *_: object) -> None:
+        asked.append((address[0], timeout))
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("socket.create_connection", nobody)
+    told: list[str] = []
+    sources = [Fetchable(f"{n}", f"{kind}://nowhere.invalid/{n}", "MIT") for n, kind in enumerate(["https"] * 3)]
+    sources += [Fetchable("last", "http://other.invalid/last", "MIT")]
+    with pytest.raises(DataError, match=r"/0 could not be fetched: timed out\. \(4 of 4 files are missing\.\)"):
+        fetch(suite_of(*sources), told.append)
+    assert asked == [("nowhere.invalid", fetching.CONNECT), ("other.invalid", fetching.CONNECT)]
+    assert told[0] == "Fetching 0 from nowhere.invalid (1 of 4)"
+    assert len(told) == 4
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))

@@ -404,6 +404,26 @@ def test_what_is_kept_does_not_depend_on_the_order_of_the_documents() -> None:
     assert stream.first_by_hash(texts, 1500, True) == [text for text in texts if text in cut]
 
 
+def test_a_document_that_is_longer_than_a_domain_may_be_pushes_out_no_other() -> None:
+    texts = lines(5, 40)
+    cut = stream.first_by_hash(texts, 1500, False)
+    for number in range(30):  # wherever it stands in the order of the hashes
+        assert stream.first_by_hash([*texts, f"{number} " + "long " * 400], 1500, False) == cut
+    longer = [f"{number} " + "long " * 400 for number in range(5)]
+    assert stream.first_by_hash(longer, 1500, False) == stream.first_by_hash(longer, None, False)[:1]
+
+
+def test_the_report_is_that_of_the_settings(data: Path) -> None:
+    kept = []
+    for most in (2000, 4000):
+        own = settings(domain_bytes=most)
+        report = SUITES["m2d2"].on(own, data).report
+        kept.append(read_json(report)["kept"])
+        assert report.parent == Path(recipe(data, own=own).domains[0].path).parents[1]
+    assert all(kept[0][name]["train"][1] <= 2000 < kept[1][name]["train"][1] for name in kept[0])
+    assert SUITES["m2d2"].report is None
+
+
 # -- orders -----------------------------------------------------------------------------------------------------------
 
 

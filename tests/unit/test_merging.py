@@ -60,6 +60,15 @@ TAUS = [theta - THETA0 for theta in THETAS]
 def test_means():
     close(merged("mean"), sum(THETAS) / 3)
     close(merged("mean", weights=[1, 2, 5]), (THETAS[0] + 2 * THETAS[1] + 5 * THETAS[2]) / 8)
+
+
+@pytest.mark.parametrize("size", [1e308, 5e-300])
+def test_the_size_of_weights_does_not_matter_where_ratios_do(size):
+    close(merged("mean", weights=[size, size, size / 2]), (2 * THETAS[0] + 2 * THETAS[1] + THETAS[2]) / 5)
+    for way in ("ties", "dare"):
+        options = {"elect": True, "drop": 0} if way == "dare" else {"keep": 0.6}
+        wanted = flat(merged(way, weights=[1, 1, 0.5], **options))
+        close(merged(way, weights=[size, size, size / 2], **options), wanted)
     running = THETAS[0]
     for n, theta in enumerate(THETAS[1:], 2):
         running = running + (theta - running) / n

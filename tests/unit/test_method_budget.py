@@ -336,6 +336,7 @@ def test_the_limit_of_the_prediction_follows_from_the_last_look() -> None:
     assert LastLook(0.004, 0.008, 0.0, 2.0).limit(0.02) == pytest.approx(0.01)  # twice as much is lost as predicted
     assert LastLook(0.01, -0.005, 0.0, 1.0).limit(0.02) == pytest.approx(0.035)  # it got better so far
     assert LastLook(0.01, 0.04, 0.0, 4.0).limit(0.02) == pytest.approx(0.005)  # too much: back by as much
+    assert 0 < LastLook(0.0, 0.04, 0.0, 1.0).limit(0.02) < 1e-6  # much is lost of which nothing was predicted
 
 
 @pytest.mark.parametrize(
@@ -379,6 +380,8 @@ def test_a_probe_measures_bits_per_byte() -> None:
     each = lost / labels / math.log(2) / width
     assert found.error == pytest.approx(float(each.std() / 6**0.5), rel=0.2)
     assert found.interval[0] < found.value < found.interval[1]
+    single = probe.first(1).drift(stage)
+    assert single.error == abs(single.value) > 0, "a row alone does not say how sure it is"
     both = mean_drift([Drift(0.1, 0.03), Drift(0.3, 0.04)])
     assert (both.value, both.error) == pytest.approx((0.2, 0.025))
 
@@ -567,9 +570,13 @@ def test_mistakes_are_sentences() -> None:
         check_methods(both, stages.setting(model, both, "causal", general=True))
     with pytest.raises(MethodError, match="option 'general'"):
         build({"name": "budget", "general": 0})
-    stage = stages.stage(model, 1, "causal", count=1, general=True)
-    with pytest.raises(MethodError, match="Add text"):
+    stage = stages.stage(model, 1, "causal", count=1, general=True, steps=1)
+    with pytest.raises(MethodError, match=r"'general'.*Add text, or set `general: null` in the method\.$"):
         stages.begin([Budget(samples=2, probe=2)], stage)
+    stage.general = stages.source("general", 12, 5, objective="causal")
+    with pytest.raises(MethodError, match=r"'d1'.*Add text, or set `earlier_by: predicted` in the method\.$"):
+        stages.begin([Budget(samples=2, probe=2)], stage)
+    stages.learn([Budget(samples=2, probe=2, earlier_by="predicted")], stage)  # of a single row nothing is held out
     method = Budget(earlier=None, samples=2, probe=2)
     stages.learn([method], stages.stage(model, 1, "causal", general=True, steps=1))
     other = stages.stage(model, 2, "causal", general=True)

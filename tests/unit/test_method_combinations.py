@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+from typing import Any
 
 import pytest
 
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods import build
-from everlearn.methods.engine.protection import check_methods
+from everlearn.methods import Reading, build
+from everlearn.methods.engine.protection import Protection, check_methods
+from everlearn.model.head import logits_of
+from everlearn.model.objectives import IGNORE
 
 REFUSED = [
     (("ewc", "hat"), "'ewc' protects the model's own weights, but what method 'hat' adds"),
@@ -61,6 +65,38 @@ def test_the_sentence_names_the_keys() -> None:
 def test_others_work_together(pair: tuple[str, str]) -> None:
     for names in itertools.permutations(pair):
         check(names)
+
+
+@pytest.mark.parametrize("beside", ["lifelong_moe", "moe_lora"])
+@pytest.mark.parametrize("teaches", [{"name": "lwf"}, {"name": "kd_logits"}, {"name": "kd_logits", "top_k": 200}])
+def test_a_teacher_has_what_others_keep_beside_the_plain_model(beside: str, teaches: dict[str, Any]) -> None:
+    """What earlier domains taught experts is part of what the stream's model says before the next domain."""
+    model, kept, method = tiny.model("gpt2"), build(beside), build(teaches)
+    stages.learn([kept, method], stages.stage(model, 1, "causal"))
+    stage = stages.stage(model, 2, "causal", steps=3)
+    stage.rows_per_step = 4
+    reading = Reading("d2", ("d1",), stage.objective, lambda: model, stage.batches, stage.checkpoints)
+    batch = next(stage.batches(4))
+    plain, right = copy.deepcopy(model), kept.test_model(copy.deepcopy(model), reading).eval()
+    apart = stage.objective.per_sample_loss(plain, batch) - stage.objective.per_sample_loss(right, batch)
+    assert apart.abs().max() > 1e-3
+    protection = Protection([kept, method], stage)
+    protection.begin()
+    [view] = method.views(stage, batch)
+    wrong, losses = (
+        stage.objective.forward(one.eval(), batch, [view]).view_losses[0].sum().item() for one in (plain, right)
+    )
+    entropy = (method.config.temperature == 2) and _entropy(stage, right, batch)
+    assert losses - entropy == pytest.approx(0, abs=1e-4)
+    assert wrong - entropy > 1e-4
+    protection.end()
+
+
+def _entropy(stage: Any, model: Any, batch: dict[str, Any]) -> float:
+    """Of a model's answers at a temperature of 2, summed over the labels: what LwF's cross-entropy is at least."""
+    logits = logits_of(model, stage.objective.label_features(model, batch))[(batch["labels"] != IGNORE).flatten()]
+    p = (logits.detach().double() / 2).softmax(-1)
+    return float(-(p * p.log()).sum())
 
 
 @pytest.mark.parametrize("names", list(itertools.permutations(("demix", "das_without_soft_mask"))))

@@ -300,6 +300,19 @@ def test_training_with_all_words_in_the_file_is_training_with_the_teacher(archit
         torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_rows_are_looked_up_on_the_host() -> None:
+    """A tensor on the meta device cannot be read, as one on a GPU cannot without waiting for it."""
+    stage = stages.stage(tiny.model("gpt2"), 1, "causal", steps=3)
+    stage.rows_per_step = 4
+    cached = CachedAnswers(stage, 4, 1.0)
+    batch = next(stage.batches(4))
+    view = cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new, batch)
+    assert cached.found == cached.asked == 4
+    assert view.labels.device.type == "meta"
+    with pytest.raises(NotImplementedError, match="meta"):
+        cached.beside({name: value.to("meta") for name, value in batch.items()}, lambda old, new: new)
+
+
 def test_rows_of_other_domains_have_no_answers_and_that_is_said() -> None:
     model, kd, replay = tiny.model("gpt2"), build({"name": "kd_logits", "top_k": 8}), Replay(share=0.5)
     for index in (1, 2):

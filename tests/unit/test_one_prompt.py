@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tiny
+from everlearn.evaluation.likelihood import MOST_BEHIND, Option, _shares_prompts
+from everlearn.evaluation.predictor import Checkpoint
+from everlearn.model.objectives import make_objective
 from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
 
 SMALL: dict[str, Any] = {
@@ -52,6 +56,20 @@ def test_who_can(architecture: str, options: dict[str, Any], can: bool) -> None:
     assert can_share_prompts(model, LONGEST) is can
     if can:
         torch.testing.assert_close(together(model), apart(model), rtol=1e-5, atol=1e-5)
+
+
+def test_many_options_have_rows_of_their_own() -> None:
+    """In one row each would be held against all others."""
+    model = tiny.model("llama")
+    predictor = Checkpoint(model, make_objective("causal", model, tiny.tokenizer()))
+
+    def shared(tokens: int, options: int, kind: str = "decoder") -> bool:
+        questions = [[Option(0, number, PROMPT, [11] * tokens) for number in range(options)]]
+        return _shares_prompts(SimpleNamespace(kind=kind), predictor, questions)
+
+    assert shared(4, MOST_BEHIND // 4)
+    assert not shared(4, MOST_BEHIND // 4 + 1)
+    assert shared(4, MOST_BEHIND, "encoder-decoder"), "there every option is a row of the decoder in any case"
 
 
 @pytest.mark.parametrize(

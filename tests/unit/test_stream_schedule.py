@@ -164,6 +164,18 @@ def test_the_next_domain_starts_from_the_weights_before_the_anneal() -> None:
     assert not method.memory().tensors, "a domain without an anneal is gone on from as it is"
 
 
+def test_what_wise_ft_merges_beside_an_anneal_is_only_released() -> None:
+    model, methods = tiny.model(), [StreamSchedule(anneal=0.25), build({"name": "wise_ft", "alpha": 0.5})]
+    way = []
+    stage = stages.stage(model, 1, steps=4)
+    stages.learn(methods, stage, each=lambda *_: way.append(stages.weights(model)))
+    released = stages.weights(model)
+    stages.begin(methods, stages.stage(model, 2, steps=4))
+    for name, value in stages.weights(model).items():
+        assert torch.equal(value, way[3][name]), "learning goes on from before the last step, which was the anneal"
+    assert any(not torch.equal(released[name], way[3][name]) for name in released)
+
+
 def test_inside_an_anneal_both_beginnings_are_kept() -> None:
     """A stage that is resumed begins with the weights that it began with, not with those before its own anneal."""
     method, model = build({"name": "infinite_schedule", "anneal": 2}), tiny.model()

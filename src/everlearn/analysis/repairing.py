@@ -37,6 +37,7 @@ from everlearn.evaluation import METRICS, Cell, HeldOut, HeldOutText, resample
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import estimate
 from everlearn.merging import MergedModel, WiSELine, open_checkpoints, write_merged
+from everlearn.options import path_or_id
 
 if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
@@ -154,14 +155,14 @@ def repair(
     """
     if not (math.isfinite(budget) and budget >= 0):
         raise RecipeError(f"`--budget` is {budget}; it must be a finite number of bits per byte, 0 or more.")
-    if text is not None and not str(text):
-        raise RecipeError("`--text` is empty: name a file, or leave it out.")
+    text = None if text is None else path_or_id(text, "--text")
     check_in_weights(learner, "repair a run whose methods leave plain models")
     scorer = learner.scorer()
     with tempfile.TemporaryDirectory() as thrown_away:
         path = _budgeted(learner, scorer, on, text, Path(thrown_away))
         search, test = (HeldOutText(path, None, blocks, half) for half in (0, 1))
-        others = [limited(scorer, n, blocks or 2**31) for n in scorer.names() if n in scorer.domains and n != path.stem]
+        own = None if text is not None else path.stem  # a domain may be called as a text of one's own is
+        others = [limited(scorer, n, blocks or 2**31) for n in scorer.names() if n in scorer.domains and n != own]
         how, folder = scorer.conditions(pair.until), scorer.shared_folder()
         old, model = ends_of(learner, pair)
         since, until = pair.labels(learner)

@@ -87,6 +87,13 @@ class Grid(Workbench):
         for name in settings.entries:
             if our_name(name, suite) != name:
                 raise RecipeError(f"`entries` in the settings names '{name}', which is no row of a table of ours.")
+        for entry in entries:
+            wants = suite.systems[entry.name].wants if entry.name in suite.systems else ()
+            if lacking := [key for key in wants if key not in settings.entries.get(entry.name, {})]:
+                raise RecipeError(
+                    f"The row '{entry.name}' has a `{lacking[0]}` of its own, and the settings give none: add "
+                    f"`entries: {{{entry.name}: {{{lacking[0]}: …}}}}` to the file of `--settings`."
+                )
         for order in orders:
             if order not in suite.orders:
                 known = ", ".join(map(suite.order_title, suite.orders))

@@ -119,6 +119,8 @@ def _changes(text: str, suite: RecipeSuite) -> tuple[str, list[Any]]:
     if group in _ELSEWHERE:
         raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
     if group in ("domains", "end_tasks"):
+        if group == "end_tasks" and not suite.own.end_tasks:
+            raise RecipeError(f"`--set` cannot change `{key}`: the recipe has no end tasks.")
         names = ("*", *(suite.domains if group == "domains" else (task.name for task in suite.own.end_tasks)))
         if len(inside) < 2 or inside[0] not in names or inside[1] in ("name", "domain"):
             near = did_you_mean(inside[0], names) if inside and inside[0] not in names else ""

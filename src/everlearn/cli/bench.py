@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from everlearn.cli.common import AsJson, Quiet, show, telling
 from everlearn.cli.grids import KeepModels, OnlyShow, Output, Showing, check_outputs, show_grid
+
+if TYPE_CHECKING:
+    from everlearn.suites import Suite
 
 FETCH = "fetch"
 """What `--data` says instead of a folder."""
@@ -110,7 +112,7 @@ def command(
         grid = Grid(
             chosen,
             entries,
-            _numbers(orders, chosen.order_names) if orders is not None else [min(chosen.orders)],
+            _numbers(orders, chosen) if orders is not None else [min(chosen.orders)],
             range(seeds),
             shared,
             place,
@@ -120,6 +122,8 @@ def command(
             reporter=telling(quiet),
         )
         grid.check()
+        if chosen.report is not None:
+            telling(quiet).say(f"What became of the text of the domains: {chosen.report}")
         states = grid.run()
 
     def judged() -> list[Path]:
@@ -136,14 +140,16 @@ def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word.strip()]
 
 
-def _numbers(text: str, names: Mapping[str, int]) -> list[int]:
+def _numbers(text: str, suite: Suite) -> list[int]:
     from everlearn.errors import RecipeError, did_you_mean
 
-    words = [word.strip() for word in _words(text)]
-    for word in words:
-        if word not in names and not word.isdigit():
-            known = did_you_mean(word, names)
-            raise RecipeError(f"`--orders` is '{text}', but must be numbers with commas, for example 0,1.{known}")
-    if not words:
+    names, words = suite.order_names, [word.strip() for word in _words(text)]
+    wrong = next((word for word in words if word not in names and not word.isdigit()), None)
+    if wrong is not None and names:
+        raise RecipeError(
+            f"`--orders` names '{wrong}', which is no order of `{suite.name}`: give names or numbers, with commas."
+            f"{did_you_mean(wrong, names)}"
+        )
+    if wrong is not None or not words:
         raise RecipeError(f"`--orders` is '{text}', but must be numbers with commas, for example 0,1.")
     return [names[word] if word in names else int(word) for word in words]

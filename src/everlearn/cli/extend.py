@@ -37,7 +37,7 @@ def command(
     from everlearn.model.loading import quiet
     from everlearn.model.source import Model
     from everlearn.model.vocabulary import Initialise
-    from everlearn.options import home
+    from everlearn.options import path_or_id
     from everlearn.run.places import check_place
     from everlearn.tools.extending import extend
 
@@ -45,8 +45,7 @@ def command(
     if initialise not in get_args(Initialise):
         raise RecipeError(f"`--initialise` is '{initialise}'; it can be {' or '.join(get_args(Initialise))}.")
     check_place("FOLDER", output, folder=True)
-    local = home(text, "--text")
-    corpus = Corpus(path=str(local) if local.exists() else text, text_column=text_column)
+    corpus = Corpus(path=path_or_id(text, "--text"), text_column=text_column)
     found = extend(Model(path=model), corpus, output, tokens=tokens, initialise=initialise)  # type: ignore[arg-type]
     show({**found.to_json(), "folder": str(output)}, as_json, lambda: _rendered(found, output))
 

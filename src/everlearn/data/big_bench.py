@@ -223,7 +223,7 @@ def _example(path: Path, raw: dict[str, Any], number: int, example: Any, rng: np
         raise DataError(f"{where}: `target` must be a text or a list of texts (got {targets!r:.80}).")
     text = _text(raw, "example_input_prefix", "\nQ: ", path) + example["input"]
     order = rng.permutation(len(options))  # drawn in any case, so that other keys change no order
-    if options and raw.get("append_choices_to_input", True):
+    if options and _truth(raw, "append_choices_to_input", path):
         prefix = _text(raw, "choice_prefix", "\n  choice: ", path)
         text += "".join(prefix + options[i] for i in order)
     return Prompted(text + _text(raw, "example_output_prefix", "\nA: ", path), options, scores, tuple(listed))
@@ -245,6 +245,13 @@ def _text(raw: Mapping[str, Any], key: str, default: str, path: Path) -> str:
     if not isinstance(value, str):
         raise DataError(f"{path}: `{key}` must be a text (got {value!r:.80}).")
     return value
+
+
+def _truth(raw: Mapping[str, Any], key: str, path: Path) -> bool:
+    value = raw.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise DataError(f"{path}: `{key}` must be true or false (got {value!r:.80}).")
+    return value is not False
 
 
 def _number(raw: Mapping[str, Any], keys: Sequence[str], path: Path) -> float | None:

@@ -49,10 +49,13 @@ class Count:
         """UTF-8 bytes a token of the text stands for."""
         return self.text_bytes / max(self.text_tokens, 1)
 
-    @property
-    def bytes_per_label(self) -> float:
-        """The same where the end of each text is predicted too: then total nats over total bytes is bits per byte."""
-        return self.text_bytes / max(self.text_tokens + self.documents, 1)
+    def bytes_per_label(self, special: int = 1) -> float:
+        """The same where special tokens are predicted too: then total nats over total bytes is bits per byte.
+
+        Args:
+            special: those of each text: its end, and before the answer of some encoder-decoders its beginning.
+        """
+        return self.text_bytes / max(self.text_tokens + special * self.documents, 1)
 
 
 class Packer(Protocol):

@@ -227,8 +227,12 @@ class _Work:
             )
 
     def _width(self, count: Count) -> float:
-        """Only an encoder never predicts an end token: it is never masked."""
-        return count.bytes_per_token if self.encoder.kind == "encoder" else count.bytes_per_label
+        """An encoder predicts no special token: none is masked. A decoder predicts each end, and the decoder of an
+        encoder-decoder all that stands around an answer."""
+        if self.encoder.kind == "encoder":
+            return count.bytes_per_token
+        around = len(self.encoder.prefix) + len(self.encoder.suffix)
+        return count.bytes_per_label(around if self.encoder.kind == "encoder-decoder" else 1)
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:
         """The blocks in a folder that :meth:`build` wrote."""

@@ -24,6 +24,10 @@ from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
 PAD_TO, PAD_LABELS_TO = 32, 8
 """Few widths: on CPU every new matrix shape is compiled and kept."""
 
+MOST_BEHIND = 1024
+"""Tokens of all options of a question that are read behind one prompt: in a longer row each would be held against all
+others, and the mask alone would be larger than rows of their own."""
+
 Batch = dict[str, Tensor]
 Pair = tuple[str, str]
 """A prompt, and a text after it."""
@@ -124,6 +128,8 @@ def _shares_prompts(asking: Asking, predictor: Predictor, questions: Sequence[li
     if asking.kind == "encoder" or not isinstance(predictor, Checkpoint) or max(map(len, questions), default=0) < 2:
         return False
     longest = max(len(option.prompt) + len(option.ids) for question in questions for option in question)
+    if asking.kind == "decoder" and max(sum(len(o.ids) for o in question) for question in questions) > MOST_BEHIND:
+        return False
     same = all(option.prompt == question[0].prompt for question in questions for option in question)
     return same and can_share_prompts(predictor.model, longest)
 

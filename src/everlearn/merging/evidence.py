@@ -26,6 +26,7 @@ from everlearn.model.loading import load_model, load_tokenizer
 from everlearn.model.movement import SavedWeights, Weights
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.source import Model
+from everlearn.options import path_or_id
 
 BLOCK_SIZE, BATCH_SIZE = 512, 8
 """Tokens in a row, or as many as the model reads; rows read together."""
@@ -75,6 +76,7 @@ def measure(
             f"`--way {way.name}` reads a text with each checkpoint: give `--text` once for all, or once for each of "
             f"{len(models)} (got {len(texts)})."
         )
+    texts = [path_or_id(text, "--text") for text in texts]
     losses: list[float] = []
     folders: list[SavedWeights] = []
     each = list(texts) * (len(models) if len(texts) == 1 else 1)

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
 from everlearn.merging.selection import largest_of
-from everlearn.merging.ways import Same, Way, Weighted, register_way, weighted
+from everlearn.merging.ways import Same, Way, Weighted, bounded, register_way, weighted
 from everlearn.model.movement import Weights
 from everlearn.options import Options
 from everlearn.seeding import seed_for
@@ -77,6 +77,7 @@ def elected(vectors: Sequence[Tensor], weights: Sequence[float], tie: Tensor | N
         weights: wᵢ, above 0.
         tie: sign at places where the sum is 0; none there when left out, which gives 0.
     """
+    weights = bounded(weights)
     stacked = torch.stack([vector * weight for vector, weight in zip(vectors, weights, strict=True)])
     sign = stacked.sum(0).sign()
     if tie is not None:

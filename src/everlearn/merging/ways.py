@@ -149,9 +149,15 @@ def weighted(models: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     return total
 
 
+def bounded(weights: Sequence[float]) -> list[float]:
+    """Weights up to 1 in the same ratios: a power of two rounds none, and their sum is not too large for a number."""
+    exponent = math.frexp(max(weights))[1]
+    return [math.ldexp(weight, -exponent) for weight in weights]
+
+
 def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
     """Weights that sum to 1; equal ones where none are given."""
-    given = [1.0] * count if weights is None else list(weights)
+    given = [1.0] * count if weights is None else bounded(weights)
     return [weight / math.fsum(given) for weight in given]
 
 
@@ -171,7 +177,7 @@ class MeanOptions(Weighted):
     @field_validator("weights")
     @classmethod
     def _a_mean(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if value is not None and (min(value) < 0 or not sum(value)):
+        if value is not None and (min(value) < 0 or not max(value)):
             raise ValueError("must be 0 or more, and one of them above 0")
         return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +102,10 @@ class Stage:
             it, and it is removed with the stage's checkpoints. None outside a run folder.
         log: takes a line for ``metrics.jsonl``, such as what a method measured after a step (its ``step`` is in it);
             where there is no run folder, nothing becomes of it.
+        as_tested: puts back into a copy of the plain model what the methods read a text with (``Method.test_model``);
+            None where a plain model is all there is. The engine sets it.
+        host: the present micro-batch as it was collated, on the host, so that looking at it waits for no device; None
+            where a trainer does not say.
     """
 
     index: int
@@ -122,6 +127,8 @@ class Stage:
     notes: list[str] = field(default_factory=list)
     folder: Path | None = None
     log: Callable[[dict[str, Any]], None] = lambda line: None
+    as_tested: Callable[[nn.Module], nn.Module] | None = None
+    host: Batch | None = None
 
     @property
     def anatomy(self) -> Anatomy:
@@ -143,6 +150,12 @@ class Stage:
         if self.optimizer is None:
             raise MethodError("There is no learning rate before the first step: the optimizer is not made yet.")
         return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def answering(self) -> nn.Module:
+        """What answers a text before the domain is learnt, not to be changed: the plain model, or a copy of it with
+        what methods of the list have kept beside it (experts, shared adapters, prompts)."""
+        return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
 
     def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
         """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).

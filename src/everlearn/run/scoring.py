@@ -44,6 +44,7 @@ from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
 from everlearn.evaluation.together import measure_together
 from everlearn.methods.base import Batch, Method, Reading
+from everlearn.methods.engine.protection import as_tested
 from everlearn.run.folder import TIME
 from everlearn.run.forecast import SETS
 from everlearn.run.open_run import OpenRun
@@ -186,7 +187,7 @@ class Scorer:
         if not readers:
             return Checkpoint(model(), objective)
         reading = self._reading(row, domain, model, blocks)
-        put_back = functools.partial(_as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, readers, reading=reading)
         predictor: Predictor = Checkpoint(put_back(self._model(row)), objective)
         return _asked(readers, predictor, reading)
 
@@ -270,7 +271,7 @@ class Scorer:
                     done(index)
         for config in tasks:
             self._end_task(row, config, model, readers, shared, where)
-        self._spent(row, time.monotonic() - started)
+        self._spent(self.folder.row(row), time.monotonic() - started)
 
     def _to_measure(self, path: Path) -> bool:
         """Whether a cell is missing, or damaged, which is said."""
@@ -404,7 +405,7 @@ class Scorer:
             return PackedBlocks.from_blocks(found, 0, task.name)
 
         reading = self._reading(row, task.domain, lambda: model, texts)
-        put_back = functools.partial(_as_tested, readers, reading=reading)
+        put_back = functools.partial(as_tested, readers, reading=reading)
         # Only a task that asks the language model itself needs it with what the methods put back.
         language = model if task.fine_tunes else put_back(self._model(row))
         return _asked(readers, Checkpoint(language, objective, plain=model, prepare=put_back), reading)
@@ -416,7 +417,9 @@ class Scorer:
             model = self.run.load(place).to(self.device)
             started = time.monotonic()
             self._losses(model, name).save(path)
-            self.run.forecast.took(SETS, 1, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.run.forecast.took(SETS, 1, seconds)
+            self._spent(path.parent, seconds)
         self.run.processes.wait_for_everyone()
 
     def _losses(self, model: nn.Module, name: str) -> Cell:
@@ -424,8 +427,8 @@ class Scorer:
         how = self.conditions(0)
         return self.held_out(name).measure(Checkpoint(model, how.objective), how)
 
-    def _spent(self, row: int, seconds: float) -> None:
-        path = self.folder.row(row) / TIME
+    def _spent(self, cells: Path, seconds: float) -> None:
+        path = cells / TIME
         before = read(Took, path).seconds if path.is_file() else 0.0
         files.write_json(path, {"seconds": round(before + seconds, 3)}, sealed=True)
 
@@ -443,13 +446,6 @@ def _damage(cell: Path) -> str | None:
     except RunError as error:
         return str(error).removesuffix(".")
     return None
-
-
-def _as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
-    """A fresh copy of the checkpoint, as the methods read a text with it."""
-    for method in methods:
-        model = method.test_model(model, reading)
-    return model
 
 
 def _asked(methods: Sequence[Method], predictor: Predictor, reading: Reading) -> Predictor:

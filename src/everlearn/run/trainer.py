@@ -109,6 +109,12 @@ class StageTrainer(Trainer):
         # A generator of its own: opening an iterator draws from it, which would shift the dropout after a resume.
         return DataLoader(self.loader, batch_size=None, generator=torch.Generator())
 
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """To the device; methods look rows up on the host."""
+        self.stage.host = inputs
+        prepared: dict[str, Any] = super()._prepare_inputs(inputs)
+        return prepared
+
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
         """Labels in the accumulated batch, over all processes."""
         items = torch.stack([(batch["labels"] != IGNORE).sum() for batch in batch_samples]).sum()

@@ -42,12 +42,14 @@ class System:
         methods: as a recipe has them.
         paper: URL, or "".
         changes: keys of the recipe, dotted, that are not as in the other rows.
+        wants: those that the settings must give it (`entries`), for it is no other row without.
     """
 
     title: str
     methods: tuple[Mapping[str, Any], ...]
     paper: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    wants: tuple[str, ...] = ()
 
 
 class Suite:
@@ -87,6 +89,11 @@ class Suite:
     sources: tuple[Fetchable, ...] = ()
     by_hand: str = ""
     cache: str = ""
+
+    @property
+    def report(self) -> Path | None:
+        """A file with what became of the text, of suites that change it."""
+        return None
 
     @property
     def first(self) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from everlearn import files
 from everlearn.errors import DataError, RunError
@@ -20,8 +22,8 @@ from everlearn.suites.sources import Fetchable
 
 RECORD = "fetched.json"
 """What was fetched, in the folder with it: path → address, digest and bytes."""
-WAIT = 60.0
-"""Seconds without an answer after which a server counts as silent."""
+CONNECT, WAIT = 10.0, 60.0
+"""Seconds after which a server that takes no connection counts as out of reach, and one that says nothing as silent."""
 _PIECE = 2**20
 Say = Callable[[str], None]
 
@@ -49,13 +51,22 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
         raise DataError(f"`--data fetch`: the suite `{suite.name}` has nothing to fetch: it makes its own data.")
     folder = cache_folder(suite.cache or suite.name) / FETCHED
     failures: list[str] = []
+    out_of_reach: set[str] = set()
     sources = suite.wanted(settings) if settings is not None else suite.sources
     for number, source in enumerate(sources, 1):
         try:
             if _has(folder, source):
                 continue
-            say(f"Fetching {source.path} ({number} of {len(sources)})")
+            host = urlsplit(source.address).netloc
+            if host in out_of_reach:  # to wait for it a hundred times tells nobody more
+                failures.append(f"{source.address} is at {host}, which is out of reach.")
+                continue
+            say(f"Fetching {source.path} from {host} ({number} of {len(sources)})")
             _fetch(folder, source)
+        except _OutOfReach as error:
+            say(str(error))
+            out_of_reach.add(host)
+            failures.append(str(error))
         except DataError as error:
             say(str(error))
             failures.append(str(error))
@@ -133,8 +144,9 @@ def _downloaded(address: str, to: Path) -> tuple[str, int]:
     """Write what an address holds; its SHA-256 and its bytes."""
     digest, size = hashlib.sha256(), 0
     request = urllib.request.Request(address, headers={"User-Agent": "everlearn"})
+    opener = urllib.request.build_opener(_Open)
     try:
-        with urllib.request.urlopen(request, timeout=WAIT) as answer, files.writing(to), to.open("wb") as file:
+        with opener.open(request, timeout=WAIT) as answer, files.writing(to), to.open("wb") as file:
             for piece in _pieces(answer):
                 digest.update(piece)
                 size += len(piece)
@@ -142,8 +154,37 @@ def _downloaded(address: str, to: Path) -> tuple[str, int]:
     except _Broken as error:
         raise DataError(f"{address} could not be fetched: {error}.") from None
     except (OSError, ValueError, HTTPException) as error:
-        raise DataError(f"{address} could not be fetched: {getattr(error, 'reason', None) or error}.") from None
+        nobody = isinstance(error, urllib.error.URLError) and not isinstance(error, urllib.error.HTTPError)
+        kind = _OutOfReach if nobody else DataError
+        raise kind(f"{address} could not be fetched: {getattr(error, 'reason', None) or error}.") from None
     return digest.hexdigest(), size
+
+
+class _OutOfReach(DataError):
+    """No connection to a server: there is no network, or no such server."""
+
+
+class _Hasty(HTTPConnection):
+    """Waits less for a connection than for what is then sent."""
+
+    def connect(self) -> None:
+        """Within :data:`CONNECT` seconds."""
+        wait, self.timeout = self.timeout, CONNECT
+        super().connect()
+        self.timeout = wait
+        self.sock.settimeout(wait)
+
+
+class _HastySecure(_Hasty, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Open(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_Hasty, req)
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_HastySecure, req)
 
 
 class _Broken(Exception):

@@ -72,7 +72,8 @@ class StreamSettings(Options):
     near: float = Field(default=0.8, ge=0.5, le=1)
     """Jaccard similarity of 5-word shingles from which a document repeats another; 1 compares exact copies alone."""
     domain_bytes: int | None = Field(default=None, ge=1)
-    """Training text of a domain at most: the documents that come first in the order of their hashes."""
+    """Training text of a domain at most: the documents that come first in the order of their hashes, without any that
+    is longer by itself (where all are, the first)."""
     held_out_bytes: int | None = Field(default=None, ge=1)
     """The same of its validation and of its test part."""
     balanced: bool = False

@@ -15,7 +15,9 @@ from everlearn.methods.base import Method, MethodConfig, Needs, Stage, Variant, 
 @register
 class WiSEFT(Method):
     """WiSE-FT (arXiv 2109.01903, eq. 1) after every domain: θₙ = (1 − α) θ_old + α θ̂ₙ, with θ̂ₙ what the domain's
-    training ended in; θ_old is what it began with, θₙ₋₁, so that the next domain goes on from the merged weights.
+    training ended in; θ_old is what it began with, θₙ₋₁, so that the next domain goes on from the merged weights
+    (beside a schedule with `anneal` it goes on from those before the anneal, so what is merged is only released, with
+    the release before as θ_old).
 
     With α = 1/n the weights are the running average θₙ = θₙ₋₁ + (θ̂ₙ − θₙ₋₁) / n of what the stages ended in.
     """

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.files import writing
@@ -57,7 +57,7 @@ class CachedAnswers:
         known: dict[int, int] = {}
         lengths: list[int] = []
         with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as file:
-            source, start = stage.source, stage.source.state_dict()
+            model, source, start = stage.answering, stage.source, stage.source.state_dict()
             total = stage.steps * stage.rows_per_step
             layout: np.dtype[Any] = np.dtype(np.uint8)
             if not source.in_training_order and source.size is not None:
@@ -72,7 +72,9 @@ class CachedAnswers:
                             known[key] = len(known)
                             new.append(row)
                     if new:
-                        answers, counts = _asked(stage, {k: v[new] for k, v in batch.items()}, top_k, temperature)
+                        answers, counts = _asked(
+                            stage, model, {k: v[new] for k, v in batch.items()}, top_k, temperature
+                        )
                         layout = answers.dtype
                         lengths += counts
                         file.write(answers.tobytes())
@@ -91,31 +93,29 @@ class CachedAnswers:
             order = np.argsort(keys)
             self._offsets, self._keys, self._places = _mapped(offsets), _mapped(keys[order]), _mapped(places[order])
 
-    def beside(self, batch: Batch, of: Distance) -> View:
+    def beside(self, batch: Batch, of: Distance, host: Batch | None = None) -> View:
         """The batch's own rows once more, with the cached answers in the place of labels; as
         :func:`~everlearn.methods.distillation.teacher.answers_beside`.
 
         Args:
             batch: says where the labels are. Of rows that are not known every loss is 0.
             of: what is made of the two, [n, k + 1] log-probabilities each, the last that of all other words.
+            host: the same batch on the host: rows are looked up there, and reading `batch` would wait for its device.
         """
-        labels = batch["labels"]
-        device, flat = labels.device, labels.flatten()
-        known = np.zeros(labels.shape, bool)
-        at = (labels != IGNORE).cpu().numpy()
+        labels, host = batch["labels"], batch if host is None else host
+        at = (host["labels"] != IGNORE).cpu().numpy()
+        known = np.zeros(at.shape, bool)
         parts = []
-        for row, place in enumerate(self._find(_keys(batch))):
+        for row, place in enumerate(self._find(_keys(host))):
             if place is not None:
                 known[row] = at[row]
                 parts.append(self._answers[self._offsets[place] : self._offsets[place + 1]])
         self.asked, self.found = self.asked + len(labels), self.found + len(parts)
         answers = np.concatenate(parts) if parts else self._answers[:0]
-        there = torch.from_numpy(known.flatten()).to(device)
-        width = answers["nats"].shape[1]
-        words = flat.new_zeros(len(flat), width - 1)
-        words[there] = torch.from_numpy(answers["words"].astype(np.int64)).to(device)
-        old = torch.zeros(len(flat), width, device=device)
-        old[there] = torch.from_numpy(np.array(answers["nats"])).to(device)
+        width, flat = answers["nats"].shape[1], known.flatten()
+        likeliest, nats = np.zeros((flat.size, width - 1), np.int64), np.zeros((flat.size, width), np.float32)
+        likeliest[flat], nats[flat] = answers["words"], answers["nats"]
+        there, words, old = (_sent(values, labels.device) for values in (flat, likeliest, nats))
 
         def compared(logits: Tensor, labels: Tensor, at: slice) -> Tensor:
             new = lumped(F.log_softmax(logits / self.temperature, -1), words[at])
@@ -136,6 +136,12 @@ def lumped(likely: Tensor, words: Tensor) -> Tensor:
     return torch.cat([likely.gather(1, words), others], 1)
 
 
+def _sent(values: np.ndarray, device: torch.device) -> Tensor:
+    """On the device, without waiting for what it does: for that a GPU copies from pinned memory."""
+    tensor = torch.from_numpy(values)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
 def _mapped(values: np.ndarray) -> np.ndarray:
     """The same in a file; that goes when the memory map goes, and leaves nothing behind if the process dies."""
     with tempfile.TemporaryFile() as file:
@@ -144,18 +150,20 @@ def _mapped(values: np.ndarray) -> np.ndarray:
         return np.memmap(file, values.dtype, mode="r", shape=values.shape)
 
 
-def _asked(stage: Stage, batch: Batch, top_k: int, temperature: float) -> tuple[np.ndarray, list[int]]:
+def _asked(
+    stage: Stage, model: nn.Module, batch: Batch, top_k: int, temperature: float
+) -> tuple[np.ndarray, list[int]]:
     """The model's answers at every label of a batch, row after row, and how many each row has."""
-    batch = {name: value.to(next(stage.model.parameters()).device) for name, value in batch.items()}
+    batch = {name: value.to(next(model.parameters()).device) for name, value in batch.items()}
     labelled = batch["labels"] != IGNORE
     found = []
-    with torch.no_grad(), evaluating(stage.model):
-        features = stage.objective.label_features(stage.model, batch)[labelled.flatten()]
-        vocabulary = logits_of(stage.model, features[:1]).shape[-1]
+    with torch.no_grad(), evaluating(model):
+        features = stage.objective.label_features(model, batch)[labelled.flatten()]
+        vocabulary = logits_of(model, features[:1]).shape[-1]
         k = min(top_k, vocabulary - 1)
         dtype = np.dtype([("words", "<i4", (k,)), ("nats", "<f4", (k + 1,))])
         for part in features.split(max(1, LOGITS_PER_CHUNK // vocabulary)):
-            likely = F.log_softmax(logits_of(stage.model, part) / temperature, -1)
+            likely = F.log_softmax(logits_of(model, part) / temperature, -1)
             words = likely.topk(k).indices
             answers = np.empty(len(part), dtype)
             answers["words"], answers["nats"] = words.cpu().numpy(), lumped(likely, words).cpu().numpy()

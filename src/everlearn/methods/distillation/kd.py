@@ -193,7 +193,7 @@ class KD(Method):
         if config.compare == "logits":
             of = partial(_softened, of=DISTANCES[config.distance], temperature=config.temperature)
             if self._cached is not None:
-                return [self._cached.beside(batch, of)]
+                return [self._cached.beside(batch, of, stage.host)]
             return [answers_beside(stage, self.teacher, batch, config.temperature, of)]
         text = _unmasked(stage, batch)
         return [View(text)] * (("plain_ids" in batch) + (config.simcse > 0))

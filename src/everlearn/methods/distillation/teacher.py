@@ -20,9 +20,11 @@ from everlearn.model.objectives import IGNORE, View
 
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
-    """A frozen copy, in evaluation mode, of the model that the domain begins with, or of the pre-trained one."""
+    """A frozen copy, in evaluation mode, of what answers when the domain begins, or of the pre-trained model."""
     if anchor == "last":
-        return copy.deepcopy(stage.model).requires_grad_(False).eval()
+        answering = stage.answering
+        own = copy.deepcopy(answering) if answering is stage.model else answering
+        return own.requires_grad_(False).eval()
     return stage.checkpoints[0].to(next(stage.model.parameters()).device).requires_grad_(False)
 
 

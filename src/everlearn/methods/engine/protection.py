@@ -36,7 +36,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
-from everlearn.methods.base import ApplyTo, Factor, Mask, Method, Setting, Stage, View
+from everlearn.methods.base import ApplyTo, Factor, Mask, Method, Reading, Setting, Stage, View
 from everlearn.methods.engine.beside import OutputsBeside
 from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
@@ -113,6 +113,13 @@ def in_order(methods: Sequence[Method]) -> list[Method]:
     return sorted(methods, key=lambda method: method.name)
 
 
+def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
+    """A fresh copy of a plain model, as the methods read a text with it."""
+    for method in methods:
+        model = method.test_model(model, reading)
+    return model
+
+
 class Protection:
     """A list of methods applied to the training of one stage.
 
@@ -124,6 +131,8 @@ class Protection:
     def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
         self.methods = in_order(methods)
         self.stage = stage
+        if any(overrides(method, "test_model") for method in methods):
+            stage.as_tested = self._as_tested
         self.rows = 0
         """Rows of all processes that the stage has trained on; whoever resumes says how many."""
         self._model: nn.Module | None = None
@@ -227,6 +236,19 @@ class Protection:
         if self._transforms is not None:
             self._transforms.remove()
         self._transforms = self._model = None
+
+    def _as_tested(self, model: nn.Module) -> nn.Module:
+        """A copy of the plain model with which the new domain's text is read, as a test of it now would be."""
+        stage = self.stage
+        reading = Reading(
+            domain=stage.domain,
+            learnt=stage.earlier,
+            objective=stage.objective,
+            language_model=lambda: stage.model,
+            batches=stage.batches,
+            checkpoints=stage.checkpoints,
+        )
+        return as_tested(self.methods, model, reading)
 
     def _streams(self, phase: str) -> dict[str, Stream]:
         stage = self.stage

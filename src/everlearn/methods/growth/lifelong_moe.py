@@ -116,9 +116,6 @@ class LifelongMoE(Method):
         """The teacher: the previous model, with its experts."""
         if self.config.weight:
             self._teacher = teacher_of(stage)
-            if self._learnt:
-                self._with_experts(self._teacher, list(self._learnt.values()))
-                self._teacher.requires_grad_(False).eval()
 
     def attach(self, stage: Stage) -> None:
         """New experts beside the old ones."""

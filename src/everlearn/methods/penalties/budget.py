@@ -27,6 +27,8 @@ from everlearn.seeding import seed_for
 GENERAL, EARLIER = "general", "earlier"
 HALVINGS = 7
 """Of the line search at the end of a domain: s is exact to 1/128."""
+LEAST = 1e-6
+"""Share of a budget that the predicted drift is never held below."""
 MOST_HELD_OUT = 10
 """No more than one row in so many is held out for a probe."""
 USUAL_BLOCK = 512
@@ -49,9 +51,12 @@ class LastLook:
     ratio: float
 
     def limit(self, budget: float) -> float:
-        """Of the predicted drift, for the measured one to stay within the budget: p + (B − m) / κ; p B / m beyond."""
+        """Of the predicted drift, for the measured one to stay within the budget: p + (B − m) / κ; p B / m beyond.
+
+        It is above 0 even where much is lost of which nothing was predicted.
+        """
         if self.measured > budget:
-            return self.predicted * budget / self.measured
+            return max(self.predicted * budget / self.measured, LEAST * budget)
         return self.predicted + (budget - self.measured) / self.ratio
 
 
@@ -166,10 +171,10 @@ class Budget(Method):
     def hold_out(self, stage: Stage) -> None:
         """The rows of the probes."""
         if GENERAL in self.budgets and stage.general is not None:
-            self._general = self._held_out(stage.general, stage)
+            self._general = self._held_out(stage.general, stage, "set `general: null`")
             stage.general = Without(stage.general, self._general)
         if self._keeps:
-            self._own = self._held_out(stage.source, stage)
+            self._own = self._held_out(stage.source, stage, "set `earlier_by: predicted`")
             stage.source = Without(stage.source, self._own)
 
     def begin_domain(self, stage: Stage) -> None:
@@ -192,14 +197,18 @@ class Budget(Method):
             )
         self._probes[GENERAL] = replace(probe, nats=self._general_nats)
 
-    def _held_out(self, text: BlockSource, stage: Stage) -> list[Block]:
+    def _rows(self, text: BlockSource, stage: Stage) -> list[Block]:
         """The first rows of a seeded pass, the same ones each time."""
         most = self.config.probe if text.size is None else min(self.config.probe, -(-text.size // MOST_HELD_OUT))
-        rows = list(islice(text.once(seed_for(stage.seed, self.name)), most))
+        return list(islice(text.once(seed_for(stage.seed, self.name)), most))
+
+    def _held_out(self, text: BlockSource, stage: Stage, otherwise: str) -> list[Block]:
+        """Those rows, where some are left to learn from."""
+        rows = self._rows(text, stage)
         if text.size is not None and text.size <= len(rows):
             raise MethodError(
                 f"Method '{self.label}' holds rows of '{text.name}' out to measure on, and it has no more than "
-                f"{text.size}. Add text, or set `earlier_by: predicted`."
+                f"{text.size}. Add text, or {otherwise} in the method."
             )
         return rows
 
@@ -290,7 +299,7 @@ class Budget(Method):
         """Add the domain to the earlier ones: F and θ*, and how well its probe is read now."""
         if EARLIER not in self.budgets:
             return
-        rows = self._own or self._held_out(stage.source, stage)
+        rows = self._own or self._rows(stage.source, stage)
         probe = DriftProbe.of(rows, stage)
         if self._keeps:
             probe.learn(stage)

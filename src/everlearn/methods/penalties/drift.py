@@ -68,7 +68,7 @@ class DriftProbe:
         return DriftProbe(self.rows[:count], self.width, None if self.nats is None else self.nats[:count])
 
     def drift(self, stage: Stage) -> Drift:
-        """How much worse the rows are read now."""
+        """How much worse the rows are read now; of a single row nothing says how sure that is: as much as it is."""
         assert self.nats is not None
         now, labels = self._losses(stage)
         lost = now - self.nats
@@ -76,7 +76,7 @@ class DriftProbe:
         apart, rows = lost - mean * labels, len(lost)
         error = float(apart.square().sum() * rows / max(rows - 1, 1)) ** 0.5 / float(labels.sum())
         bits = math.log(2) * self.width
-        return Drift(mean / bits, error / bits)
+        return Drift(mean / bits, (error if rows > 1 else abs(mean)) / bits)
 
     def _losses(self, stage: Stage) -> tuple[Tensor, Tensor]:
         """Nats and labels of each row, float64 [n]; the same on every process."""

@@ -119,7 +119,8 @@ class StreamSchedule(Method):
         """η_min / η_max, where anneals, peaks and the inverse square root go to."""
         anneal: float = Field(0.0, ge=0, allow_inf_nan=False)
         """Of a domain's steps, the last ones on which the rate goes to η_min; 0: none. The next domain starts from the
-        weights before them."""
+        weights before them: what another method makes of a domain's last weights (`wise_ft`) is in the release alone,
+        not in what is learnt on."""
         release: tuple[str, ...] | None = None
         """The domains that end with an anneal; every one when left out."""
         gather: float = Field(0.0, ge=0, allow_inf_nan=False)

@@ -104,17 +104,25 @@ def first_by_hash(texts: Iterable[str], most: int | None, in_place: bool) -> lis
 
     Args:
         texts: documents; they are read once, and no more is kept than fits.
-        most: bytes of UTF-8; None for all.
+        most: bytes of UTF-8; None for all. A document that is longer by itself is passed over, for it would push out
+            all others; where every one is, that which comes first is all that is kept.
         in_place: leave them in their own order; else they are in that of their hashes.
     """
     heap: list[tuple[bytes, int, str]] = []
+    longer: tuple[bytes, int, str] | None = None
     size = 0
     for place, text in enumerate(texts):
         key = bytes(255 - byte for byte in _hash(text))  # the heap gives the smallest back: the last by hash
+        own = len(text.encode("utf-8", "replace"))
+        if most is not None and own > most:
+            longer = max(longer or (b"", 0, ""), (key, -place, text))
+            continue
         heapq.heappush(heap, (key, -place, text))
-        size += len(text.encode("utf-8", "replace"))
-        while most is not None and size > most and len(heap) > 1:
+        size += own
+        while most is not None and size > most:
             size -= len(heapq.heappop(heap)[2].encode("utf-8", "replace"))
+    if not heap and longer is not None:
+        heap = [longer]
     found = sorted(heap, key=lambda each: -each[1] if in_place else each[0], reverse=not in_place)
     return [text for _, _, text in found]
 

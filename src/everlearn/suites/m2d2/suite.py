@@ -43,8 +43,8 @@ class M2D2(Suite):
     order_names = NUMBERS
     tasks: Mapping[str, str] = {}
     systems: Mapping[str, System] = {
-        "small": System("Sequential, smaller base model", ({"name": PLAIN},)),
-        "large": System("Sequential, larger base model", ({"name": PLAIN},)),
+        "small": System("Sequential, smaller base model", ({"name": PLAIN},), wants=("model.path",)),
+        "large": System("Sequential, larger base model", ({"name": PLAIN},), wants=("model.path",)),
     }
     """Which base models they are, the settings say: `entries: {small: {model.path: …}, large: {model.path: …}}`."""
     claims = study_claims(
@@ -58,6 +58,13 @@ class M2D2(Suite):
     lacks = (*PROGRAMS, "max_train", "prompts.names", "prompts.cut")
     domains: tuple[str, ...] = built_in.names()
     """As they are listed: the order of what is learnt in none."""
+    bound: Bound | None = None
+    """Its data, once :meth:`on` has been told of them."""
+
+    @property
+    def report(self) -> Path | None:
+        """What was found of duplicates and kept of each domain, with the settings of the stream."""
+        return None if self.bound is None else self.bound.locate(stream.REPORT)
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -67,7 +74,7 @@ class M2D2(Suite):
     def on(self, settings: Settings, data: Path | None) -> M2D2:
         """The suite with the domains and orders of its data."""
         found, bound = M2D2(), _bound(settings, data)
-        found.domains, found.orders = bound.names, bound.orders
+        found.domains, found.orders, found.bound = bound.names, bound.orders, bound
         return found
 
     def wanted(self, settings: Settings) -> tuple[Fetchable, ...]:

@@ -1,0 +1,260 @@
+"""FOREVER: old rows are met again when the weights have moved as far as memory lasts, and then held back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from everlearn.data.blocks import Block
+from everlearn.data.reservoir import Reservoir
+from everlearn.errors import MethodError
+from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.model.anatomy import kind_of
+from everlearn.model.objectives import IGNORE
+from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
+from everlearn.seeding import seed_for
+
+if TYPE_CHECKING:
+    from everlearn.model.objectives import Outputs
+
+OWN = "forever/"
+"""What is drawn before a pass stands in the batch under this prefix."""
+USUAL_ROWS = 10_000
+"""Of a domain, where nobody has seen it."""
+EMA, LOWEST, HIGHEST = 0.05, 0.5, 3.0
+"""λ of the mean of recent steps, and what β is multiplied by at least and at most."""
+
+
+@dataclass
+class Clock:
+    """How far a domain has moved the weights.
+
+    Attributes:
+        moved: τ, the sum of Δ_t = ‖θ_t − θ_{t−1}‖ over the domain's steps.
+        day: the same over its first S steps, while they last and then for good.
+        recent: μ, the mean Δ of the first S steps, and then the moving one.
+        events: replays that have begun.
+        left: steps for which the last of them still goes on.
+    """
+
+    moved: float = 0.0
+    day: float = 0.0
+    recent: float = 0.0
+    events: int = 0
+    left: int = 0
+
+    def tick(self, step: int, moved: float, warm_up: int, days: Sequence[float], lasts: int) -> None:
+        """After step number `step`, from 1 on."""
+        self.moved += moved
+        self.left = max(0, self.left - 1)
+        if step <= warm_up:
+            self.day += moved
+            self.recent = self.day / step
+        else:
+            self.recent += EMA * (moved - self.recent)
+        if step < warm_up or not self.day:
+            return
+        due = self.events
+        while due < len(days) and self.moved >= days[due] * self.day:
+            due += 1
+        if due > self.events:  # of several that are due at once, one
+            self.events, self.left = due, lasts
+
+    def strength(self, base: float, gamma: float, warm_up: int) -> float:
+        """β: `base` times 1 + γ (μ / μ₀ − 1), within bounds."""
+        ratio = self.recent * warm_up / self.day if self.day else 1.0
+        return base * min(max(1 + gamma * (ratio - 1), LOWEST), HIGHEST)
+
+
+@register
+class Forever(Method):
+    """FOREVER (arXiv 2601.03938): old rows return at the days of a forgetting curve, counted in steps of the weights.
+
+    With Δ_t = ‖θ_t − θ_{t−1}‖ of all trained weights, τ = Σ Δ_t over a domain, and a day as long as its first S steps,
+    a replay begins when τ ≥ d · day for the next d of 1, 2, 4, 7, 15, 30. While it goes on, a step's loss is
+
+        L_t + L_old + β Σ ‖θ − θ*‖²,   β = β₀ · clip(1 + γ (μ_t / μ_0 − 1), 0.5, 3),
+
+    L_old that of as many old rows as the batch has, drawn uniformly, in the batch's own pass; θ* the weights that the
+    domain began with; μ_0 the mean Δ of the first S steps and μ_t = 0.95 μ_{t−1} + 0.05 Δ_t. Of the rows of each domain
+    a share is kept. Learning rates that fall slow the clock down, so later replays are further apart.
+
+    Neither paper nor code could be read: this is what notes on it say. They do not say γ, how long a replay lasts (here
+    as long as the kept rows would take once) and whether the domain goes on beside it (here it does).
+    """
+
+    name = "forever"
+    title = "FOREVER"
+    paper = "https://arxiv.org/abs/2601.03938"
+    kinds = ("replay", "prior-focused")
+    needs = Needs(old_data=True)
+    identity: ClassVar[dict[str, Any] | None] = {"sample": 0}
+
+    class Config(MethodConfig):
+        """Options of FOREVER."""
+
+        sample: float = Field(0.02, ge=0, le=1)
+        """Share of the rows of each domain that is kept, one row at least; 0 is plain training."""
+        warm_up: int = Field(24, ge=1)
+        """S, the steps that make a day."""
+        days: tuple[float, ...] = Field((1, 2, 4, 7, 15, 30), min_length=1)
+        """When replays begin, in days."""
+        strength: float = Field(1e-3, ge=0, allow_inf_nan=False)
+        """β₀; 0 leaves the weights free."""
+        gamma: float = Field(1.0, ge=0, allow_inf_nan=False)
+        """γ, how much faster or slower steps than those of the first day count. Ours."""
+
+        @field_validator("days")
+        @classmethod
+        def _one_after_another(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+            if min(value) < 1 or list(value) != sorted(set(value)):
+                raise ValueError("must grow, from 1 on: the first day measures how long a day is")
+            return value
+
+    config: Config
+
+    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.needs = replace(type(self).needs, old_data=self.config.sample > 0)
+        self._kept = Reservoir(1, 0)  # for what it can do with rows; which are kept is decided here
+        self._clock = Clock()
+        self._start: dict[str, Tensor] = {}
+        # Of a sharded model these, and not those that stand in it during a step, which may be whole.
+        self._trained: list[nn.Parameter] = []
+        self._held: list[Tensor] = []
+        self._before: list[Tensor] = []
+
+    def check(self, setting: Setting) -> None:
+        """Replayed rows must be as wide as a batch's, which an encoder-decoder's are not."""
+        super().check(setting)
+        if self.config.sample and kind_of(setting.model) == "encoder-decoder":
+            raise MethodError(
+                f"Method '{self.label}' does not work with encoder-decoder models: their rows differ in width, and "
+                "replayed rows share the batch's forward pass. Use 'replay'."
+            )
+
+    def cost(self, model: nn.Module) -> Cost:
+        """θ* and θ_{t−1}; the rows of a domain of usual size, and their share of its passes at each replay. With every
+        domain learnt more rows are held, and a replay is longer."""
+        if not self.config.sample:
+            return Cost()
+        numbers = sum(parameter.numel() for parameter in model.parameters())
+        longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
+        rows = math.ceil(self.config.sample * USUAL_ROWS) * min(USUAL_BLOCK, longest) * 12
+        share = min(1.0, len(self.config.days) * self.config.sample)
+        return Cost(memory_bytes=8 * numbers + rows, disk_bytes_per_domain=rows, passes_per_step=share)
+
+    # -- a domain ----------------------------------------------------------------------------------------------
+
+    def begin_training(self, stage: Stage) -> None:
+        """θ* is where the domain begins; of a stage that is resumed it comes with the memory."""
+        if not len(self._kept):
+            return
+        trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
+        self._trained = list(trained.values())
+        self._start = self._start or {name: whole(p.detach()).clone() for name, p in trained.items()}
+        self._held = [shard_like(self._start[name], p, torch.float32) for name, p in trained.items()]
+        self._before = [local(p).clone() for p in self._trained]
+
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """While a replay goes on, as many old rows as the batch has."""
+        if not self._clock.left:
+            return {}
+        ids, width = batch["input_ids"], len(self._kept.blocks[0]["input_ids"])
+        if width != ids.shape[1]:
+            raise MethodError(
+                f"Method '{self.label}' remembers rows of {width} tokens, but those of domain '{stage.domain}' have "
+                f"{ids.shape[1]}. Set `data.block_size` to {width}."
+            )
+        # Row i of a domain's training meets the same old row however batches are cut and on however many processes.
+        met = list(range(stage.row, stage.row + len(ids)))
+        drawn = [seed_for(stage.seed, self.name, stage.index, row) % len(self._kept) for row in met]
+        blocks: list[Block] = [self._kept.blocks[row] for row in drawn]
+        old = stage.objective.reseeded(stage.seed, self.name, stage.index).collate(blocks, met)
+        return {name: value.to(ids.device) for name, value in old.items()}
+
+    def views(self, stage: Stage, batch: Batch) -> list[View]:
+        """Those rows, with labels."""
+        old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
+        if not old:
+            return []
+        return [View(stage.objective.inputs(old), labels=old["labels"], positions=old.get("positions"))]
+
+    def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        """L_old, a mean over rows, and β Σ ‖θ − θ*‖²."""
+        if not outputs.view_losses or (nats := outputs.view_losses[0]) is None:
+            return {}
+        labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
+        losses = {"replay": (nats.sum(1) / labels.clamp(min=1)).mean()}
+        if self.config.strength:
+            apart = [local_part(p).float() - start for p, start in zip(self._trained, self._held, strict=True)]
+            terms = torch.stack([each.square().sum() for each in apart])
+            beta = self._clock.strength(self.config.strength, self.config.gamma, self.config.warm_up)
+            losses["anchor"] = beta * value_over_shards(terms, self._trained).sum()
+        return losses
+
+    @torch.no_grad()
+    def after_step(self, stage: Stage) -> None:
+        """The clock goes on; whether a replay begins is known on the host, which waits for the step."""
+        if not self._before:
+            return
+        moved = []
+        for parameter, old in zip(self._trained, self._before, strict=True):
+            moved.append((local(parameter).float() - old.float()).square().sum())
+            old.copy_(local(parameter))
+        length = float(sum_over_shards(torch.stack(moved), self._trained).sum().sqrt())
+        lasts, before = math.ceil(len(self._kept) / stage.rows_per_step), self._clock.events
+        self._clock.tick(stage.step + 1, length, self.config.warm_up, self.config.days, lasts)
+        if self._clock.events > before:
+            stage.log({"step": stage.step + 1, "replay_of_day": self.config.days[self._clock.events - 1]})
+
+    def end_domain(self, stage: Stage) -> None:
+        """Keep some of the domain's rows."""
+        if not self.config.sample:
+            return
+        if self._before and not self._clock.events:
+            stage.notes.append(
+                f"Method '{self.label}' replays after {self.config.warm_up:,} steps (`warm_up`) and later, and "
+                f"'{stage.domain}' has {stage.steps:,}: nothing old was met in it."
+            )
+        size = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
+        new = list(islice(stage.source.once(seed_for(stage.seed, self.name)), max(1, int(self.config.sample * size))))
+        self._kept.blocks, self._kept.domains = (
+            [*self._kept.blocks, *new],
+            [*self._kept.domains, *[stage.domain] * len(new)],
+        )
+
+    def detach(self, stage: Stage) -> None:
+        """What belongs to the domain goes."""
+        self._clock, self._start = Clock(), {}
+        self._trained, self._held, self._before = [], [], []
+
+    # -- memory ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> Memory:
+        """The rows; within a domain θ* and the clock."""
+        if not len(self._kept):
+            return Memory()
+        tensors, facts = self._kept.to_memory()
+        tensors = {f"rows/{key}": value for key, value in tensors.items()}
+        return Memory(
+            tensors | {f"start/{name}": value for name, value in self._start.items()},
+            {"rows": facts} | ({"clock": asdict(self._clock)} if self._start else {}),
+        )
+
+    def load_memory(self, memory: Memory) -> None:
+        """Take them back."""
+
+        def under(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): value for k, value in memory.tensors.items() if k.startswith(prefix)}
+
+        self._kept = Reservoir.from_memory(under("rows/"), memory.facts["rows"])
+        self._start, self._clock = under("start/"), Clock(**memory.facts.get("clock", {}))
