@@ -205,9 +205,9 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
         # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
         rows = sum(cost.outside(each.rows) for cost in costs.values() for each in alike)
-        if domains[0] in alike and (once := [cost for cost in costs.values() if cost.passes_once]):
+        if domains[0] in alike and any(cost.passes_once for cost in costs.values()):
             text = domains[0].rows if recipe.general is None else learner.prepared(recipe.general.name).train.size
-            rows += sum(cost.outside_once(domains[0].rows, text) for cost in once)
+            rows += sum(cost.outside_once(domains[0].rows, text) for cost in costs.values())
         once = rows * plain[-1][1].seconds_per_step / alike[0].rows_per_step
         protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
     first = domains[0]
