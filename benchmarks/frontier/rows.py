@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 
 from everlearn.benchmarking import CellResult, Entry, Line, RecipeSuite, load_results, read_ways, summarise
 from everlearn.config.recipe import load
+from everlearn.errors import RunError
 
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
@@ -67,9 +68,31 @@ def without_steps(name: str) -> str:
     return re.sub(r"-max_steps\d+$", "", name)
 
 
-def lines_of(folder: Path, seeds: Iterable[int] | None = None) -> dict[str, Line]:
-    """What was measured: name (:func:`named`) → its line; with `seeds` of these alone."""
+def lines_of(folder: Path, seeds: Container[int] | None = None, *, without: Container[int] = ()) -> dict[str, Line]:
+    """What was measured: name (:func:`named`) → its line; with `seeds` of these alone, and never of those `without`.
+
+    Raises:
+        RunError: a way was measured with two numbers of steps, as before and after what it declares was corrected.
+    """
     cells: list[CellResult] = load_results(folder) if folder.is_dir() else []
-    wanted = None if seeds is None else set(seeds)
-    kept = [cell for cell in cells if wanted is None or cell.seed in wanted or cell.seed is None]
-    return {without_steps(line.entry): line for line in summarise(kept)} if kept else {}
+    kept = [
+        cell
+        for cell in cells
+        if cell.seed is None or ((seeds is None or cell.seed in seeds) and cell.seed not in without)
+    ]
+    lines: dict[str, Line] = {}
+    for line in summarise(kept) if kept else ():
+        other = lines.setdefault(without_steps(line.entry), line)
+        if other is not line:
+            raise RunError(
+                f"'{folder}' has the same way with two numbers of steps, {other.entry} and {line.entry}: remove the "
+                "cells of the one that is out of date."
+            )
+    return lines
+
+
+def reads_old_text(line: Line) -> bool:
+    """Whether it learns from old text again: of earlier domains, or general text, which the base model had."""
+    options = line.facts.options
+    each = [options, *(own for own in options.values() if isinstance(own, Mapping))]
+    return line.facts.old_data or any(own.get("source") in ("general", "both") for own in each)

@@ -32,8 +32,16 @@ def test_effort_is_that_of_steps_and_of_what_is_run_beside_them() -> None:
     assert effort.share == pytest.approx(0.675)
     assert Effort(round(1000 * effort.share), 1 / 3, 100).relative * effort.share == pytest.approx(1.0)
     assert Effort(100, 0.0, 200).share < 0
+
+
+def test_a_pass_ends_with_its_text_however_often_there_is_one() -> None:
     cost = Cost(passes_per_domain=50, passes_once=7)
-    assert cost.beside_steps([100, 20, None]) == 7 + 50 + 20 + 50  # a pass over 20 blocks has 20
+    assert cost.outside_of([100, 20, None], None) == 7 + 50 + 20 + 50  # a pass over 20 blocks has 20
+    # 8/3 passes over 30 rows: 80; over the 20 rows that a text has 54 (53.3), and not its 20.
+    twice = Cost(passes_per_domain=80, passes_once=60, samples=30, passes_elsewhere=9)
+    assert [twice.outside(size) for size in (None, 100, 30, 20)] == [89, 89, 89, 54 + 9]
+    assert [twice.outside_once(15, size) for size in (None, 30, 10)] == [60, 60, 20]
+    assert Cost(passes_once=60, once_over="domain", samples=30).outside_once(15, 30) == 30
 
 
 def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:
@@ -74,17 +82,19 @@ def test_what_cannot_be_shortened_is_refused(everlearn: Project) -> None:
     [
         ({"name": "ewc", "samples": 12, "protect_base": True}, 3, 1.0),
         ({"name": "ewc", "samples": 12, "protect_base": True, "gradients": "steps"}, 1, 1.0),
-        ({"name": "kd_logits"}, 0, 1.0),
+        ({"name": "ewc", "samples": 10_000, "labels": "model"}, 2, 1.0),  # more than the domains have
+        ([{"name": "kd_logits"}, {"name": "wise_ft"}, {"name": "replay", "source": "general"}], 0, 1.0),
+        ({"name": "das", "samples": 10_000, "anchor": "masked", "contrast_fraction": 0.5}, 4, 1.0),
         ({"name": "das_without_contrast", "samples": 12}, 4, 1.0),
         ({"name": "budget", "samples": 12, "probe": 4, "checks": 2}, 3, 0.6),  # declared as if it always searched
     ],
 )
 def test_what_is_declared_is_what_runs(
-    everlearn: Project, monkeypatch: pytest.MonkeyPatch, method: dict[str, Any], checked: int, at_least: float
+    everlearn: Project, monkeypatch: pytest.MonkeyPatch, method: Any, checked: int, at_least: float
 ) -> None:
     """Tokens that go through the embeddings in training, a third each where no gradient is taken.
 
-    A measurement of importance looks at its first batch twice, to be sure of its gradients: that is not declared.
+    A measurement of importance runs its first two rows twice more, to be sure of its gradients: that is not declared.
     """
     seen, inside = 0.0, False
     lookup, train = nn.Embedding.forward, ContinualLearner.train_stage

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from everlearn.benchmarking.cells import CellResult
+from everlearn.errors import RunError
 from everlearn.files import write_json
 from everlearn.tools.describing import RECOMMENDED, method_text
 
@@ -139,14 +140,42 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
         assert f"({name}.svg)" in page
     assert "None yet: `ewc-strength100`, `ewc-strength10`" in (pages / "frontier.md").read_text()
 
+    assert "(99, 20, 20 %; the seed that it was chosen with)" in page
+
     ways["ewc-strength100-max_steps96"] = (0.9, 0.2, 0.2)  # the other seeds say something else
     make(2)
+    assert written()["recommended"] is None, "three seeds"
     make(3)
     found = written()
+    told = found["streams"]["masked"]["rows"]["ewc"]
+    assert (told["other_seeds"], round(told["kept"], 6)) == (2, 0.9), "of the seeds that chose nothing"
+    assert "is **not reached** by any row" in (pages / "frontier-masked.md").read_text()
+    assert "(90, 20, 20 %; 2 seeds that chose nothing)" in (pages / "frontier-masked.md").read_text()
     assert found["streams"]["masked"]["rows"]["ewc"]["entry"] == "ewc-strength100", "chosen with the first seed"
     assert found["recommended"] == [{"name": "ewc", "strength": 10}]
     assert "`method: {name: ewc, strength: 10}`" in (pages / "frontier.md").read_text()
     assert "± 5" in (pages / "frontier-masked.md").read_text()
+
+
+def test_what_learns_from_old_text_again_is_not_recommended(scripts: Scripts, tmp_path: Path) -> None:
+    general = {"source": "general"}
+    made = [
+        cell("replay-sourcegeneral", 1, 1.0, 0.0, 0.0, options=general | {"train.max_steps": 9}),
+        cell("ewc+replay", 1, 1.0, 0.0, 0.0, options={"ewc": {}, "replay": general}),
+        cell("replay", 1, 1.0, 0.0, 0.0, old_data=True),
+        cell("replay_generated", 1, 1.0, 0.0, 0.0, options={"share": 0.05}),
+        cell("ewc", 1, 0.99, 0.5, 0.5),
+        cell("sequential", 1, 1.0, 1.0, 1.0),
+    ]
+    for stream in scripts.rows.STREAMS:
+        write(tmp_path / stream, made)
+    assert scripts.choice.candidates(tmp_path) == ["replay_generated", "ewc"]
+
+
+def test_a_way_has_one_number_of_steps(scripts: Scripts, tmp_path: Path) -> None:
+    write(tmp_path, [cell(f"ewc-max_steps{steps}", 1, 1.0, 0.5, 0.5) for steps in (96, 97)])
+    with pytest.raises(RunError, match="two numbers of steps, ewc-max_steps96 and ewc-max_steps97: remove"):
+        scripts.rows.lines_of(tmp_path)
 
 
 def test_init_writes_what_the_committed_results_recommend() -> None:

@@ -133,7 +133,7 @@ def test_needs_follow_the_options(spec: dict, needs: dict) -> None:
 def test_every_name_declares_what_it_costs(name: str) -> None:
     method, model = build(name), tiny.model(dropout=0.1)
     cost = method.cost(model)
-    assert method.needs.importance_pass == (cost.passes_per_domain + cost.passes_once > 0)
+    assert method.needs.importance_pass == (cost.passes_per_domain + cost.passes_once + cost.passes_elsewhere > 0)
     assert method.needs.extra_parameters == (method.cost(model).parameters > 0)
 
 

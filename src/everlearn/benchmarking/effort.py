@@ -28,10 +28,14 @@ class Effort:
         """Of a run, with what its methods declare for its model (:meth:`everlearn.methods.base.Method.cost`)."""
         names, costs = [domain.name for domain in learner.recipe.domains], list(costs)
         sizes = [learner.prepared(name).train.size for name in names]
+        general = learner.recipe.general
+        once = sizes[0]
+        if general is not None and any(cost.passes_once for cost in costs):
+            once = learner.prepared(general.name).train.size
         return cls(
             sum(learner.steps(name) * learner.rows_per_step(learner.arguments(name)) for name in names),
             sum(cost.passes_per_step for cost in costs),
-            sum(cost.beside_steps(sizes) for cost in costs),
+            sum(cost.outside_of(sizes, once) for cost in costs),
         )
 
     @property

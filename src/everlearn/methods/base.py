@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -110,15 +110,34 @@ class Cost:
     passes_per_step: float = 0.0
     """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
     passes_per_domain: int = 0
-    """Blocks run forward and backward once per domain (importance, Fisher)."""
+    """Blocks of a domain run forward and backward once per domain (importance, Fisher)."""
     passes_once: int = 0
-    """Blocks run forward and backward once in a stream (importance to the base model, or to general text)."""
+    """The same once in a stream (importance to the base model)."""
+    once_over: Literal["general", "domain"] = "general"
+    """Of which text: the recipe's general text where it has one, or of the first domain whatever it has."""
+    samples: int = 0
+    """How many different blocks these passes are over, each run as often as another; 0: each is run once."""
+    passes_elsewhere: int = 0
+    """Blocks of other text run forward and backward once per domain (a probe, text that the model writes)."""
 
-    def beside_steps(self, sizes: Iterable[int | None]) -> int:
-        """Blocks run forward and backward outside of training steps, over a stream of domains of so many blocks (None:
-        a stream of unknown size): a pass over a domain ends with its last block."""
-        rows = self.passes_per_domain
-        return self.passes_once + sum(rows if size is None else min(rows, size) for size in sizes)
+    def outside(self, size: int | None) -> int:
+        """Blocks run forward and backward outside of training steps for a domain of so many; None: a stream of unknown
+        size."""
+        return self._over(self.passes_per_domain, size) + self.passes_elsewhere
+
+    def outside_once(self, first: int | None, general: int | None) -> int:
+        """The same once in a stream, whose first domain and general text have so many; without general text, the first
+        domain is what stands for it."""
+        return self._over(self.passes_once, general if self.once_over == "general" else first)
+
+    def outside_of(self, sizes: Sequence[int | None], general: int | None) -> int:
+        """The same of a whole stream."""
+        return self.outside_once(sizes[0], general) + sum(map(self.outside, sizes))
+
+    def _over(self, passes: int, size: int | None) -> int:
+        """Each pass ends with the text's last block."""
+        samples = self.samples or passes
+        return passes if size is None or size >= samples else -(-passes * size // samples)
 
     def saved(self, domains: int) -> int:
         """Bytes of memory saved with the stage after so many domains."""

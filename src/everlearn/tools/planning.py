@@ -204,9 +204,10 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
         plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
         # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
-        rows = sum(cost.beside_steps(each.rows for each in alike) for cost in costs.values())
-        if domains[0] not in alike:
-            rows -= sum(cost.passes_once for cost in costs.values())
+        rows = sum(cost.outside(each.rows) for cost in costs.values() for each in alike)
+        if domains[0] in alike and any(cost.passes_once for cost in costs.values()):
+            text = domains[0].rows if recipe.general is None else learner.prepared(recipe.general.name).train.size
+            rows += sum(cost.outside_once(domains[0].rows, text) for cost in costs.values())
         once = rows * plain[-1][1].seconds_per_step / alike[0].rows_per_step
         protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
     first = domains[0]
@@ -373,7 +374,7 @@ def passes(count: float) -> str:
 def extra_rows(cost: Cost) -> str:
     """Rows that are run outside of training steps."""
     once = f" and {cost.passes_once:,} once" if cost.passes_once else ""
-    return f"{cost.passes_per_domain:,} extra rows per domain{once}"
+    return f"{cost.outside(None):,} extra rows per domain{once}"
 
 
 def saved(cost: Cost) -> str:

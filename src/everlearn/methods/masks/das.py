@@ -161,6 +161,8 @@ class DAS(Method):
             passes_per_step=extra * options.contrast_fraction,
             passes_per_domain=measured * (1 if options.accumulate else general),
             passes_once=measured * (general if options.accumulate else 0),
+            once_over="domain" if options.general == "proxy" else "general",
+            samples=measured,
         )
 
     # -- importance -------------------------------------------------------------------------------------------

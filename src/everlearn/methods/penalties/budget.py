@@ -152,15 +152,18 @@ class Budget(Method):
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
-        looks = 2 * self.config.probe * (self.config.checks + HALVINGS + 2)
+        probes = (GENERAL in self.budgets) + self._keeps
+        looks = probes * self.config.probe * (self.config.checks + HALVINGS + 2)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
         passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
         measured = passes + round(FORWARD * passes)
         return Cost(
             memory_bytes=known + 4 * numbers + 3 * rows,
             disk_bytes=known + 2 * rows,
-            passes_per_domain=measured * (EARLIER in self.budgets) + round(FORWARD * looks),
+            passes_per_domain=measured * (EARLIER in self.budgets),
             passes_once=measured * (GENERAL in self.budgets),
+            samples=self.config.samples,
+            passes_elsewhere=round(FORWARD * looks),
         )
 
     # -- a domain ---------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -136,8 +135,7 @@ class EWC(MeasuredPenalty):
         beside = super().cost(model)
         if not self.config.strength:
             return beside
-        rows = math.ceil(self.config.samples * (1 + FORWARD * (self.config.labels == "model")))
-        beside = self.with_passes(beside, rows)
+        beside = self.with_passes(beside, self.config.samples, 1 + FORWARD * (self.config.labels == "model"))
         if self.reads_gradients:
             return replace(beside, memory_bytes=beside.memory_bytes * 3 // 2, passes_per_domain=0)
         return beside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -307,12 +308,15 @@ class MeasuredPenalty(Penalty):
         """Whether importance to the base model is measured."""
         return bool(self.config.protect_base or self.config.anchor == "base")
 
-    def with_passes(self, cost: Cost, rows: int) -> Cost:
-        """What a measurement on so many rows adds: after each domain, and once for the base model."""
+    def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
+        """What a measurement adds that runs so many rows `each` times: after each domain, and once for the base
+        model."""
+        rows = math.ceil(samples * each)
         return replace(
             cost,
             passes_per_domain=0 if self.config.anchor == "base" else rows,
             passes_once=rows if self.measures_base else 0,
+            samples=samples,
         )
 
     def begin_domain(self, stage: Stage) -> None:
