@@ -95,7 +95,7 @@ def label_directions(
         names: parameters to measure; None for all that are trainable.
 
     Returns:
-        Parameter name to G, bfloat16 [K, *shape].
+        Parameter name to G, bfloat16, K times the shape of the parameter.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
