@@ -16,7 +16,7 @@ from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError, SandboxError
 from everlearn.evaluation import Cell, task_path
 from everlearn.learner import ContinualLearner
-from everlearn.report.along import moments
+from everlearn.report.along import Waypoint, axes, moments
 from everlearn.report.runs import read_run
 from everlearn.sandbox import check_available
 from everlearn.suites import Settings, find_suite
@@ -107,6 +107,9 @@ def test_both_curves_from_one_command(everlearn: Project, data: Path) -> None:
     page = (everlearn.folder / "bench/code/index.html").read_text()
     assert "What is learnt, and tasks of no domain, at the end" in page
     assert "a line a run, from the base model (0, 0)" in page
+    assert "2 ways to learn 1 domain</h1>" in page
+    assert all(f"</b> {title}</span>" in page for title in ("Sequential", "MIGU"))
+    assert "Effect of the order" not in page
     assert "Beside MIGU, EMNLP 2024, Llama-2-7B" in page
     assert "A small base model solves no problem of HumanEval" in page
     judged = everlearn("bench", "code", "--show", "--claims", "claims.md")
@@ -117,6 +120,16 @@ def test_both_curves_from_one_command(everlearn: Project, data: Path) -> None:
     report = (everlearn.folder / "report.html").read_text()
     assert "<h3>Learning against forgetting while training</h3>" in report
     assert report.count("a line a run, from the base model (0, 0)") >= 3  # of code, of pass@1, of solutions
+
+
+def test_text_is_drawn_against_text_too() -> None:
+    learnt = {"bits_per_byte": {"code": 2.0}, "pass_at_1": {"humaneval": 0.0}}
+    answers = {"choice_accuracy_per_byte": {"hellaswag": 0.25}}
+    bits, accuracy = "bits_per_byte", "choice_accuracy_per_byte"
+    found = axes(Waypoint(0.0, learnt, {"bits_per_byte": {"general": 1.5}, **answers}))
+    assert [(own.learnt[0], own.kept[0]) for own in found] == [(bits, accuracy), ("pass_at_1", accuracy), (bits, bits)]
+    assert found[-1].labels == ("bits/byte learnt (code)", "bits/byte forgotten (general)")
+    assert [own.kept[0] for own in axes(Waypoint(0.0, learnt, answers))] == [accuracy, accuracy]
 
 
 def test_asking_inside_a_stage_changes_no_training_and_says_what_the_cells_say(everlearn: Project, data: Path) -> None:

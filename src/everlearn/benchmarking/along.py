@@ -8,7 +8,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.evaluation.metrics import METRICS
 from everlearn.report import formatting as fmt
 from everlearn.report.along import Axes, Waypoint, axes, change, mean_of
-from everlearn.report.drawing import SERIES
+from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.along import Along
 from everlearn.report.tables import Table, TableCell
@@ -60,8 +60,12 @@ class AlongTraining:
         ends = next(iter(self.entries.values()), None)
         self.axes: list[Axes] = axes(ends[-1]) if ends else []
 
+    def legend(self) -> list[tuple[str, str, int]]:
+        """Title, marker and rank of each entry that is drawn."""
+        return [(title, GLYPHS[rank], rank) for rank, title in enumerate(list(self.entries)[:SERIES])]
+
     def plates(self) -> list[Plate]:
-        """A picture for each metric of what is learnt."""
+        """A picture for each metric of what is learnt, and one of text alone."""
         labels, each = tuple(self.entries)[:SERIES], tuple(map(tuple, self.entries.values()))[:SERIES]
         return [plate for own in self.axes for plate in draw("along", Along(own, labels, each))]
 
@@ -70,7 +74,7 @@ class AlongTraining:
         if not self.axes:
             return []
         metric, kept = self.axes[0].kept
-        learnt = [(own.learnt[0], name) for own in self.axes for name in own.learnt[1]]
+        learnt = list(dict.fromkeys((own.learnt[0], name) for own in self.axes for name in own.learnt[1]))
         base = next(iter(self.entries.values()))[0]
 
         def cells(found: Waypoint) -> tuple[TableCell, ...]:

@@ -20,10 +20,13 @@ _Column = tuple[str, Callable[[CellResult], float | None]]
 
 
 def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
-    """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order."""
+    """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
+
+    One domain has neither an order nor a first and a last one.
+    """
     entries = in_order({cell.entry for cell in cells}, suite)
     ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
-    if not ordered:
+    if all(len(cell.domains) < 2 for cell in ordered):
         return []
     if any(cell.tasks for cell in ordered):
         lead = next((each for each in suite.metrics if any(parts(cell, each) for cell in ordered)), suite.metrics[0])

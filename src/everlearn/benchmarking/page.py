@@ -300,12 +300,12 @@ class Sheet:
         for metric in self.metrics[:1]:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
-        plates += self.along.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
+        learnt = len(self.cells[0].domains)
         return render(
             "bench.html.jinja",
-            title=f"{self.suite.name}: {len(self.lines)} ways to learn {len(self.cells[0].domains)} domains",
+            title=f"{self.suite.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
             version=__version__,
             facts=[
                 (
@@ -325,6 +325,7 @@ class Sheet:
                 )
                 for along in swept(self.lines)
             ],
+            along=(self.along.legend(), self.along.plates()),
             figures=plates,
             notes=self.notes,
             papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],

@@ -80,14 +80,19 @@ def change(quantity: str, of: tuple[str, Iterable[str]], base: Scores, now: Scor
 
 
 def axes(waypoint: Waypoint) -> list[Axes]:
-    """A picture for each metric of what is learnt, against the tasks of no domain; none where there is no such task."""
+    """A picture for each metric of what is learnt, against the tasks of no domain; none where there is no such task.
+
+    The last one is text against text: a small model's answers are near chance, before and after.
+    """
     kept = {
         metric: tuple(found) for metric, found in waypoint.kept.items() if METRICS[metric].unit == "fraction" and found
     }
     if not kept:
         return []
     metric = next((name for name in YARDSTICKS if name in kept), next(iter(kept)))
-    return [Axes((name, tuple(found)), (metric, kept[metric])) for name, found in waypoint.learnt.items() if found]
+    found = [Axes((name, tuple(of)), (metric, kept[metric])) for name, of in waypoint.learnt.items() if of]
+    own, others = (tuple(scores.get(INSIDE, {})) for scores in (waypoint.learnt, waypoint.kept))
+    return [*found, *([Axes((INSIDE, own), (INSIDE, others))] if own and others else [])]
 
 
 def moments(run: Run) -> list[Waypoint]:
