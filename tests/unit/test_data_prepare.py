@@ -49,6 +49,10 @@ def test_training_and_held_out_blocks_partition_the_documents(tmp_path):
     held = Encoder(tiny.tokenizer(), "decoder")([document.text for document in parts[True]])
     # A decoder predicts the end of each text too, so total nats over total bytes is bits per byte.
     assert made.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(len(row) + 1 for row in held)
+    # Where documents see each other the beginning of each is predicted, too: from the end of the one before.
+    seen = prepared(tmp_path, domain, isolated=False)
+    assert seen.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(len(row) + 2 for row in held)
+    assert same(seen.train.take(range(seen.train.size)), expected[False])
     encoder = prepared(tmp_path, domain, kind="encoder")
     assert encoder.bytes_per_token == sum(len(d.text.encode()) for d in parts[True]) / sum(map(len, held))
 

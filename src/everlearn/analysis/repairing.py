@@ -238,6 +238,7 @@ def _budgeted(
             seed=learner.recipe.run.seed,
             cache=learner.recipe.data.cache,
             name=TEXT,
+            isolated=format_.objective.isolate,
         )
         if not isinstance(found.train, PackedBlocks):
             raise DataError(f"`--text` is '{text}', which is a stream. Name a file.")

@@ -53,7 +53,8 @@ class Count:
         """The same where special tokens are predicted too: then total nats over total bytes is bits per byte.
 
         Args:
-            special: those of each text: its end, and before the answer of some encoder-decoders its beginning.
+            special: those of each text: its end, and its beginning before the answer of some encoder-decoders and where
+                packed documents see each other.
         """
         return self.text_bytes / max(self.text_tokens + special * self.documents, 1)
 

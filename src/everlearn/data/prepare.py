@@ -138,6 +138,7 @@ class _Work:
     encoder: Encoder
     block_size: int
     target_size: int | None
+    isolated: bool
 
     @property
     def share(self) -> float:
@@ -227,12 +228,13 @@ class _Work:
             )
 
     def _width(self, count: Count) -> float:
-        """An encoder predicts no special token: none is masked. A decoder predicts each end, and the decoder of an
-        encoder-decoder all that stands around an answer."""
+        """An encoder predicts no special token: none is masked. A decoder predicts each end, where documents see each
+        other the next one's beginning too, and the decoder of an encoder-decoder all that stands around an answer."""
         if self.encoder.kind == "encoder":
             return count.bytes_per_token
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
-        return count.bytes_per_label(around if self.encoder.kind == "encoder-decoder" else 1)
+        begins = not self.isolated and self.corpus.target_column is None
+        return count.bytes_per_label(around if begins or self.encoder.kind == "encoder-decoder" else 1)
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:
         """The blocks in a folder that :meth:`build` wrote."""
@@ -282,6 +284,7 @@ def prepare(
     cache: str | Path | None = None,
     name: str | None = None,
     target_size: int | None = None,
+    isolated: bool = True,
 ) -> Prepared:
     """Tokenise and pack a corpus, or find it in the cache.
 
@@ -295,6 +298,8 @@ def prepare(
             is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
         name: instead of the domain's.
         target_size: the longest answer, for text-to-text; `block_size` when None.
+        isolated: whether documents that share a block are hidden from each other; it decides what is predicted, and so
+            what a byte costs, not what the blocks are.
 
     Raises:
         DataError: the corpus cannot be read, is smaller than a block, or does not fit the kind of model.
@@ -303,12 +308,14 @@ def prepare(
     name = name or (corpus.name if isinstance(corpus, Domain) else "corpus")
     if isinstance(corpus, Domain) and corpus.sources:
         prepared = [
-            prepare(part, tokenizer, kind, block_size, seed=seed, cache=cache, target_size=target_size)
+            prepare(
+                part, tokenizer, kind, block_size, seed=seed, cache=cache, target_size=target_size, isolated=isolated
+            )
             for part in corpus.parts
         ]
         weights = [source.weight for source in corpus.sources]
         return together(name, dict(zip(corpus.source_names, prepared, strict=True)), weights, seed)
-    work = _Work(corpus, name, Encoder(tokenizer, kind), block_size, target_size)
+    work = _Work(corpus, name, Encoder(tokenizer, kind), block_size, target_size, isolated)
     if work.held_out is not None:
         check_apart(corpus, work.held_out)
     fingerprint = work.fingerprint()

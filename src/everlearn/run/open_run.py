@@ -133,6 +133,7 @@ class OpenRun:
                     format_.block_size,
                     seed=self.recipe.run.seed,
                     cache=self.recipe.data.cache,
+                    isolated=format_.objective.isolate,
                 )
         return self._prepared[name]
 
