@@ -454,6 +454,9 @@ def test_one_task_is_decided_for_itself_alone() -> None:
     ]  # fmt: skip
     assert ask(cells, solved).verdict == OPEN
     assert ask(cells, solved, mean_of_these).verdict == HOLDS
+    none = [point.model_copy(update={"learnt": {"pass_at_1": {"humaneval": 0.0}}}) for point in cells[0].points]
+    unsolved = ask([cell.model_copy(update={"points": none}) for cell in cells], solved, mean_of_these)
+    assert (unsolved.verdict, unsolved.p_value, unsolved.runs) == (OPEN, None, ((0, 0), (0, 1), (0, 2)))
     judged, these = (judge(cells, code.claims.claims, sampled) for sampled in (tasks_and_runs, mean_of_these))
     text = page(code, code.claims.title, code.claims.introduction, judged, cells, these)
     assert "The **verdict for these tasks** takes the tasks and orders as they are" in text

@@ -124,6 +124,8 @@ def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled =
         sides = [_mean(ours), _mean(theirs)]
     found = sampled(differences)
     interval = found.interval()
+    if question.relation == "within" and not any(sides):
+        interval = None  # two that solve nothing are alike in nothing else
     bar = question.bar
     if question.relation == "within" and found.value < 0:
         bar = -bar  # the nearer margin
@@ -132,7 +134,7 @@ def ask(cells: Sequence[CellResult], question: ClaimQuestion, sampled: Sampled =
         verdict=verdict(question, interval, len(differences)),
         difference=Estimate(found.value, *(interval or ())),
         sides=tuple(sides),
-        p_value=found.p_value(bar),
+        p_value=None if interval is None else found.p_value(bar),
         runs=tuple(sorted(differences, key=str)),
         tasks=len({task for row in differences.values() for task in row}),
     )

@@ -46,7 +46,8 @@ CLAIMS = Claims(
             "And it has learnt as much about code.",
             questions("migu", "within", "sequential", ("pass_at_1",), POINT)
             + questions("migu", "above", "sequential", ("bits_learnt",)),
-            "As much: pass@1 within one point either way. Bits per byte are our addition.",
+            "As much: pass@1 within one point either way, which decides nothing where no problem is solved. Bits per "
+            "byte are our addition.",
         ),
     ),
     these_tasks=True,
