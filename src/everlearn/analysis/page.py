@@ -23,7 +23,7 @@ from everlearn.analysis.stages_page import Section
 from everlearn.data.corpus import Domain
 from everlearn.files import write_text
 from everlearn.model.movement import Moved, Movement, together
-from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.drawing import legend_of
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
@@ -82,7 +82,7 @@ def _importance(maps: Mapping[str, Map], filled: Saturation, alike: Similarity |
     heats = [heat_map(stage, kind, maps[stage], filled) for kind in filled.kinds for stage in filled.stages]
     plates = [draw("heat", each) for each in heats]
     return {
-        "legend": [(name, GLYPHS[i], i) for i, name in enumerate(names[:SERIES])],
+        "legend": legend_of(names),
         "saturation": draw("curves", saturation),
         "tables": tables(filled, alike),
         "maps": [plate for each in plates[:: len(filled.stages)] for plate in each],

@@ -9,7 +9,7 @@ from everlearn.analysis.distance import Distance
 from everlearn.analysis.going_back import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
 from everlearn.evaluation.estimate import Estimate
 from everlearn.model.movement import Moved, together, whole
-from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
@@ -173,7 +173,7 @@ def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], 
         "Bands: 95 % intervals."
     )
     curves = Curves("bits per byte better", lines, caption, zero=True, x_label="α")
-    return draw("curves", curves), tuple((name, GLYPHS[i], i) for i, name in enumerate(names[:SERIES]))
+    return draw("curves", curves), tuple(legend_of(names))
 
 
 def _line(rank: int, x: list[float], found: Sequence[Estimate]) -> Curve:

@@ -8,7 +8,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.evaluation.metrics import METRICS
 from everlearn.report import formatting as fmt
 from everlearn.report.along import Axes, Waypoint, axes, change, mean_of
-from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.along import Along
 from everlearn.report.tables import Table, TableCell
@@ -62,7 +62,7 @@ class AlongTraining:
 
     def legend(self) -> list[tuple[str, str, int]]:
         """Title, marker and rank of each entry that is drawn."""
-        return [(title, GLYPHS[rank], rank) for rank, title in enumerate(list(self.entries)[:SERIES])]
+        return legend_of(self.entries)
 
     def plates(self) -> list[Plate]:
         """A picture for each metric of what is learnt, and one of text alone."""

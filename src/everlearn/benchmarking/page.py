@@ -25,7 +25,7 @@ from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers
@@ -320,7 +320,7 @@ class Sheet:
             swept=[
                 (
                     along.option,
-                    [(family.label, GLYPHS[i], i) for i, family in enumerate(along.families[:SERIES])],
+                    legend_of(family.label for family in along.families),
                     self._swept(along),
                 )
                 for along in swept(self.lines)

@@ -39,6 +39,11 @@ def series_colour(series: int) -> str:
     return f"var(--series-{series})" if series < SERIES else FAINT
 
 
+def legend_of(names: Iterable[str]) -> list[tuple[str, str, int]]:
+    """Name, marker and rank of the first six: what a page's line of colours says."""
+    return [(name, glyph, rank) for rank, (name, glyph) in enumerate(zip(names, GLYPHS, strict=False))]
+
+
 def px(value: float) -> str:
     """A coordinate, to a tenth of a pixel."""
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")

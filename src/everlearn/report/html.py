@@ -16,7 +16,7 @@ from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_text
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare
-from everlearn.report.drawing import GLYPHS, SERIES
+from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw, in_section
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
@@ -136,7 +136,7 @@ def top_figure(comparison: Comparison) -> list[Plate]:
 
 
 def _legend(comparison: Comparison) -> list[tuple[str, str, int]]:
-    named = [(comparison.labels[pool], GLYPHS[rank], rank) for rank, pool in enumerate(comparison.ranking[:SERIES])]
+    named = legend_of(comparison.labels[pool] for pool in comparison.ranking)
     others = [("others", "●", SERIES)] if len(comparison.pools) > SERIES else []
     return [*named, *others] if len(comparison.pools) > 1 else []
 

@@ -163,7 +163,7 @@ class Outcome:
             for fact in facts
         ]
         times = [self.folder.row(row) / TIME for row in range(len(self.rows))]
-        times += [self._alone("").parent / TIME]
+        times.append(self.cells / "alone" / TIME)
         evaluation = sum(read(Took, path).seconds for path in times if path.is_file())
         training, tokens = sum(stage.seconds for stage in stages), sum(stage.tokens for stage in stages)
         return Spent(
