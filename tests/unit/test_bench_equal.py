@@ -44,6 +44,17 @@ def test_a_pass_ends_with_its_text_however_often_there_is_one() -> None:
     assert Cost(passes_once=60, once_over="domain", samples=30).outside_once(15, 30) == 30
 
 
+def test_what_is_run_once_a_row_and_for_every_earlier_domain() -> None:
+    asked = Cost(passes_per_row=1 / 3)
+    assert [asked.outside(size, trained=60) for size in (30, 90, None)] == [10, 20, 20]
+    assert asked.outside(30) == 0, "where it counts in the steps"
+    assert asked.outside_of([30, 90], None, [60, 60]) == 30
+    written = Cost(passes_elsewhere=5, passes_per_earlier=16)
+    assert written.outside_of([10, 10, 10], None) == 3 * 5 + (1 + 2) * 16
+    tried = Cost(passes_per_earlier=20, samples=60)  # a third of 60 rows of the domain, of which there are 30
+    assert tried.outside(30, earlier=2) == 2 * 10
+
+
 def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:
     everlearn.recipe["general"] = GENERAL
     everlearn.recipe["train"] |= {"max_steps": 40}

@@ -593,6 +593,56 @@ def test_replay_and_a_budget_go_together() -> None:
     assert not probes & replayed, "what is measured on is not replayed"
 
 
+def test_no_more_rows_are_looked_at_than_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it has to search at the end of each domain, and each look sees more lost than the one before."""
+    looks: list[int] = []
+
+    def losses(self: DriftProbe, stage: Stage) -> tuple[Tensor, Tensor]:
+        looks.append(len(self.rows))
+        return torch.full((len(self.rows),), float(len(looks)), dtype=torch.float64), torch.ones(
+            len(self.rows)
+        ).double()
+
+    monkeypatch.setattr(DriftProbe, "_losses", losses)
+    monkeypatch.setattr(LastLook, "limit", lambda self, budget: 1e9)
+    method = Budget(general=1e-3, earlier=1e-3, samples=2, rank=1, probe=4, checks=3)
+    model = tiny.model("gpt2")
+    declared = method.cost(model).passes_elsewhere
+    for index in (1, 2):
+        stage = stages.stage(model, index, "causal", count=40, general=True, steps=9)
+        stages.learn([method], stage)
+        assert "rolled back" in stage.notes[-1]
+    general = 2 * (1 + 3 + 1 + 7 + 1) + 1  # begin, checks, end, halvings, the part that was found; and once to know it
+    earlier = (1 + 3 + 1 + 7 + 1) + 2  # from the second domain on
+    assert sum(looks) == 4 * (general + earlier)
+    assert sum(looks) / 3 <= 2 * declared == 2 * round(2 * 4 * 14 / 3)
+    assert method.cost(model).at_most
+
+
+def test_options_that_do_not_go_on_with_a_memory_are_refused() -> None:
+    """Of earlier domains; what is known of general text is never added to."""
+    model, options = tiny.model("gpt2"), {"samples": 4, "rank": 2, "probe": 4, "checks": 1}
+    first = Budget(**options)
+    stages.learn([first], stages.stage(model, 1, "causal", count=40, general=True, steps=1))
+
+    def refusal(**changed: Any) -> str:
+        method = Budget(**{**options, **changed})
+        method.load_memory(first.memory())
+        with pytest.raises(MethodError) as found:
+            stages.begin([method], stages.stage(model, 2, "causal", count=40, general=True))
+        return str(found.value)
+
+    said = "earlier domains were learnt with 2, and 3 cannot go on with what is known of them. Set `rank: 2`, or"
+    assert said in refusal(rank=3)
+    assert "option 'earlier_by'" in refusal(earlier_by="predicted")
+    first = Budget(**options, earlier_by="predicted")
+    stages.learn([first], stages.stage(model, 1, "causal", count=40, general=True, steps=1))
+    assert "Set `earlier_by: predicted`" in refusal()
+    other = Budget(**{**options, "rank": 3, "earlier": None})
+    other.load_memory(first.memory())
+    stages.begin([other], stages.stage(model, 2, "causal", count=40, general=True))
+
+
 def test_mistakes_are_sentences() -> None:
     model = tiny.model("gpt2")
     with pytest.raises(MethodError, match="set `general: null`"):

@@ -113,9 +113,7 @@ class SAPTLoRA(Method):
         super().__init__(config, **options)
         stored = self.config.pseudo == "stored"
         self._writes = self.config.align > 0 and not stored
-        self.needs = replace(
-            type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._writes
-        )
+        self.needs = replace(type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._writes)
         self._learnt: dict[str, Learnt] = {}
         self._pseudo: dict[str, dict[str, Tensor]] = {}
         self._projection: Learnt = {}
