@@ -429,15 +429,17 @@ def test_what_is_held_out_is_never_trained_on() -> None:
 # -- the method -----------------------------------------------------------------------------------------------
 
 
-def _stream(**options: Any) -> tuple[list[Stage], Budget, list[dict[str, Any]]]:
-    """Three domains of random tokens under a budget, and the lines that were logged."""
+def _stream(
+    domains: tuple[int, ...] = (1, 2, 3), *, steps: int = 10, lr: float = 1e-2, **options: Any
+) -> tuple[list[Stage], Budget, list[dict[str, Any]]]:
+    """Domains of random tokens under a budget, and the lines that were logged."""
     method = Budget(**{"samples": 16, "probe": 24, "checks": 4, **options})
     model, lines, done = tiny.model("gpt2"), [], []
-    for index in (1, 2, 3):
-        stage = stages.stage(model, index, "causal", count=60, steps=10, general=True)
+    for index in domains:
+        stage = stages.stage(model, index, "causal", count=60, steps=steps, general=True)
         stage.general = PackedBlocks.from_blocks(stages.blocks(60, 99, "causal"), 99, "general")
         stage.log = lambda line, index=index: lines.append({"stage": index} | line)
-        stages.learn([method], stage, lr=1e-2)
+        stages.learn([method], stage, lr=lr)
         model = stage.model
         done.append(stage)
     return done, method, lines
@@ -458,17 +460,22 @@ def test_every_domain_ends_within_every_budget_as_measured(stream) -> None:
         assert any(note.startswith(f"Forgetting budget after 'd{index}'") for note in stage.notes)
 
 
-def test_a_budget_is_used_and_binds(stream) -> None:
-    """Plain training of the same stream loses more than the budget; under it at least half of one budget is used.
+def test_a_budget_is_used_and_binds() -> None:
+    """Plain training of the same domains loses more than twice the budget; under it most of the budget is used.
 
-    Which of them binds in which domain is chance on random tokens: other labels, another one.
+    Steps are large, so that what is lost stands out of the probe's error, and looks many; other seeds of data and
+    labels used 0.91 to 1.00 of it.
     """
-    _, method, lines = stream
-    plain = [line for line in _stream(general=100.0, earlier=None)[2] if "share" in line]
-    held = [line for line in lines if "share" in line]
-    assert plain[-1]["drift"]["general"]["measured"] > 2 * 0.006
-    used = [found["measured"] / method.budgets[g] for line in held for g, found in line["drift"].items()]
-    assert max(used) > 0.5
+
+    def lost(budget: float, domains: tuple[int, ...]) -> list[float]:
+        options = {"general": budget, "earlier": None, "checks": 10}
+        _, _, lines = _stream(domains, steps=20, lr=3e-2, **options)
+        last = {line["stage"]: line["drift"]["general"]["measured"] for line in lines if "share" in line}
+        return list(last.values())
+
+    assert lost(1e6, (1,))[0] > 2 * 0.05
+    for found in lost(0.05, (1, 2)):
+        assert 0.7 * 0.05 < found <= 0.05
 
 
 def test_a_budget_that_is_never_reached_is_plain_training_bit_for_bit() -> None:

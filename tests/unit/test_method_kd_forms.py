@@ -392,10 +392,10 @@ def test_costs() -> None:
     assert KD(compare="logits").cost(tiny.model()).passes_per_step == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(("steps", "asked"), [(2, 8), (7, 12)])
+@pytest.mark.parametrize(("steps", "asked"), [(8, 8), (20, 12)])
 def test_the_rows_that_are_asked_are_those_that_are_declared(steps: int, asked: int) -> None:
-    """Twelve rows in batches of four: each that is trained on once, however often that is."""
+    """Of twelve rows each that is trained on, once, however often that is."""
     method, stage = KD(compare="logits", top_k=3), stages.stage(tiny.model("gpt2"), objective="causal", steps=steps)
     method.begin_domain(stage)
     assert method._cached.rows == asked
-    assert method.cost(stage.model).outside(12, trained=4 * steps) == math.ceil(asked / 3)
+    assert method.cost(stage.model).outside(12, trained=steps * stage.rows_per_step) == math.ceil(asked / 3)

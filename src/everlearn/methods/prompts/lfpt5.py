@@ -52,7 +52,7 @@ PROMPT = "prompt"
 FREQUENT = 5000
 """Vocabularies are ordered by frequency, more or less: the first so many words are frequent ones."""
 DRAWS = 4
-"""How many rows an encoder-decoder writes at most for each example wanted; those without a separator are thrown away."""
+"""Rows that an encoder-decoder writes at most for each example wanted; those without a separator are thrown away."""
 
 
 @register
