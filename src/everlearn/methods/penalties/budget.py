@@ -220,8 +220,8 @@ class Budget(Method):
         else:
             return
         raise MethodError(
-            f"Method '{self.label}', option '{what}': earlier domains were learnt with {was}, and {now} cannot go on with "
-            f"what is known of them. Set `{what}: {was}`, or `earlier: null`."
+            f"Method '{self.label}', option '{what}': earlier domains were learnt with {was}, and {now} cannot go on "
+            f"with what is known of them. Set `{what}: {was}`, or `earlier: null`."
         )
 
     def _rows(self, text: BlockSource, stage: Stage) -> list[Block]:

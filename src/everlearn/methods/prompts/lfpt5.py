@@ -144,8 +144,8 @@ class LFPT5(Method):
     def cost(self, model: nn.Module) -> Cost:
         """The prompt, and as it was; pseudo-samples of one domain in 12 bytes a token, while a later one is learnt.
 
-        In a step an encoder-decoder's lessons, and pseudo-samples as if they were as many as the batch. Writing one
-        counts as a forward pass over a row, however short it is."""
+        In a step an encoder-decoder's lessons, and what is learnt from pseudo-samples as one pass over the batch, which
+        has more rows than they. Writing one counts as a forward pass over a row, however short it is."""
         config, numbers = self.config, self.config.n_tokens * word_embeddings(model).shape[1]
         pairs = kind_of(model) == "encoder-decoder"
         samples = config.samples if self._uses_pseudo else 0
