@@ -21,6 +21,7 @@ from everlearn.config.recipe import load, parse
 from everlearn.errors import RecipeError
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
+from everlearn.tools.planning import extra_rows
 
 GENERAL = {"path": "general.jsonl", "validation": 0.2}
 
@@ -53,6 +54,9 @@ def test_what_is_run_once_a_row_and_for_every_earlier_domain() -> None:
     assert written.outside_of([10, 10, 10], None) == 3 * 5 + (1 + 2) * 16
     tried = Cost(passes_per_earlier=20, samples=60)  # a third of 60 rows of the domain, of which there are 30
     assert tried.outside(30, earlier=2) == 2 * 10
+    assert extra_rows(asked) == "0 extra rows per domain and 0.333 extra passes over each different row"
+    bound = Cost(passes_elsewhere=5, passes_per_earlier=16, passes_once=2, at_most=True)
+    assert extra_rows(bound) == "at most 5 extra rows per domain and 16 more for each earlier one and 2 once"
 
 
 def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:
