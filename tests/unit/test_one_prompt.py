@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +11,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import stages
 import tiny
+from everlearn.evaluation import likelihood, make_task
 from everlearn.evaluation.likelihood import MOST_BEHIND, Option, _shares_prompts
 from everlearn.evaluation.predictor import Checkpoint
+from everlearn.evaluation.task import Conditions, task_config
+from everlearn.methods.adapters.bottleneck import bottlenecks
+from everlearn.methods.adapters.moe_lora import MoELoRA
+from everlearn.methods.composition.sapt_lora import SAPTLoRA
+from everlearn.methods.prompts.lfpt5 import CarriedPrompt
 from everlearn.model.objectives import make_objective
 from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
 
@@ -90,3 +99,62 @@ def test_what_is_not_attention_to_all_reads_the_row_as_a_whole(kind: str, option
             parameter.mul_(4)
     assert (together(model) - apart(model)).abs().max() > 1e-3, "or there would be nothing to refuse"
     assert not can_share_prompts(model, LONGEST)
+
+
+def with_soft_prompt(model: Any) -> None:
+    CarriedPrompt(torch.randn(3, model.get_input_embeddings().weight.shape[1])).attach(model, "prompt")
+
+
+def with_adapter(model: Any) -> None:
+    bottlenecks(model, 2, "relu").attach(model, "adapter")
+
+
+def with_experts(model: Any) -> None:
+    method, setting = MoELoRA(experts=3, r=2), stages.stage(model, 1, "causal")
+    stages.begin([method], setting)
+
+
+def with_composed_blocks(model: Any) -> None:
+    method, setting = SAPTLoRA(r=2), stages.stage(model, 1, "causal")
+    stages.begin([method], setting)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "addition", "can"),
+    [
+        ("llama", with_soft_prompt, True),
+        ("gpt2", with_soft_prompt, True),
+        ("bart", with_soft_prompt, True),
+        ("t5", with_soft_prompt, True),
+        ("gpt2", with_adapter, True),
+        ("bart", with_adapter, True),
+        ("llama", with_experts, True),
+        ("llama", with_composed_blocks, False),
+    ],
+)
+def test_what_methods_add_must_say_that_it_may_stand_in_a_shared_row(
+    architecture: str, addition: Any, can: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny.model(architecture)
+    model.set_attn_implementation("sdpa")
+    torch.manual_seed(1)
+    addition(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    assert can_share_prompts(model, LONGEST) is can
+    words = " ".join(tiny.texts(30, 5)).split()
+    texts = [words[start : start + 10] for start in range(0, 70, 10)]
+    rows = [{"query": " ".join(t[:5]), "choices": [" ".join(t[5:7]), t[8], f"{t[9]} so"], "gold": 1} for t in texts]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    config = {"kind": "choice", "name": "asked", "test": str(tmp_path / "test.jsonl")}
+    task = make_task(task_config(config, "end_tasks.0"))
+    objective = make_objective(tiny.objective_of(architecture), model, tiny.tokenizer())
+
+    def nats() -> torch.Tensor:
+        how = Conditions(row="base", tokenizer=tiny.tokenizer(), objective=objective, batch_size=4)
+        return torch.from_numpy(task.measure(Checkpoint(model, objective), how)["option_nats"])
+
+    together = nats()
+    monkeypatch.setattr(likelihood, "can_share_prompts", lambda *_: False)
+    torch.testing.assert_close(together, nats(), rtol=1e-5, atol=1e-4)

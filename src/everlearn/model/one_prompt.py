@@ -20,13 +20,17 @@ from everlearn.model.head import config_of
 def can_share_prompts(model: nn.Module, length: int) -> bool:
     """Whether a pass may hold several texts after one prompt.
 
-    Only of a model as transformers has it: what a method adds may look at a row as a whole. Its attention must take any
-    mask and know of positions only what it is told, over all of the `length` tokens of prompt and text; and nothing
-    but attention may carry what one token says to another, as recurrent layers do, all of which convolve first.
+    What a method adds may look at a row as a whole, so it must say that it does not (`shares_prompts`). Attention must
+    take any mask and know of positions only what it is told, over all of the `length` tokens of prompt and text; and
+    nothing but attention may carry what one token says to another, as recurrent layers do, all of which convolve first.
     """
     config = config_of(model)
+    told = [module for module in model.modules() if getattr(module, "shares_prompts", False)]
+    shares = {id(part) for module in told for part in module.modules()}
+    length += sum(getattr(module, "taken_positions", 0) for module in told)
     untouched = all(
-        not (type(m).__module__.startswith("everlearn.") or m._forward_pre_hooks or m._forward_hooks)
+        (id(m) in shares or not type(m).__module__.startswith("everlearn."))
+        and all(id(getattr(h, "__self__", None)) in shares for h in _hooks(m))
         for m in model.modules()
     )
     only_attention = not any(isinstance(m, nn.Conv1d) for m in model.modules())
@@ -38,6 +42,10 @@ def can_share_prompts(model: nn.Module, length: int) -> bool:
         and not getattr(config, "alibi", False)
         and all(not window or window >= length for window in windows)
     )
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
 def after_one_prompt(prompt: int, texts: Sequence[int], width: int) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,8 @@ class AfterFeedForward(Attachment):
             forward hook of its projection, which returns what takes the place of the output, [..., H].
     """
 
+    shares_prompts = True
+
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)

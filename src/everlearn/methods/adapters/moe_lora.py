@@ -160,7 +160,10 @@ class Router(nn.Module):
 
     Attributes:
         rows: remember what is chosen in the first rows of passes that are trained on; None remembers nothing.
+        shares_prompts: each token has gates of its own (:class:`~everlearn.methods.engine.attachment.Attachment`).
     """
+
+    shares_prompts = True
 
     def __init__(self, features: int, experts: int, top_k: int, renormalise: bool) -> None:
         super().__init__()

@@ -36,9 +36,12 @@ class Attachment(nn.Module):
 
     Class attributes:
         lengthens_rows: whether it puts vectors before a text; then nothing may be fed to the model token by token.
+        shares_prompts: whether a token is read by nothing but itself and what its mask lets it see, so that several
+            texts may stand behind one prompt (:mod:`everlearn.model.one_prompt`).
     """
 
     lengthens_rows: ClassVar[bool] = False
+    shares_prompts: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,9 @@ class BeforeText(Attachment):
         text, n = given["inputs_embeds"], self.taken_positions
         mask, positions = given.get("attention_mask"), given.get("position_ids")
         given["inputs_embeds"] = self._beside(self.stand(text), text, mask)
-        if mask is not None:
+        if mask is not None and mask.dim() == 4:  # who sees whom, of a decoder
+            given["attention_mask"] = F.pad(mask, (n, 0, n, 0), value=True).tril()
+        elif mask is not None:
             given["attention_mask"] = self._beside(mask.new_ones(len(mask), n), mask, mask)
         elif positions is not None:
             given["attention_mask"] = self._isolating(base, positions, text.dtype)
@@ -130,6 +132,8 @@ class SoftPrompt(BeforeText):
     Attributes:
         vectors: what is trained, [n, E].
     """
+
+    shares_prompts = True
 
     def __init__(self, vectors: Tensor) -> None:
         super().__init__()
