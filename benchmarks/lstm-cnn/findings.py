@@ -1,0 +1,105 @@
+"""What the cells of `run.py` say about the study's findings, and the page of it. Nothing here trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, RUNS, SIGNIFICANT, Verdict
+from everlearn.benchmarking.crossed import CrossedMean, mean_of_these
+from everlearn.evaluation import Column, summarise
+from everlearn.evaluation.metrics import STANDARDISED
+
+Cell = Mapping[str, Any]
+NUMBERS = ("share_forgotten", "share_forgotten_per_step", "share_forgotten_clipped", "share_forgotten_clipped_per_step")
+"""Both conventions, over all later steps and for each."""
+JUDGED = (NUMBERS[0], NUMBERS[2])
+
+
+class Comparison(NamedTuple):
+    """Two groups of cells, of which the first should forget less; they are paired by what else they are."""
+
+    title: str
+    less: Mapping[str, str]
+    more: Mapping[str, str]
+
+
+FINDINGS: dict[str, tuple[Comparison, ...]] = {
+    "A CNN forgets less than an LSTM": (
+        Comparison("the CNN with max-pooling against the LSTM", {"base": "cnn-max"}, {"base": "lstm"}),
+    ),
+    "… because of max-pooling": (
+        Comparison("the CNN with max-pooling against the CNN without", {"base": "cnn-max"}, {"base": "cnn-last"}),
+        Comparison("the LSTM with max-pooling against the LSTM without", {"base": "lstm-max"}, {"base": "lstm"}),
+    ),
+    "The hard task last forgets less than the hard task first": (
+        Comparison("hard last against hard first, all bases", {"order": "hard-last"}, {"order": "hard-first"}),
+    ),
+    "Frozen embeddings forget less than tuned ones": (
+        Comparison("frozen against tuned, all bases", {"embeddings": "frozen"}, {"embeddings": "tuned"}),
+    ),
+}
+"""What the study says, each with the comparisons that it takes."""
+
+
+def standardised(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> np.ndarray:
+    """(m − majority) / (state of the art − majority) of task j after i tasks, [T, T]; NaN where it was not asked."""
+    found = np.full((len(cell["tasks"]),) * 2, np.nan)
+    for row, accuracies in enumerate(cell["accuracy"]):
+        for place, value in enumerate(accuracies):
+            known = tasks[cell["tasks"][place]]
+            found[row, place] = (value - known["majority"]) / (known["state_of_the_art"] - known["majority"])
+    return found
+
+
+def forgotten(cell: Cell, tasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The study's numbers, as every run of everlearn has them (:mod:`everlearn.evaluation.quantities`)."""
+    scores = standardised(cell, tasks)
+    last = len(scores)
+    columns = [
+        Column(name, stage, tuple(range(1, last + 1)), scores[:, stage - 1], np.zeros((1, last)))
+        for stage, name in enumerate(cell["tasks"], 1)
+    ]
+    found = summarise(columns, last, True, STANDARDISED)
+    return {number: float(found[number]["mean"].value) for number in NUMBERS}
+
+
+def paired(cells: Iterable[Cell], asked: Comparison, value: Callable[[Cell], float]) -> dict[tuple[str, int], float]:
+    """less − more of the cells that differ in nothing else: what they share, and the seed → the difference."""
+    sides: list[dict[tuple[str, int], float]] = []
+    listed = list(cells)
+    for side in (asked.less, asked.more):
+        own = [cell for cell in listed if all(cell[key] == wanted for key, wanted in side.items())]
+        sides.append({(_rest(cell, side), cell["seed"]): value(cell) for cell in own})
+    less, more = sides
+    return {unit: less[unit] - more[unit] for unit in less if unit in more}
+
+
+def _rest(cell: Cell, side: Mapping[str, str]) -> str:
+    return ", ".join(cell[key] for key in ("base", "embeddings", "order") if key not in side)
+
+
+def mean(differences: Mapping[tuple[str, int], float]) -> CrossedMean:
+    """Their mean where seeds are the only sample: bases and orders are the ones that are meant."""
+    groups = {group: number for number, group in enumerate(sorted({group for group, _ in differences}))}
+    return mean_of_these({(groups[group], seed): {"": value} for (group, seed), value in differences.items()})
+
+
+def verdict(differences: Mapping[tuple[str, int], float]) -> Verdict:
+    """Which side of 0 the whole 95 % interval lies on; of fewer than three seeds nothing follows."""
+    if not differences:
+        return MISSING
+    interval = mean(differences).interval()
+    if interval is None or len({seed for _, seed in differences}) < RUNS:
+        return OPEN
+    low, high = interval
+    return HOLDS if high < 0 else FAILS if low > 0 else OPEN
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a finding: that of all its comparisons, in both conventions, where they agree."""
+    found = set(verdicts)
+    return MISSING if MISSING in found else found.pop() if len(found) == 1 else OPEN
