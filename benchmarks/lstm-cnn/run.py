@@ -6,7 +6,7 @@
 DATA holds `tasks/NAME/{train,test}.jsonl.gz`. As in the study (Arora, Rahimi and Baldwin, ALTA 2019), one body learns
 the tasks one after another and each task has a classifier of its own, which waits while later tasks change the body
 below it. A cell is a base, tuned or frozen embeddings, an order and a seed; one that is there is not made again, so
-that several calls can share the seeds out. `findings.py` judges, and writes docs/results/lstm-cnn.md.
+that several calls can share the seeds out. `findings.py` judges, `page.py` writes docs/results/lstm-cnn.md.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import findings
 import numpy as np
+import page
 import torch
 import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -49,19 +49,44 @@ class Cell(NamedTuple):
 def cells(settings: Mapping[str, Any], seeds: list[int]) -> Iterator[Cell]:
     """A whole table for the first seed comes first."""
     for seed in seeds:
-        for embeddings, orders in settings["embeddings"].items():
-            yield from (Cell(base, embeddings, order, seed) for order in orders for base in settings["bases"])
+        for part in settings["cells"]:
+            yield from (Cell(base, part["embeddings"], part["order"], seed) for base in part["bases"])
 
 
-def tasks(settings: Mapping[str, Any], data: Path) -> dict[str, EndTask]:
-    """The tasks, and how each is learnt."""
-    parts = {part: "tasks/{}/" + part + ".jsonl.gz" for part in ("train", "test")}
-    return {
-        name: EndTask(
-            name=name, **{part: str(data / at.format(name)) for part, at in parts.items()}, **settings["training"] | own
-        )
-        for name, own in settings["tasks"].items()
-    }
+class Learnt(NamedTuple):
+    """A task: how it is learnt, from what, and what it is asked."""
+
+    how: EndTask
+    train: LabelledSet
+    test: LabelledSet
+
+    @property
+    def often(self) -> float:
+        """The share of the test part's most frequent label."""
+        return float(np.bincount(self.test.labels).max() / len(self.test))
+
+
+def tasks(settings: Mapping[str, Any], data: Path) -> dict[str, Learnt]:
+    """By name."""
+    found = {}
+    for name, own in settings["tasks"].items():
+        parts = {part: str(data / "tasks" / name / f"{part}.jsonl.gz") for part in ("train", "test")}
+        how = EndTask(name=name, **parts, **settings["training"] | own)
+        found[name] = Learnt(how, *read_end_task(how))
+    return found
+
+
+class Words(NamedTuple):
+    """What all bases know before they learn."""
+
+    tokenizer: Any
+    embeddings: torch.Tensor
+
+    @classmethod
+    def of(cls, folder: Path) -> Words:
+        """Of a model."""
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        return cls(AutoTokenizer.from_pretrained(folder), model.get_input_embeddings().weight.detach())
 
 
 def components(words: torch.Tensor, width: int) -> torch.Tensor:
@@ -80,46 +105,44 @@ def body(options: Mapping[str, Any], words: torch.Tensor, seed: int) -> PreTrain
     return model
 
 
-def answers(classifier: Any, tokenizer: Any, task: EndTask, test: LabelledSet) -> np.ndarray:
+def answers(classifier: Any, tokenizer: Any, task: Learnt) -> np.ndarray:
     """The labels that it gives, [examples]."""
     found = []
-    for start in range(0, len(test), ROOM):
-        texts = test.texts[start : start + ROOM]
-        batch = tokenizer(texts, truncation=True, max_length=task.max_length, padding=True, return_tensors="pt")
+    for start in range(0, len(task.test), ROOM):
+        texts = task.test.texts[start : start + ROOM]
+        batch = tokenizer(texts, truncation=True, max_length=task.how.max_length, padding=True, return_tensors="pt")
         with torch.no_grad():
             found.append(classifier(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits)
     return torch.cat(found).argmax(-1).numpy()
 
 
-def learn(model: PreTrainedModel, tokenizer: Any, stream: list[EndTask], frozen: bool, seed: int) -> list[list[float]]:
+def learn(model: PreTrainedModel, tokenizer: Any, stream: list[Learnt], frozen: bool, seed: int) -> list[list[float]]:
     """Accuracy of task j after i tasks, as [i][j ≤ i]."""
-    sets, matrix = [read_end_task(task) for task in stream], []
-    learnt: list[Any] = []
+    matrix: list[list[float]] = []
+    classifiers: list[Any] = []
 
     def keep(classifier: Any) -> Any:
-        learnt.append(classifier)
+        classifiers.append(classifier)
         classifier.base_model.get_input_embeddings().weight.requires_grad_(not frozen)
         return classifier
 
-    for number, (task, (train, test)) in enumerate(zip(stream, sets, strict=True)):
-        fine_tune(model, tokenizer, task, train, test, seed=seed, prepare=keep)
-        model = learnt[-1].base_model
-        for earlier in learnt[:-1]:  # its own head, on the body as it is now
+    for task in stream:
+        fine_tune(model, tokenizer, task.how, task.train, task.test, seed=seed, prepare=keep)
+        model = classifiers[-1].base_model
+        for earlier in classifiers[:-1]:  # its own head, on the body as it is now
             earlier.base_model.load_state_dict(model.state_dict())
-        asked = zip(learnt, stream[: number + 1], sets, strict=False)
-        matrix.append([accuracy(own.labels, answers(each, tokenizer, at, own)) for each, at, (_, own) in asked])
+        asked = zip(classifiers, stream, strict=False)
+        matrix.append([accuracy(each.test.labels, answers(own, tokenizer, each)) for own, each in asked])
     return matrix
 
 
-def measure(cell: Cell, settings: Mapping[str, Any], where: Path, known: Mapping[str, EndTask]) -> dict[str, Any]:
+def measure(cell: Cell, settings: Mapping[str, Any], words: Words, known: Mapping[str, Learnt]) -> dict[str, Any]:
     """Train it, and what came of it."""
-    words = AutoModelForCausalLM.from_pretrained(where).get_input_embeddings().weight.detach()
-    model = body(settings["bases"][cell.base], words, cell.seed)
+    model = body(settings["bases"][cell.base], words.embeddings, cell.seed)
     order = settings["orders"][cell.order]
     stream = [known[name] for name in order]
-    tokenizer = AutoTokenizer.from_pretrained(where)
-    matrix = learn(model, tokenizer, stream, cell.embeddings == "frozen", cell.seed)
-    return {**cell._asdict(), "tasks": order, "accuracy": matrix}
+    matrix = learn(model, words.tokenizer, stream, cell.embeddings == "frozen", cell.seed)
+    return {**cell._asdict(), "tasks": order, "often": [task.often for task in stream], "accuracy": matrix}
 
 
 def main() -> None:
@@ -135,7 +158,7 @@ def main() -> None:
     if not given.page:
         if given.data is None:
             parser.error("DATA is missing: the folder of the tasks")
-        known, words = tasks(settings, given.data), given.settings.parent / settings["words"]
+        known, words = tasks(settings, given.data), Words.of(given.settings.parent / settings["words"])
         given.results.mkdir(parents=True, exist_ok=True)
         for cell in cells(settings, [int(seed) for seed in given.seeds.split(",")]):
             place = given.results / f"{cell.name}.json"
@@ -143,7 +166,7 @@ def main() -> None:
                 print(cell.name, flush=True)
                 files.write_json(place, measure(cell, settings, words, known))
     found = [files.read_json(place) for place in sorted(given.results.glob("*.json"))]
-    files.write_text(given.to, findings.page(found, settings))
+    files.write_text(given.to, page.page(found, settings))
 
 
 if __name__ == "__main__":
