@@ -13,7 +13,11 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+MOST_LISTED = 20
+"""Names that a quoted sentence may list."""
 
 
 class EverlearnError(Exception):
@@ -53,8 +57,16 @@ class TrainingDiverged(EverlearnError):
 
 
 def first_line(error: BaseException) -> str:
-    """What somebody else's error says, on one line; its type where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """What somebody else's error says, on one line; its type where it says nothing.
+
+    Sentences that list more than a few names (transformers has some 400 architectures) are left out; the first one is
+    cut.
+    """
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first, *others = re.split(r"(?<=\.) ", line)
+    names = first.split(", ")
+    short = first if len(names) <= MOST_LISTED else ", ".join([*names[:MOST_LISTED], "…"])
+    return " ".join([short, *(sentence for sentence in others if sentence.count(", ") < MOST_LISTED)])
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

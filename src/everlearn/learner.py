@@ -395,7 +395,7 @@ class ContinualLearner(OpenRun):
                 evaluation=self.recipe.evaluation.model_dump(mode="json") | {"every": None, "tasks_every": None},
             )
             alone = ContinualLearner(recipe, reporter=self.reporter)
-            alone.folder = RunFolder(self.folder.path / "alone" / domain.name)
+            alone.folder = self.folder.alone(domain.name)
             alone.interruption, alone.forecast = self.interruption, self.forecast
             if not alone.folder.finished(1, domain.name):
                 if self.processes.is_main_process:

@@ -300,9 +300,8 @@ def test_costs_what_it_declares(name: str, objective: str, tmp_path: Path) -> No
         saved = sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
         assert saved <= declared.saved(index)
     assert (declared.parameters > 0) == method.needs.extra_parameters
-    assert (
-        declared.passes_per_domain + declared.passes_once + declared.passes_elsewhere > 0
-    ) == method.needs.importance_pass
+    beside = declared.outside(None, trained=1, earlier=1) + declared.outside_once(None, None)
+    assert (beside > 0) == method.needs.importance_pass
     assert (method.needs.keeps != "nothing") or not method.memory(), "`everlearn methods` says that it keeps nothing"
     if not method.needs.old_data:
         integers = [key for key, value in method.memory().tensors.items() if not value.is_floating_point()]

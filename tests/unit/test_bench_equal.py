@@ -21,6 +21,7 @@ from everlearn.config.recipe import load, parse
 from everlearn.errors import RecipeError
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
+from everlearn.tools.planning import extra_rows
 
 GENERAL = {"path": "general.jsonl", "validation": 0.2}
 
@@ -42,6 +43,20 @@ def test_a_pass_ends_with_its_text_however_often_there_is_one() -> None:
     assert [twice.outside(size) for size in (None, 100, 30, 20)] == [89, 89, 89, 54 + 9]
     assert [twice.outside_once(15, size) for size in (None, 30, 10)] == [60, 60, 20]
     assert Cost(passes_once=60, once_over="domain", samples=30).outside_once(15, 30) == 30
+
+
+def test_what_is_run_once_a_row_and_for_every_earlier_domain() -> None:
+    asked = Cost(passes_per_row=1 / 3)
+    assert [asked.outside(size, trained=60) for size in (30, 90, None)] == [10, 20, 20]
+    assert asked.outside(30) == 0, "where it counts in the steps"
+    assert asked.outside_of([30, 90], None, [60, 60]) == 30
+    written = Cost(passes_elsewhere=5, passes_per_earlier=16)
+    assert written.outside_of([10, 10, 10], None) == 3 * 5 + (1 + 2) * 16
+    tried = Cost(passes_per_earlier=20, samples=60)  # a third of 60 rows of the domain, of which there are 30
+    assert tried.outside(30, earlier=2) == 2 * 10
+    assert extra_rows(asked) == "0 extra rows per domain and 0.333 extra passes over each different row"
+    bound = Cost(passes_elsewhere=5, passes_per_earlier=16, passes_once=2, at_most=True)
+    assert extra_rows(bound) == "at most 5 extra rows per domain and 16 more for each earlier one and 2 once"
 
 
 def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:

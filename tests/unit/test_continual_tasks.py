@@ -17,7 +17,7 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.methods import names
 from everlearn.suites import Settings, find_suite, locate
 from everlearn.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
-from everlearn.suites.continual_tasks.systems import GROUPS, SYSTEMS
+from everlearn.suites.continual_tasks.systems import COMPONENTS, GROUPS, SELECTORS, SYSTEMS
 from everlearn.suites.continual_tasks.tasks import TASKS
 from everlearn.suites.derived import read_lines
 
@@ -211,7 +211,11 @@ def test_rows_of_the_table() -> None:
     assert (entry.title, dict(entry.changes)) == ("IncLoRA + MIGU", {"train.learning_rate": 1e-3})
     everything = {entry.name for entry in resolve(["all"], STANDARD)}
     assert {"constant", "none", "sequential", "migu", "inc_lora+migu", "per_task", "mtl"} <= everything
-    assert everything >= SYSTEMS.keys()
+    assert everything >= SYSTEMS.keys() - SELECTORS.keys() - COMPONENTS.keys()
+    for group, rows in (("migu-selectors", SELECTORS), ("migu-components", COMPONENTS)):
+        assert [entry.name for entry in resolve([group], STANDARD)] == ["sequential", "migu", *rows]
+    assert dict(SELECTORS["migu_by_weight"].methods[0]) == {"name": "migu", "threshold": 0.7, "selector": "weight"}
+    assert COMPONENTS["migu_of_ffn"].methods[0]["components"] == ["feed_forward_in", "feed_forward_out"]
     assert {method["name"] for row in SYSTEMS.values() for method in row.methods} <= set(names())
     assert all(our_name(name, STANDARD) == name for name in GROUPS["all"])
     for suite in (STANDARD, LONG):

@@ -183,3 +183,12 @@ def test_logits_that_a_model_caps_are_capped_in_model_and_teacher() -> None:
     protection, before = begun(method, tiny.model("gemma2", final_logit_softcapping=0.05), "causal")
     found = losses(protection)["multi_task_adaptation/distillation"].detach()
     torch.testing.assert_close(found.double(), retained(protection, before, 1.0), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("measured", ["ewc", "ewc_normalised"])
+@pytest.mark.parametrize("alone", ["l2", "cosine", "representations"])
+def test_a_pass_is_declared_where_fisher_information_is_measured(alone: str, measured: str) -> None:
+    model, options = tiny.model(), {**OFF, "name": "forget_me_not", "samples": 10, alone: 1.0}
+    for method, passes in ((build(options), 0), (build({**options, measured: 1.0}), 3 * 10)):
+        assert method.cost(model).outside_of([20, 20], 20) == passes
+        assert method.needs.importance_pass == (passes > 0)

@@ -275,4 +275,4 @@ def test_variants_say_what_they_need() -> None:
         assert isinstance(variant, Adapter)
         assert variant.label == name
         assert variant.needs == Adapter(variant.config).needs
-        assert variant.needs.importance_pass == (variant.cost(tiny.model()).passes_per_domain > 0)
+        assert variant.needs.importance_pass == (variant.cost(tiny.model()).passes_per_earlier > 0)

@@ -429,15 +429,17 @@ def test_what_is_held_out_is_never_trained_on() -> None:
 # -- the method -----------------------------------------------------------------------------------------------
 
 
-def _stream(**options: Any) -> tuple[list[Stage], Budget, list[dict[str, Any]]]:
-    """Three domains of random tokens under a budget, and the lines that were logged."""
+def _stream(
+    domains: tuple[int, ...] = (1, 2, 3), *, steps: int = 10, lr: float = 1e-2, **options: Any
+) -> tuple[list[Stage], Budget, list[dict[str, Any]]]:
+    """Domains of random tokens under a budget, and the lines that were logged."""
     method = Budget(**{"samples": 16, "probe": 24, "checks": 4, **options})
     model, lines, done = tiny.model("gpt2"), [], []
-    for index in (1, 2, 3):
-        stage = stages.stage(model, index, "causal", count=60, steps=10, general=True)
+    for index in domains:
+        stage = stages.stage(model, index, "causal", count=60, steps=steps, general=True)
         stage.general = PackedBlocks.from_blocks(stages.blocks(60, 99, "causal"), 99, "general")
         stage.log = lambda line, index=index: lines.append({"stage": index} | line)
-        stages.learn([method], stage, lr=1e-2)
+        stages.learn([method], stage, lr=lr)
         model = stage.model
         done.append(stage)
     return done, method, lines
@@ -458,17 +460,22 @@ def test_every_domain_ends_within_every_budget_as_measured(stream) -> None:
         assert any(note.startswith(f"Forgetting budget after 'd{index}'") for note in stage.notes)
 
 
-def test_a_budget_is_used_and_binds(stream) -> None:
-    """Plain training of the same stream loses more than the budget; under it at least half of one budget is used.
+def test_a_budget_is_used_and_binds() -> None:
+    """Plain training of the same domains loses more than twice the budget; under it most of the budget is used.
 
-    Which of them binds in which domain is chance on random tokens: other labels, another one.
+    Steps are large, so that what is lost stands out of the probe's error, and looks many; other seeds of data and
+    labels used 0.91 to 1.00 of it.
     """
-    _, method, lines = stream
-    plain = [line for line in _stream(general=100.0, earlier=None)[2] if "share" in line]
-    held = [line for line in lines if "share" in line]
-    assert plain[-1]["drift"]["general"]["measured"] > 2 * 0.006
-    used = [found["measured"] / method.budgets[g] for line in held for g, found in line["drift"].items()]
-    assert max(used) > 0.5
+
+    def lost(budget: float, domains: tuple[int, ...]) -> list[float]:
+        options = {"general": budget, "earlier": None, "checks": 10}
+        _, _, lines = _stream(domains, steps=20, lr=3e-2, **options)
+        last = {line["stage"]: line["drift"]["general"]["measured"] for line in lines if "share" in line}
+        return list(last.values())
+
+    assert lost(1e6, (1,))[0] > 2 * 0.05
+    for found in lost(0.05, (1, 2)):
+        assert 0.7 * 0.05 < found <= 0.05
 
 
 def test_a_budget_that_is_never_reached_is_plain_training_bit_for_bit() -> None:
@@ -591,6 +598,56 @@ def test_replay_and_a_budget_go_together() -> None:
     replayed = {tuple(block["input_ids"]) for block in methods[1]._reservoir.blocks}
     assert probes
     assert not probes & replayed, "what is measured on is not replayed"
+
+
+def test_no_more_rows_are_looked_at_than_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it has to search at the end of each domain, and each look sees more lost than the one before."""
+    looks: list[int] = []
+
+    def losses(self: DriftProbe, stage: Stage) -> tuple[Tensor, Tensor]:
+        looks.append(len(self.rows))
+        return torch.full((len(self.rows),), float(len(looks)), dtype=torch.float64), torch.ones(
+            len(self.rows)
+        ).double()
+
+    monkeypatch.setattr(DriftProbe, "_losses", losses)
+    monkeypatch.setattr(LastLook, "limit", lambda self, budget: 1e9)
+    method = Budget(general=1e-3, earlier=1e-3, samples=2, rank=1, probe=4, checks=3)
+    model = tiny.model("gpt2")
+    declared = method.cost(model).passes_elsewhere
+    for index in (1, 2):
+        stage = stages.stage(model, index, "causal", count=40, general=True, steps=9)
+        stages.learn([method], stage)
+        assert "rolled back" in stage.notes[-1]
+    general = 2 * (1 + 3 + 1 + 7 + 1) + 1  # begin, checks, end, halvings, the part that was found; and once to know it
+    earlier = (1 + 3 + 1 + 7 + 1) + 2  # from the second domain on
+    assert sum(looks) == 4 * (general + earlier)
+    assert sum(looks) / 3 <= 2 * declared == 2 * round(2 * 4 * 14 / 3)
+    assert method.cost(model).at_most
+
+
+def test_options_that_do_not_go_on_with_a_memory_are_refused() -> None:
+    """Of earlier domains; what is known of general text is never added to."""
+    model, options = tiny.model("gpt2"), {"samples": 4, "rank": 2, "probe": 4, "checks": 1}
+    first = Budget(**options)
+    stages.learn([first], stages.stage(model, 1, "causal", count=40, general=True, steps=1))
+
+    def refusal(**changed: Any) -> str:
+        method = Budget(**{**options, **changed})
+        method.load_memory(first.memory())
+        with pytest.raises(MethodError) as found:
+            stages.begin([method], stages.stage(model, 2, "causal", count=40, general=True))
+        return str(found.value)
+
+    said = "earlier domains were learnt with 2, and 3 cannot go on with what is known of them. Set `rank: 2`, or"
+    assert said in refusal(rank=3)
+    assert "option 'earlier_by'" in refusal(earlier_by="predicted")
+    first = Budget(**options, earlier_by="predicted")
+    stages.learn([first], stages.stage(model, 1, "causal", count=40, general=True, steps=1))
+    assert "Set `earlier_by: predicted`" in refusal()
+    other = Budget(**{**options, "rank": 3, "earlier": None})
+    other.load_memory(first.memory())
+    stages.begin([other], stages.stage(model, 2, "causal", count=40, general=True))
 
 
 def test_mistakes_are_sentences() -> None:

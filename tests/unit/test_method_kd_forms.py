@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -385,7 +386,16 @@ def test_costs() -> None:
     copy = KD().cost(model).memory_bytes
     assert KD(compare="logits").cost(model).memory_bytes == copy
     cached = KD(compare="logits", top_k=8).cost(model)
-    assert (cached.memory_bytes, cached.passes_per_step) == (0, pytest.approx(1 / 3))
+    assert (cached.memory_bytes, cached.passes_per_step, cached.passes_per_row) == (0, 0, pytest.approx(1 / 3))
     assert KD(compare="queue", queue=10).cost(model).memory_bytes == copy + 8 * 10 * 32
     assert build("kd_contrast").cost(model).passes_per_step == pytest.approx(4 / 3)
     assert KD(compare="logits").cost(tiny.model()).passes_per_step == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("steps", "asked"), [(8, 8), (20, 12)])
+def test_the_rows_that_are_asked_are_those_that_are_declared(steps: int, asked: int) -> None:
+    """Of twelve rows each that is trained on, once, however often that is."""
+    method, stage = KD(compare="logits", top_k=3), stages.stage(tiny.model("gpt2"), objective="causal", steps=steps)
+    method.begin_domain(stage)
+    assert method._cached.rows == asked
+    assert method.cost(stage.model).outside(12, trained=steps * stage.rows_per_step) == math.ceil(asked / 3)

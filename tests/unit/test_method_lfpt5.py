@@ -15,9 +15,11 @@ import stages
 import tiny
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
+from everlearn.evaluation.decoding import decode
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
-from everlearn.methods.prompts.lfpt5 import LFPT5
+from everlearn.methods.prompts import lfpt5 as lfpt5_module
+from everlearn.methods.prompts.lfpt5 import DRAWS, LFPT5
 from everlearn.methods.prompts.own_examples import WrittenPairs
 
 N = 5
@@ -154,6 +156,27 @@ def test_what_the_model_cannot_write_is_noted() -> None:
         "Method 'lfpt5': of 24 examples of 'd1' that the model wrote, 0 had a prompt and an answer (6 were wanted)."
     ]
     assert parts[0].keys() == {"loss", "lfpt5/lm"}
+
+
+@pytest.mark.parametrize(("architecture", "objective", "times"), [("gpt2", "causal", 1), ("t5", "text-to-text", DRAWS)])
+def test_what_is_written_is_what_is_declared(
+    architecture: str, objective: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decoder writes as many rows as are wanted; an encoder-decoder at most so many times as many."""
+    lfpt5, model = method(separator="tensors flow graphs nodes edges"), tiny.model(architecture)
+    written: list[int] = []
+
+    def spied(steps: Any, ending: Any) -> Any:
+        written.append(len(ending.draws))
+        return decode(steps, ending)
+
+    monkeypatch.setattr(lfpt5_module, "decode", spied)
+    stages.begin([lfpt5], stages.stage(model, 3, objective))
+    assert sum(written) == 2 * times * 6  # of d1 and d2 each
+    cost = lfpt5.cost(tiny.model(architecture))
+    assert cost.outside(12, earlier=2) == sum(written) / 3
+    assert cost.outside(12) == 0
+    assert cost.at_most == (times > 1)
 
 
 def test_the_prompt_is_carried_on_and_the_model_is_not_touched() -> None:

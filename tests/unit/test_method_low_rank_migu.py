@@ -154,7 +154,7 @@ def test_where_no_matrix_is_trained_it_is_refused() -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_doras_norms_are_no_outputs(own: bool) -> None:
-    """PEFT has A and B read the identity in every pass, to know the norms of W + s B A."""
+    """PEFT has A and B read the identity in every pass, to know the norms of W + s B A; text of its shape counts."""
     stage = stages.stage(tiny.model("t5"), 1, "text-to-text")
     stages.begin([build({"name": "lora", "use_dora": True, "lora_dropout": 0.0})], stage)
     path = next(name for name, module in stage.model.named_modules() if hasattr(module, "lora_B"))
@@ -164,8 +164,9 @@ def test_doras_norms_are_no_outputs(own: bool) -> None:
     magnitude = OutputMagnitude(stage.model, [path], own_of_b=own)
     layer.register_forward_pre_hook(lambda _, args: entered.append(args[0].detach().double()))
     stage.objective.forward(stage.model.train(), next(stage.batches(4)))
+    layer(torch.randn(layer.in_features, layer.in_features))
     down, up = layer.lora_A["default"].weight.double(), layer.lora_B["default"].weight.double()
-    x_a = entered[0] @ down.T
+    x_a = torch.cat([text.flatten(0, -2) for text in entered])[None] @ down.T
     sums = magnitude.pop()
     assert len(sums) == 2
     torch.testing.assert_close(sums[f"{path}.lora_A.default"].double(), x_a.abs().sum((0, 1)), rtol=1e-5, atol=1e-5)

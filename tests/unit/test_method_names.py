@@ -115,6 +115,11 @@ def test_an_error_names_what_was_written(plain) -> None:
         ({"name": "adapter_cl", "choose": "domain"}, {"domain_id_test": True}),
         ({"name": "ncl_adapter", "shared": False}, {"domain_id_test": True}),
         ({"name": "ewc", "strength": 0}, {"importance_pass": False}),
+        ({"name": "forget_me_not", "ewc": 0, "ewc_normalised": 0}, {"importance_pass": False}),
+        ({"name": "kd_logits"}, {"importance_pass": False}),
+        ({"name": "kd_logits", "top_k": 8}, {"importance_pass": True}),
+        ({"name": "lfpt5", "pseudo": 0, "divergence": 0}, {"importance_pass": False}),
+        ({"name": "sapt_lora", "pseudo": "generated"}, {"importance_pass": True, "old_data": False}),
         ({"name": "replay", "share": 0}, {"old_data": False}),
         ({"name": "replay", "source": "general"}, {"old_data": False}),
         ({"name": "replay", "source": "both"}, {"old_data": True}),
@@ -133,7 +138,8 @@ def test_needs_follow_the_options(spec: dict, needs: dict) -> None:
 def test_every_name_declares_what_it_costs(name: str) -> None:
     method, model = build(name), tiny.model(dropout=0.1)
     cost = method.cost(model)
-    assert method.needs.importance_pass == (cost.passes_per_domain + cost.passes_once + cost.passes_elsewhere > 0)
+    beside = cost.outside(None, trained=1, earlier=1) + cost.outside_once(None, None)
+    assert method.needs.importance_pass == (beside > 0)
     assert method.needs.extra_parameters == (method.cost(model).parameters > 0)
 
 

@@ -160,6 +160,8 @@ def test_a_decoder_writes_its_own_pseudo_samples_the_same_for_the_same_seed() ->
     assert torch.equal(kept[0], kept[1])
     assert not torch.equal(kept[0], kept[2])
     assert len({tuple(row) for row in kept[0].tolist()}) > 1
+    assert sapt.cost(model).outside(12) == len(kept[0]) / 3, "a forward pass over each"
+    assert method().cost(model).outside(12) == method(pseudo="generated", align=0).cost(model).outside(12) == 0
 
 
 def test_what_does_not_fit_is_refused() -> None:

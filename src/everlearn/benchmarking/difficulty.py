@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everlearn.errors import RecipeError
-from everlearn.evaluation import METRICS, Cell, set_path
+from everlearn.evaluation import METRICS, Cell, alone_path, set_path
 
 ORDERS = {
     "easy-first": ("base", False),
@@ -41,4 +41,4 @@ def by_difficulty(text: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _place(evaluation: Path, whose: str, name: str) -> Path:
-    return set_path(evaluation, 0, name) if whose == "base" else evaluation / "alone" / f"{name}.safetensors"
+    return set_path(evaluation, 0, name) if whose == "base" else alone_path(evaluation, name)

@@ -16,7 +16,8 @@ class Effort:
     Attributes:
         plain: rows that are learnt from, R: what plain training takes.
         per_step: extra passes over each of them, p.
-        outside: rows run outside of the steps, E: importance, text that the model writes.
+        outside: rows run outside of the steps, E: importance, text that the model writes; what may be fewer is
+            counted whole.
     """
 
     plain: int
@@ -32,10 +33,13 @@ class Effort:
         once = sizes[0]
         if general is not None and any(cost.passes_once for cost in costs):
             once = learner.prepared(general.name).train.size
+        rows = [learner.steps(name) * learner.rows_per_step(learner.arguments(name)) for name in names]
+        # As long as no row comes twice, what is run once over each grows and shrinks with the steps.
+        new = all(size is None or trained <= size for size, trained in zip(sizes, rows, strict=True))
         return cls(
-            sum(learner.steps(name) * learner.rows_per_step(learner.arguments(name)) for name in names),
-            sum(cost.passes_per_step for cost in costs),
-            sum(cost.outside_of(sizes, once) for cost in costs),
+            sum(rows),
+            sum(cost.passes_per_step + cost.passes_per_row * new for cost in costs),
+            sum(cost.outside_of(sizes, once, [] if new else rows) for cost in costs),
         )
 
     @property

@@ -36,7 +36,16 @@ from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, TaskConfig, read_end_task
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.prompts import AnswerTask, ChoiceTask
-from everlearn.evaluation import METRICS, Cell, Checkpoint, Results, classification_cell, set_path, task_path
+from everlearn.evaluation import (
+    METRICS,
+    Cell,
+    Checkpoint,
+    Results,
+    alone_path,
+    classification_cell,
+    set_path,
+    task_path,
+)
 from everlearn.evaluation.choice import Choice
 from everlearn.evaluation.generation import Generation
 from everlearn.evaluation.task import make_task
@@ -194,7 +203,7 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
     bits: dict[str, dict[Moment, float]] = {}
     for name in domains:
         scorer.score_alone(name, learner.folder.stage(1, POOL))
-        alone = METRICS["bits_per_byte"].score(Cell.load(scorer.cells / "alone" / f"{name}.safetensors"))
+        alone = METRICS["bits_per_byte"].score(Cell.load(alone_path(scorer.cells, name)))
         bits[name] = {"base": bits_of(base, 0, name), "final": alone}
     rows: dict[Moment, int] = {"base": 0, "final": 1}
     for name in measured_sets(evaluation, 1, held_out_names(learner.recipe)):

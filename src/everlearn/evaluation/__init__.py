@@ -10,7 +10,7 @@ from everlearn.evaluation.big_bench import BigBench
 from everlearn.evaluation.build import build_results
 from everlearn.evaluation.by_perplexity import ByPerplexity
 from everlearn.evaluation.by_text import ByText
-from everlearn.evaluation.cell import Cell, classification_cell, set_path, task_path, text_cell
+from everlearn.evaluation.cell import Cell, alone_path, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.chat import Chat
 from everlearn.evaluation.choice import Choice, Schema
 from everlearn.evaluation.classification import Classification
@@ -72,6 +72,7 @@ __all__ = [
     "Task",
     "Work",
     "accuracy",
+    "alone_path",
     "block_losses",
     "build_results",
     "classification_cell",

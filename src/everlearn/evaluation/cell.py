@@ -184,9 +184,18 @@ def classification_cell(
     return Cell(CLASSIFICATION, task, row, outcomes, given, facts, tuple(seeds), fingerprint=mark)
 
 
+ALONE = "alone"
+"""The folder of what was trained on one domain alone: in a run's folder the runs, in its ``evaluation`` their cells."""
+
+
 def set_path(folder: Path, row: int, name: str) -> Path:
     """Where a held-out set's cell of a row is kept; `folder` is the run's ``evaluation``."""
     return folder / f"stage-{row:02d}" / f"{name}.safetensors"
+
+
+def alone_path(folder: Path, name: str) -> Path:
+    """Where the held-out cell of a domain that was trained alone is kept; `folder` is the run's ``evaluation``."""
+    return folder / ALONE / f"{name}.safetensors"
 
 
 def task_path(folder: Path, row: int, name: str) -> Path:

@@ -47,6 +47,7 @@ class OutputMagnitude:
         self.positions: Mapping[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._widths: dict[str, int] = {}
+        self._on_its_way: dict[str, Tensor] = {}
         self._handles: list[Any] = [model.register_forward_hook(self._pass_ends)]
         last, self._head = output_head(unwrap(model)), anatomy(model).head
         for path in modules:
@@ -57,9 +58,11 @@ class OutputMagnitude:
                 measured = {path: module, **measured}
             for name, part in measured.items():
                 self._widths[name] = getattr(part, "out_features", None) or part.get_parameter("weight").shape[-1]
-                dora = part is not module and name.rpartition(".")[2] in getattr(module, "lora_magnitude_vector", {})
-                identity = getattr(module, "in_features", None) if dora else None
-                self._handles.append(part.register_forward_hook(self._counter(name, path, identity)))
+                adapter = name.rpartition(".")[2] if part is not module else None
+                dora = adapter if adapter in getattr(module, "lora_magnitude_vector", {}) else None
+                self._handles.append(part.register_forward_hook(self._counter(name, path, dora)))
+            for adapter, layer in getattr(module, "lora_magnitude_vector", {}).items():
+                self._follow_text(f"{path}.{adapter}", layer)
             if module is last:
                 self._handles.append(observe_logits(module, self._logits(path)))
 
@@ -67,11 +70,27 @@ class OutputMagnitude:
         if self.rows is not None and module.training and torch.is_grad_enabled():
             self.rows = 0
 
-    def _counter(self, name: str, path: str, identity: int | None) -> Callable[[nn.Module, Any, Tensor], None]:
-        def count(module: nn.Module, _: Any, output: Tensor) -> None:
-            # PEFT has DoRA's A and B read the identity, to know the norms of W + s B A: that is no text.
-            if output.dim() == 2 and len(output) == identity:
-                return
+    def _follow_text(self, key: str, layer: nn.Module) -> None:
+        """What PEFT's layer of a DoRA adapter is given, it gives to A, and what comes of that to B; but first it has
+        both read the identity, to know the norms of W + s B A: that is no text."""
+
+        def enters(_: nn.Module, given: tuple[Any, ...]) -> None:
+            self._on_its_way[key] = given[0]
+
+        def leaves(*_: Any) -> None:
+            self._on_its_way.pop(key, None)
+
+        self._handles += [layer.register_forward_pre_hook(enters), layer.register_forward_hook(leaves)]
+
+    def _counter(self, name: str, path: str, dora: str | None) -> Callable[[nn.Module, Any, Tensor], None]:
+        """Of a layer, or of a DoRA adapter's A or B."""
+        key = f"{path}.{dora}"
+
+        def count(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+            if dora is not None:
+                if given[0] is not self._on_its_way.get(key):
+                    return
+                self._on_its_way[key] = output
             # What has no features is the losses that stand in the place of the logits.
             if module.training and output.dim() > 1 and not inside_backward():
                 self._add(name, self._of(path, output))
@@ -126,6 +145,7 @@ class OutputMagnitude:
             handle.remove()
         self._handles.clear()
         self._sums.clear()
+        self._on_its_way.clear()
 
 
 def magnitude(outputs: Tensor) -> Tensor:

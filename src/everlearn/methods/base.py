@@ -22,6 +22,8 @@ from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean
 from everlearn.evaluation.predictor import Predictor
 from everlearn.importance.scores import Normalisation
+from everlearn.methods.cost import FORWARD as FORWARD
+from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
@@ -31,8 +33,6 @@ from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.options import Options, key_of, wrong_value
 
 ApplyTo = Literal["update", "gradient"]
-FORWARD = 1 / 3
-"""A forward pass alone, about, in units of a forward and backward pass (:attr:`Cost.passes_per_step`)."""
 
 
 REVEALS = {
@@ -91,57 +91,6 @@ class Needs:
     def keeps(self) -> str:
         """What whoever has the memory has: a key of :data:`REVEALS`."""
         return "text" if self.old_data else self.memory
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a method adds to plain training of one model."""
-
-    memory_bytes: int = 0
-    """Held during training, beyond model, gradients and optimizer."""
-    disk_bytes: int = 0
-    """Memory saved with each stage, however many domains were learnt."""
-    disk_bytes_per_domain: int = 0
-    """Memory saved with each stage for every domain learnt so far."""
-    adapter_bytes_per_domain: int = 0
-    """Of the PEFT adapter kept with each stage (:meth:`Method.peft_adapter`), for every domain learnt so far."""
-    parameters: int = 0
-    """Trainable parameters added."""
-    passes_per_step: float = 0.0
-    """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
-    passes_per_domain: int = 0
-    """Blocks of a domain run forward and backward once per domain (importance, Fisher)."""
-    passes_once: int = 0
-    """The same once in a stream (importance to the base model)."""
-    once_over: Literal["general", "domain"] = "general"
-    """Of which text: the recipe's general text where it has one, or of the first domain whatever it has."""
-    samples: int = 0
-    """How many different blocks these passes are over, each run as often as another; 0: each is run once."""
-    passes_elsewhere: int = 0
-    """Blocks of other text run forward and backward once per domain (a probe, text that the model writes)."""
-
-    def outside(self, size: int | None) -> int:
-        """Blocks run forward and backward outside of training steps for a domain of so many; None: a stream of unknown
-        size."""
-        return self._over(self.passes_per_domain, size) + self.passes_elsewhere
-
-    def outside_once(self, first: int | None, general: int | None) -> int:
-        """The same once in a stream, whose first domain and general text have so many; without general text, the first
-        domain is what stands for it."""
-        return self._over(self.passes_once, general if self.once_over == "general" else first)
-
-    def outside_of(self, sizes: Sequence[int | None], general: int | None) -> int:
-        """The same of a whole stream."""
-        return self.outside_once(sizes[0], general) + sum(map(self.outside, sizes))
-
-    def _over(self, passes: int, size: int | None) -> int:
-        """Each pass ends with the text's last block."""
-        samples = self.samples or passes
-        return passes if size is None or size >= samples else -(-passes * size // samples)
-
-    def saved(self, domains: int) -> int:
-        """Bytes of memory saved with the stage after so many domains."""
-        return self.disk_bytes + domains * self.disk_bytes_per_domain
 
 
 @dataclass

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -24,7 +25,7 @@ from transformers import (
 from everlearn import files
 from everlearn.errors import ModelError, did_you_mean, first_line
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
-from everlearn.model.architectures import architecture_of
+from everlearn.model.architectures import architecture_of, architectures
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
 from everlearn.model.without_attention import OWN_CLASSES
@@ -71,9 +72,18 @@ def load_config(recipe: Model) -> Any:
     """The model's configuration, with what the recipe changes in it; nothing else is read."""
     if recipe.path is None:
         options = dict(recipe.config or {})
-        model_type = options.pop("model_type")
-        with _explained("configuration", model_type, "model.config.model_type"):
+        model_type = str(options.pop("model_type"))
+        if model_type not in CONFIG_MAPPING:
+            near = did_you_mean(model_type, architectures())
+            raise ModelError(
+                f"`model.config.model_type` is '{model_type}', and transformers has no architecture of that name."
+                f"{near if near.startswith(' Did') else ''}"
+            )
+        try:
             return AutoConfig.for_model(model_type, **options)
+        except Exception as error:  # whatever an architecture makes of values that it does not expect
+            why = first_line(error.__cause__ or error).rstrip(".")
+            raise ModelError(f"`model.config` is no configuration of a '{model_type}': {why}.") from error
     with _explained("model", str(recipe.path), "model.path"):
         base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of what it is added to
         config = AutoConfig.from_pretrained(

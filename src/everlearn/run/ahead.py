@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from everlearn.evaluation import set_path, task_path
-from everlearn.run.folder import RunFolder
+from everlearn.evaluation import alone_path, set_path, task_path
 from everlearn.run.forecast import AROUND, ROWS, SETS
 from everlearn.run.open_run import OpenRun
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
@@ -19,7 +18,7 @@ def work_ahead(run: OpenRun) -> Counter[str]:
     recipe, cells = run.recipe, run.folder.path / "evaluation"
     places = [(domain, run.folder.stage(index, domain.name)) for index, domain in enumerate(recipe.domains, 1)]
     if recipe.evaluation.alone:
-        alone = [(domain, RunFolder(run.folder.path / "alone" / domain.name)) for domain in recipe.domains]
+        alone = [(domain, run.folder.alone(domain.name)) for domain in recipe.domains]
         places += [(domain, folder.stage(1, domain.name)) for domain, folder in alone]
     missing = [domain.name for domain, place in places if not place.is_dir()]
     work = Counter({AROUND: len(missing)})
@@ -31,7 +30,7 @@ def work_ahead(run: OpenRun) -> Counter[str]:
             work[task.name] += not task_path(cells, row, task.name).is_file()
     if recipe.evaluation.alone:
         work[SETS] += sum(
-            not (cells / "alone" / f"{name}.safetensors").is_file()
+            not alone_path(cells, name).is_file()
             for name in held_out_names(recipe)
             if name in {domain.name for domain in recipe.domains}
         )

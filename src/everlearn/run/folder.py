@@ -20,6 +20,7 @@ from everlearn import files
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
+from everlearn.evaluation.cell import ALONE
 from everlearn.run.trainer import checkpoints
 from everlearn.version import __version__
 
@@ -148,6 +149,10 @@ class RunFolder:
     def stage(self, index: int, domain: str) -> Path:
         """Where the finished stage of a domain is; `index` counts from 1."""
         return self.path / f"stage-{index:02d}-{domain}"
+
+    def alone(self, domain: str) -> RunFolder:
+        """The run of a domain that is trained alone, from the base model."""
+        return RunFolder(self.path / ALONE / domain)
 
     def training(self, index: int, domain: str) -> Path:
         """Where the checkpoints of an unfinished stage are."""

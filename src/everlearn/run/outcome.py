@@ -18,11 +18,13 @@ from everlearn.evaluation import (
     Share,
     Spent,
     StageCost,
+    alone_path,
     build_results,
     set_path,
     task_path,
 )
 from everlearn.evaluation.build import BASE
+from everlearn.evaluation.cell import ALONE
 from everlearn.evaluation.results import StageFacts, Took, read
 from everlearn.run.folder import TIME, RunFolder
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
@@ -76,7 +78,7 @@ class Outcome:
             self._known(names, set_path),
             self._known(tasks, task_path),
             tasks,
-            {name: Cell.load(path, name) for name in names if (path := self._alone(name)).is_file()},
+            {name: Cell.load(path, name) for name in names if (path := alone_path(self.cells, name)).is_file()},
             self._spent(facts),
             [
                 Share(
@@ -108,7 +110,7 @@ class Outcome:
                 *(task_path(self.cells, row, task.name) for task in wanted_tasks(self.recipe, row)),
             )
         ]
-        alone = [self._alone(name) for name in held_out_names(self.recipe) if name in self.domains]
+        alone = [alone_path(self.cells, name) for name in held_out_names(self.recipe) if name in self.domains]
         wanted += alone if self.recipe.evaluation.alone else []
         made = (self.folder.results_file, self.folder.card_file, self.folder.report_file, self._mark)
         if not all(path.is_file() for path in (*wanted, *made)) or files.fault(self.folder.results_file) is not None:
@@ -135,9 +137,6 @@ class Outcome:
     def _mark(self) -> Path:
         return self.cells / "_made_of.json"
 
-    def _alone(self, name: str) -> Path:
-        return self.cells / "alone" / f"{name}.safetensors"
-
     def _stages(self) -> list[Path]:
         return [self.folder.stage(index, name) / "stage.json" for index, name in enumerate(self.domains, 1)]
 
@@ -163,7 +162,7 @@ class Outcome:
             for fact in facts
         ]
         times = [self.folder.row(row) / TIME for row in range(len(self.rows))]
-        times.append(self.cells / "alone" / TIME)
+        times.append(self.cells / ALONE / TIME)
         evaluation = sum(read(Took, path).seconds for path in times if path.is_file())
         training, tokens = sum(stage.seconds for stage in stages), sum(stage.tokens for stage in stages)
         return Spent(

@@ -33,6 +33,7 @@ from everlearn.evaluation import (
     HeldOutText,
     Predictor,
     Samples,
+    alone_path,
     make_task,
     samples_path,
     set_path,
@@ -412,7 +413,7 @@ class Scorer:
 
     def score_alone(self, name: str, place: Path) -> None:
         """Measure a domain's model that was trained alone."""
-        path = self.cells / "alone" / f"{name}.safetensors"
+        path = alone_path(self.cells, name)
         if self.run.processes.is_main_process and self._to_measure(path):
             model = self.run.load(place).to(self.device)
             started = time.monotonic()

@@ -204,7 +204,11 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
         steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
         plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
         # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
-        rows = sum(cost.outside(each.rows) for cost in costs.values() for each in alike)
+        rows = sum(
+            cost.outside(each.rows, trained=each.steps * each.rows_per_step, earlier=domains.index(each))
+            for cost in costs.values()
+            for each in alike
+        )
         if domains[0] in alike and any(cost.passes_once for cost in costs.values()):
             text = domains[0].rows if recipe.general is None else learner.prepared(recipe.general.name).train.size
             rows += sum(cost.outside_once(domains[0].rows, text) for cost in costs.values())
@@ -373,8 +377,11 @@ def passes(count: float) -> str:
 
 def extra_rows(cost: Cost) -> str:
     """Rows that are run outside of training steps."""
-    once = f" and {cost.passes_once:,} once" if cost.passes_once else ""
-    return f"{cost.outside(None):,} extra rows per domain{once}"
+    parts = [f"{cost.outside(None):,} extra rows per domain"]
+    parts += [f"{cost.passes_per_earlier:,} more for each earlier one"] if cost.passes_per_earlier else []
+    parts += [f"{passes(cost.passes_per_row)} over each different row"] if cost.passes_per_row else []
+    parts += [f"{cost.passes_once:,} once"] if cost.passes_once else []
+    return ("at most " if cost.at_most else "") + " and ".join(parts)
 
 
 def saved(cost: Cost) -> str:

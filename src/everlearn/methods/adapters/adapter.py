@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Self
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.bottleneck import Activation, AfterFeedForward, bottlenecks
 from everlearn.methods.base import (
+    FORWARD,
     Batch,
     Cost,
     Memory,
@@ -134,17 +136,19 @@ class Adapter(Method):
         refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter; one is kept for each domain, unless they share one."""
+        """The adapter; one is kept for each domain, unless they share one. Where the nearest is asked for, a forward
+        pass over the sample with each."""
         with torch.device("meta"):
             added = sum(parameter.numel() for parameter in self._build(model).parameters())
         head = sum(p.numel() for _, p in _head_parameters(model)) if self.config.train_head else 0
-        kept = 4 * (added + head)
+        kept, tried = 4 * (added + head), self.config.samples if self.config.initialise == "nearest" else 0
         return Cost(
             memory_bytes=4 * added + 8 * head,
             disk_bytes=kept if self.config.shared else 0,
             disk_bytes_per_domain=0 if self.config.shared else kept,
             parameters=added,
-            passes_per_domain=self.config.samples if self.config.initialise == "nearest" else 0,
+            passes_per_earlier=math.ceil(FORWARD * tried),
+            samples=tried,
         )
 
     # -- a domain ----------------------------------------------------------------------------------------------

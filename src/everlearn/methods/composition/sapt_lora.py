@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +15,7 @@ from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
 from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.base import (
+    FORWARD,
     Batch,
     Cost,
     Memory,
@@ -109,7 +111,9 @@ class SAPTLoRA(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.needs = replace(type(self).needs, old_data=self.config.align > 0 and self.config.pseudo == "stored")
+        stored = self.config.pseudo == "stored"
+        self._writes = self.config.align > 0 and not stored
+        self.needs = replace(type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._writes)
         self._learnt: dict[str, Learnt] = {}
         self._pseudo: dict[str, dict[str, Tensor]] = {}
         self._projection: Learnt = {}
@@ -120,7 +124,7 @@ class SAPTLoRA(Method):
         check_rows(self, setting)
         refuse_other_additions(self, setting)
         places_for_blocks(setting.model, self.config.target_modules)
-        if self.config.align > 0 and self.config.pseudo == "generated" and kind_of(setting.model) != "decoder":
+        if self._writes and kind_of(setting.model) != "decoder":
             raise MethodError(
                 f"Method '{self.label}', option 'pseudo': '{type(setting.model).__name__}' does not write its own "
                 "inputs, which 'generated' needs (a decoder does). Set `pseudo: stored`."
@@ -132,7 +136,8 @@ class SAPTLoRA(Method):
 
     def cost(self, model: nn.Module) -> Cost:
         """A block and key for each domain, the projection, and pseudo-samples with a document's number for each token
-        (two 4-byte numbers; rows of the usual length, the recipe's may be shorter)."""
+        (two 4-byte numbers; rows of the usual length, the recipe's may be shorter). Writing one counts as a forward
+        pass over a row, however short it is."""
         with torch.device("meta"):
             built = self._build(model, [])
         shared = sum(parameter.numel() for parameter in built.project.parameters())
@@ -144,6 +149,7 @@ class SAPTLoRA(Method):
             disk_bytes=4 * shared,
             disk_bytes_per_domain=4 * (added - shared) + kept,
             parameters=added,
+            passes_elsewhere=math.ceil(FORWARD * self.config.samples) if self._writes else 0,
         )
 
     def attach(self, stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, register
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
 
 
 @register
@@ -56,8 +57,11 @@ class SelectiveInit(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """A forward pass over the sample for each model so far; one of them at a time is in memory, before training."""
-        return Cost(passes_per_domain=self.config.samples)
+        """A forward pass over the sample for each model so far, the base model too (from the second domain on); one of
+        them at a time is in memory, before training."""
+        rows = math.ceil(FORWARD * self.config.samples)
+        # The first domain has the base model alone, and does not try it.
+        return Cost(passes_per_domain=rows, passes_per_earlier=rows, samples=self.config.samples, at_most=True)
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
         """Those of the candidate with the least loss."""

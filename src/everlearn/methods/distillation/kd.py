@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -138,6 +139,8 @@ class KD(Method):
         self._cached: CachedAnswers | None = None
         self._queue = TextQueue(self.config.queue)
         self._alone = 0
+        asks_before = self.config.weight > 0 and self.config.top_k is not None
+        self.needs = replace(type(self).needs, importance_pass=asks_before)
 
     def check(self, setting: Setting) -> None:
         """Answers that are kept must be to what is asked in training."""
@@ -149,13 +152,15 @@ class KD(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """A copy of the model and its forward pass (with `top_k` that pass alone, once for each row before the domain);
-        for a masked model the student's pass over unmasked text too, and one more where SimCSE compares two. A queue,
-        and once more for the texts that wait to join it."""
+        """A copy of the model and its forward pass (with `top_k` that pass alone, once for each different row, on each
+        process); for a masked model the student's pass over unmasked text too, and one more where SimCSE compares two.
+        A queue, and once more for the texts that wait to join it."""
         config = self.config
         if not config.weight:
             return Cost()
-        held = 0 if config.top_k is not None else cost_of_teacher(model)
+        if config.top_k is not None:
+            return Cost(passes_per_row=FORWARD)
+        held = cost_of_teacher(model)
         if config.compare == "queue":
             held += 8 * config.queue * config_of(model).get_text_config().hidden_size
         unmasked = kind_of(model) == "encoder" and config.compare != "logits"

@@ -28,7 +28,7 @@ class Adaptation(Method):
         super().__init__(config, **options)
         self.weights: EWC = self.penalty()
         self.weights.label = self.label
-        self.needs = replace(type(self).needs, importance_pass=self.weights.config.strength > 0)
+        self.needs = replace(type(self).needs, importance_pass=self.weights.needs.importance_pass)
         self._teacher: nn.Module | None = None
 
     def penalty(self) -> EWC:

@@ -146,14 +146,19 @@ class Budget(Method):
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes."""
+        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes.
+
+        Looks are counted at their most: each at a whole probe, as if every domain left its budget and its part that is
+        within were searched for."""
         if not self.budgets:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
         probes = (GENERAL in self.budgets) + self._keeps
-        looks = probes * self.config.probe * (self.config.checks + HALVINGS + 2)
+        # To know how well the rows are read, where a domain begins, at the checks, at its end; searching, and once more
+        # what was found.
+        looks = probes * self.config.probe * (1 + 1 + self.config.checks + 1 + HALVINGS + 1)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
         passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
         measured = passes + round(FORWARD * passes)
@@ -164,6 +169,7 @@ class Budget(Method):
             passes_once=measured * (GENERAL in self.budgets),
             samples=self.config.samples,
             passes_elsewhere=round(FORWARD * looks),
+            at_most=True,
         )
 
     # -- a domain ---------------------------------------------------------------------------------------------
@@ -181,6 +187,7 @@ class Budget(Method):
         """Measure what matters to general text, and how well it is read, once in a stream."""
         if not self.budgets:
             return
+        self._check_memory()
         parameters = stage.model.named_parameters()
         self._start = {name: p.detach().clone() for name, p in parameters if p.requires_grad}
         if GENERAL not in self.budgets or stage.general is None:
@@ -196,6 +203,26 @@ class Budget(Method):
                 "is another one now. Restore it, or set `general: null` in the method."
             )
         self._probes[GENERAL] = replace(probe, nats=self._general_nats)
+
+    def _check_memory(self) -> None:
+        """What is known of earlier domains must be of these options: this one is added to it.
+
+        Raises:
+            MethodError: it has another number of directions, or a sample is missing or too many.
+        """
+        known = self._known.get(EARLIER, Known())
+        ranks = {len(rows) for rows in known.directions.values()} - {self.config.rank}
+        kept = [text for text in known.texts if text in self._probes]
+        if ranks:
+            what, was, now = "rank", str(ranks.pop()), str(self.config.rank)
+        elif known.texts and kept != (known.texts if self._keeps else []):
+            what, was, now = "earlier_by", "predicted" if self._keeps else "measured", self.config.earlier_by
+        else:
+            return
+        raise MethodError(
+            f"Method '{self.label}', option '{what}': earlier domains were learnt with {was}, and {now} cannot go on "
+            f"with what is known of them. Set `{what}: {was}`, or `earlier: null`."
+        )
 
     def _rows(self, text: BlockSource, stage: Stage) -> list[Block]:
         """The first rows of a seeded pass, the same ones each time."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from everlearn.data.blocks import BlockSource
-from everlearn.methods.base import Batch, MethodConfig, Stage, register
+from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, register
 from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
@@ -107,9 +108,16 @@ class _Weights(EWC):
     def __init__(self, lambdas: ForgetMeNot.Config, options: dict[str, Any]) -> None:
         super().__init__(**options)
         self.lambdas = lambdas
+        self._measures = lambdas.ewc + lambdas.ewc_normalised > 0
+        self.needs = replace(self.needs, importance_pass=self._measures)
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Importance and anchor; the passes for F, where it counts."""
+        beside = super().cost(model)
+        return beside if self._measures else replace(beside, passes_per_domain=0, passes_once=0)
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        if not self.lambdas.ewc + self.lambdas.ewc_normalised:
+        if not self._measures:
             weights = dict(stage.model.named_parameters())
             return {
                 name: torch.full_like(weights[name], 2 * self.lambdas.l2, dtype=torch.float32)

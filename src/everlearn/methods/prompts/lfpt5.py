@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +52,7 @@ PROMPT = "prompt"
 FREQUENT = 5000
 """Vocabularies are ordered by frequency, more or less: the first so many words are frequent ones."""
 DRAWS = 4
-"""How many rows are written at most for each example that is wanted; those without a separator are thrown away."""
+"""Rows that an encoder-decoder writes at most for each example wanted; those without a separator are thrown away."""
 
 
 @register
@@ -77,6 +79,7 @@ class LFPT5(Method):
     kinds = ("isolation", "replay", "data-focused")
     needs = Needs(
         extra_parameters=True,
+        importance_pass=True,
         objectives=frozenset({"causal", "text-to-text"}),
         peft=False,
         anatomy=True,
@@ -124,6 +127,7 @@ class LFPT5(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
+        self.needs = replace(type(self).needs, importance_pass=self._uses_pseudo)
         self._prompt: Tensor | None = None
         self._pseudo: dict[str, list[Block]] | None = None
 
@@ -138,13 +142,20 @@ class LFPT5(Method):
         check_prompt(self, setting, self.config.n_tokens)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The prompt, and as it was; pseudo-samples of one domain in 12 bytes a token, while a later one is learnt."""
-        numbers = self.config.n_tokens * word_embeddings(model).shape[1]
+        """The prompt, and as it was; pseudo-samples of one domain in 12 bytes a token, while a later one is learnt.
+
+        In a step an encoder-decoder's lessons, and what is learnt from pseudo-samples as one pass over the batch, which
+        has more rows than they. Writing one counts as a forward pass over a row, however short it is."""
+        config, numbers = self.config, self.config.n_tokens * word_embeddings(model).shape[1]
+        pairs = kind_of(model) == "encoder-decoder"
+        samples = config.samples if self._uses_pseudo else 0
         return Cost(
-            memory_bytes=4 * numbers + 12 * self.config.samples * (self.config.pseudo_tokens + 8),
+            memory_bytes=4 * numbers + 12 * samples * (config.pseudo_tokens + 8),
             disk_bytes=4 * numbers,
             parameters=numbers,
-            passes_per_step=2 + FORWARD,
+            passes_per_step=(pairs and config.lm > 0) + self._uses_pseudo + FORWARD * (config.divergence > 0),
+            passes_per_earlier=math.ceil(FORWARD * samples * (DRAWS if pairs else 1)),
+            at_most=pairs and self._uses_pseudo,
         )
 
     # -- a domain ----------------------------------------------------------------------------------------------
@@ -243,7 +254,9 @@ class LFPT5(Method):
             for domain in stage.earlier:
                 asked, blocks = writer.asked(domain), list[Block]()
                 draws = torch.rand(DRAWS * wanted, most, dtype=torch.float64)
-                for part in draws.split(stage.batch_size):
+                while len(draws) and len(blocks) < wanted:
+                    count = min(stage.batch_size, wanted - len(blocks))
+                    part, draws = draws[:count], draws[count:]
                     ids = torch.tensor([asked] * len(part), device=next(stage.model.parameters()).device)
                     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
                     ending = Ending(
@@ -256,9 +269,7 @@ class LFPT5(Method):
                     )
                     rows = decode(steps, ending)
                     blocks += [block for row in rows if (block := writer.block(row)) is not None]
-                    if len(blocks) >= wanted:
-                        break
-                found[domain] = blocks[:wanted]
+                found[domain] = blocks
                 if len(blocks) < wanted:
                     stage.notes.append(
                         f"Method '{self.label}': of {DRAWS * wanted:,} examples of '{domain}' that the model wrote, "

@@ -178,7 +178,8 @@ class Replay(Method):
         held = self.config.capacity * min(USUAL_BLOCK, longest) * 8
         if self._writes:
             looks = self.config.sweeps * USUAL_LOOKS if kind_of(model) == "encoder" else 1
-            return Cost(memory_bytes=2 * held, passes_elsewhere=math.ceil(self.config.capacity * looks * FORWARD))
+            passes = math.ceil(self.config.capacity * looks * FORWARD)
+            return Cost(memory_bytes=2 * held, passes_elsewhere=passes, at_most=True)
         return Cost(memory_bytes=2 * held, disk_bytes=held)
 
     def begin_domain(self, stage: Stage) -> None:

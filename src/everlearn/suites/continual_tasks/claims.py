@@ -71,7 +71,28 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
             "In the paper's table 8 LoRA with replay and MIGU equals it in the orders 4 to 6." if long else "",
         ),
     ]
-    if long:
+    found.append(
+        Claim(
+            "Rows chosen by outputs do better than rows chosen by weights or gradients, and any of the three better "
+            "than plain training.",
+            questions("migu", "above", ("migu_by_weight", "migu_by_gradient"), AVERAGE)
+            + questions(("migu", "migu_by_weight", "migu_by_gradient"), "above", PLAIN, AVERAGE),
+            "Table 11, which does not define the other two: here the sums of |w| and of |g| over a row.",
+        )
+    )
+    if not long:
+        found.append(
+            Claim(
+                "Masking attention alone does as well as masking everything; the feed-forward layers alone bring "
+                "little, the keys alone harm.",
+                questions("migu_of_attention", "within", "migu", AVERAGE, POINT)
+                + questions("migu_of_attention", "above", ("migu_of_ffn", PLAIN), AVERAGE)
+                + questions("migu_of_ffn", "within", PLAIN, AVERAGE, POINT)
+                + questions("migu_of_key", "below", PLAIN, AVERAGE),
+                "Table 5, whose rows for full fine-tuning with and without MIGU are of another run than table 8's.",
+            )
+        )
+    else:
         found.append(
             Claim(
                 "Systems that keep a part for each task and choose by the text, or are told the task, do better still.",

@@ -51,6 +51,27 @@ SYSTEMS: dict[str, System] = {
     ),
 }
 """By the name of the row."""
+ATTENTION = ("query", "key", "value", "attention_output")
+FFN = ("feed_forward_in", "feed_forward_out")
+SELECTORS: dict[str, System] = {
+    f"migu_by_{by}": System(f"FT + MIGU (by {by})", (_migu(0.7) | {"selector": by},), MIGU_PAPER)
+    for by in ("weight", "gradient", "random")
+}
+"""What else rows may be chosen by: the paper's table 11, which has no random row."""
+COMPONENTS: dict[str, System] = {
+    f"migu_of_{part}": System(f"FT + MIGU ({title} alone)", (_migu(0.7) | {"components": list(layers)},), MIGU_PAPER)
+    for part, title, layers in (
+        ("query", "queries", ATTENTION[:1]),
+        ("key", "keys", ATTENTION[1:2]),
+        ("value", "values", ATTENTION[2:3]),
+        ("attention_output", "attention's output", ATTENTION[3:]),
+        ("attention", "attention", ATTENTION),
+        ("ffn_in", "FFN's first layer", FFN[:1]),
+        ("ffn", "FFN", FFN),
+    )
+}
+"""Which layers are masked: the paper's table 5."""
+SYSTEMS |= SELECTORS | COMPONENTS
 LONG_SYSTEMS = SYSTEMS | {
     "o_lora": replace(SYSTEMS["o_lora"], methods=({"name": "o_lora_long_sequence"},)),
     "o_lora+migu": replace(SYSTEMS["o_lora+migu"], methods=({"name": "o_lora_long_sequence"}, _migu(0.05))),
@@ -74,12 +95,14 @@ GROUPS = {
     "all": (
         "constant",
         "none",
-        *SYSTEMS,
+        *(name for name in SYSTEMS if name not in SELECTORS | COMPONENTS),
         "per_task",
         "mtl",
     ),
     "migu-pairs": tuple(
         name for name in SYSTEMS if name.endswith("migu") or f"{name}+migu" in SYSTEMS or name == PLAIN
     ),
+    "migu-selectors": (PLAIN, "migu", *SELECTORS),
+    "migu-components": (PLAIN, "migu", *COMPONENTS),
 }
-"""Every row; what is compared with and without MIGU."""
+"""Every system; what is compared with and without MIGU; MIGU with other selectors, and of single components."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from everlearn.errors import RecipeError
+from everlearn.errors import RecipeError, first_line
 
 DIMENSIONS = 2**14
 """Buckets of hashed TF-IDF."""
@@ -75,7 +75,7 @@ def by_encoder(path: str) -> Embed:
             tokenizer: Any = AutoTokenizer.from_pretrained(path)
             model: Any = AutoModel.from_pretrained(path, dtype=torch.float32).eval()
         except (OSError, ValueError) as error:
-            first = str(error).split("\n")[0]
+            first = first_line(error).rstrip(".")
             raise RecipeError(f"`stream.embedding` is '{path}', which cannot be loaded: {first}.") from None
         device = "cuda" if torch.cuda.is_available() else "cpu"
         model.to(device)
