@@ -46,6 +46,7 @@ from everlearn.files import write_json
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.model.objectives import make_objective
+from everlearn.protecting.domain import as_its_class_computes
 from everlearn.run.trainer import StageTrainer
 from everlearn.suites.docs import base_path
 
@@ -249,7 +250,8 @@ def peak_bytes(work: Callable[[], object], device: str) -> int:
 def _end(trainer: Trainer) -> None:
     trainer.train()
     if isinstance(trainer, StageTrainer):
-        trainer.protection.end()
+        with as_its_class_computes(trainer.protection.stage.model):  # measured in float32, as after every domain
+            trainer.protection.end()
 
 
 def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -263,14 +265,19 @@ def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def overhead_table(found: dict[str, dict[str, Any]]) -> str:
-    """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its."""
-    lines = [
-        "| | seconds a step | times the first | in processor time | peak memory, MB | times the first |",
-        "|---|---|---|---|---|---|",
-    ]
+    """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its;
+    where a row declares what it holds (`declared_bytes`), that beside what its peak is over the first row's."""
+    heads = ["", "seconds a step", "times the first", "in processor time", "peak memory, MB", "times the first"]
+    first = next(iter(found.values()))
+    declared = any("declared_bytes" in summary for summary in found.values())
+    heads += ["over the first, MB", "declared, MB"] * declared
+    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]
     for name, summary in found.items():
         peak = summary.get("peak_bytes")
-        memory = ("–", "–") if peak is None else (f"{peak / 1e6:.1f}", f"{summary['times_peak_bytes']:.3f}")
+        memory = ["–", "–"] if peak is None else [f"{peak / 1e6:.1f}", f"{summary['times_peak_bytes']:.3f}"]
+        if declared:
+            over = None if peak is None else peak - first["peak_bytes"]
+            memory += ["–" if size is None else f"{size / 1e6:.1f}" for size in (over, summary.get("declared_bytes"))]
         times = (summary[f"times_{clock}seconds_per_step"] for clock in ("", "processor_"))
         numbers = [f"{summary['seconds_per_step']:.3f}", *(f"{value:.3f}" for value in times), *memory]
         lines.append(f"| {name} | {' | '.join(numbers)} |")

@@ -40,3 +40,10 @@ def test_table_of_what_methods_cost(harness: ModuleType) -> None:
     rows = harness.overhead_table(harness.beside_first(found)).splitlines()
     assert rows[2] == "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 |"
     assert rows[3] == "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 |"
+    found["MIGU"]["declared_bytes"] = 60e6
+    rows = harness.overhead_table(found).splitlines()
+    assert rows[0].endswith("| over the first, MB | declared, MB |")
+    assert rows[2:] == [
+        "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 | 0.0 | – |",
+        "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 | 50.0 | 60.0 |",
+    ]
