@@ -224,15 +224,25 @@ def interleave(contenders: dict[str, Contender], *, segments: int, steps: int, w
     return timings
 
 
+STEPS = "the steps"
+"""What the profiler calls the training itself, between what is measured before and after it."""
+
+
 def peak_memory(make: Contender, device: str, steps: int = 2) -> int:
     """:func:`peak_bytes` of a contender that is made and trained."""
     return peak_bytes(lambda: _end(make(Clock(Timing(), steps), steps)), device)
 
 
-def peak_bytes(work: Callable[[], object], device: str) -> int:
+def peak_of_steps(make: Contender, device: str, steps: int = 2) -> int:
+    """The same of the steps alone, with all that is held meanwhile; on the CPU."""
+    return peak_bytes(lambda: _end(make(Clock(Timing(), steps), steps)), device, within=STEPS)
+
+
+def peak_bytes(work: Callable[[], object], device: str, within: str | None = None) -> int:
     """The most bytes of tensors that lived at once during some work, over what was there before.
 
-    On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it.
+    On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it. There
+    `within` may name a part of the work (``record_function``) that is asked for alone.
     """
     gc.collect()  # what is freed in between would be taken off
     if device == "cuda":
@@ -244,11 +254,15 @@ def peak_bytes(work: Callable[[], object], device: str) -> int:
         work()
     events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    return int(max(np.cumsum([size for _, size in moves], dtype=np.int64), default=0))
+    held = np.cumsum([size for _, size in moves], dtype=np.int64)
+    spans = [(event.start_ns(), event.end_ns()) for event in events if event.name() == within]
+    inside = [within is None or any(start <= at <= end for start, end in spans) for at, _ in moves]
+    return int(max(held[np.array(inside, bool)], default=0))
 
 
 def _end(trainer: Trainer) -> None:
-    trainer.train()
+    with torch.profiler.record_function(STEPS):
+        trainer.train()
     if isinstance(trainer, StageTrainer):
         with as_its_class_computes(trainer.protection.stage.model):  # measured in float32, as after every domain
             trainer.protection.end()
@@ -266,17 +280,18 @@ def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def overhead_table(found: dict[str, dict[str, Any]]) -> str:
     """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its;
-    where a row declares what it holds (`declared_bytes`), that beside what its peak is over the first row's."""
+    where a row declares what it holds (`declared_bytes`), that beside how far the peak of
+    its steps is over the first's."""
     heads = ["", "seconds a step", "times the first", "in processor time", "peak memory, MB", "times the first"]
     first = next(iter(found.values()))
     declared = any("declared_bytes" in summary for summary in found.values())
-    heads += ["over the first, MB", "declared, MB"] * declared
+    heads += ["steps over the first's, MB", "declared, MB"] * declared
     lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]
     for name, summary in found.items():
         peak = summary.get("peak_bytes")
         memory = ["–", "–"] if peak is None else [f"{peak / 1e6:.1f}", f"{summary['times_peak_bytes']:.3f}"]
         if declared:
-            over = None if peak is None else peak - first["peak_bytes"]
+            over = summary["steps_bytes"] - first["steps_bytes"] if "declared_bytes" in summary else None
             memory += ["–" if size is None else f"{size / 1e6:.1f}" for size in (over, summary.get("declared_bytes"))]
         times = (summary[f"times_{clock}seconds_per_step"] for clock in ("", "processor_"))
         numbers = [f"{summary['seconds_per_step']:.3f}", *(f"{value:.3f}" for value in times), *memory]

@@ -5,8 +5,9 @@
 Every method (as `everlearn sweep --methods` names them) trains a second domain of the recipe's first one, after a first
 one that was begun and ended, so that masks, penalties and replayed rows are at work. A few rows stand for each domain.
 Time: see ``harness.py``; what methods do between domains is not in it. Memory: the most bytes of tensors that lived at
-once, model, optimizer and importance passes included, counted in a turn of its own that is not timed; beside it what
-the method declares to hold (`everlearn plan`). A table goes to the terminal, and with the JSON as Markdown beside it.
+once, model, optimizer and importance passes included, counted in a turn of its own that is not timed; and the same of
+the steps alone, beside what the method declares to hold in them (`everlearn plan`). A table goes to the terminal, and
+with the JSON as Markdown beside it.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def main() -> None:
         learner = ContinualLearner(load(arguments.recipe, [f"run.folder={folder}"]))
         contenders = {entry.title: contender(learner, entry, arguments.device) for entry in entries}
         memory = {name: harness.peak_memory(make, arguments.device) for name, make in contenders.items()}
+        steps = {name: harness.peak_of_steps(make, arguments.device) for name, make in contenders.items()}
         model = learner.stage(1, recipe.domains[0], []).model
         declared = {
             entry.title: sum(build(spec).cost(model).memory_bytes for spec in entry.methods) for entry in entries
@@ -90,7 +92,7 @@ def main() -> None:
     tokens = learner.rows_per_step(args) * learner.setting().block_size
     found: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
     for name, peak in memory.items():
-        found[name] |= {"peak_bytes": peak, "declared_bytes": declared[name]}
+        found[name] |= {"peak_bytes": peak, "steps_bytes": steps[name], "declared_bytes": declared[name]}
     report["methods"] = harness.beside_first(found)
     table = harness.overhead_table(report["methods"])
     print(table)

@@ -32,6 +32,21 @@ def test_peak_memory_is_what_lives_at_once(harness: ModuleType) -> None:
     del kept
 
 
+class Ends:
+    """Holds 12 MB while it begins, and 4 MB in its steps."""
+
+    def __init__(self) -> None:
+        torch.zeros(3 * 10**6)
+
+    def train(self) -> None:
+        torch.zeros(10**6)
+
+
+def test_peak_of_the_steps_alone(harness: ModuleType) -> None:
+    assert harness.peak_memory(lambda clock, steps: Ends(), "cpu") == pytest.approx(12e6, rel=0.01)
+    assert harness.peak_of_steps(lambda clock, steps: Ends(), "cpu") == pytest.approx(4e6, rel=0.01)
+
+
 def test_table_of_what_methods_cost(harness: ModuleType) -> None:
     found = {
         name: {"seconds_per_step": seconds, "processor_seconds_per_step": seconds, "peak_bytes": peak}
@@ -40,10 +55,11 @@ def test_table_of_what_methods_cost(harness: ModuleType) -> None:
     rows = harness.overhead_table(harness.beside_first(found)).splitlines()
     assert rows[2] == "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 |"
     assert rows[3] == "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 |"
-    found["MIGU"]["declared_bytes"] = 60e6
+    found["Plain"] |= {"steps_bytes": 90e6, "declared_bytes": 0}
+    found["MIGU"] |= {"steps_bytes": 140e6, "declared_bytes": 60e6}
     rows = harness.overhead_table(found).splitlines()
-    assert rows[0].endswith("| over the first, MB | declared, MB |")
+    assert rows[0].endswith("| steps over the first's, MB | declared, MB |")
     assert rows[2:] == [
-        "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 | 0.0 | – |",
+        "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 | 0.0 | 0.0 |",
         "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 | 50.0 | 60.0 |",
     ]
