@@ -140,7 +140,7 @@ def compare(kind: str, rows: int, length: int, turns: int) -> dict[str, Any]:
         result["ways"][name] = {
             "processor_seconds": medians[name],
             "times_plain": medians[name] / medians[PLAIN],
-            "peak_bytes": harness.peak_bytes(way, "cpu"),
+            "peak_bytes": harness.peaks(way, "cpu").whole,
             "difference": difference(name),
             "turns": times[name],
         }

@@ -228,36 +228,45 @@ STEPS = "the steps"
 """What the profiler calls the training itself, between what is measured before and after it."""
 
 
-def peak_memory(make: Contender, device: str, steps: int = 2) -> int:
-    """:func:`peak_bytes` of a contender that is made and trained."""
-    return peak_bytes(lambda: _end(make(Clock(Timing(), steps), steps)), device)
+@dataclass(frozen=True)
+class Peaks:
+    """The most bytes of tensors that lived at once, over what was there before.
+
+    Attributes:
+        whole: at any time.
+        steps: in the steps, with all that was held meanwhile; as `whole` where there are none, and on an accelerator,
+            which keeps no record of when.
+    """
+
+    whole: int
+    steps: int
 
 
-def peak_of_steps(make: Contender, device: str, steps: int = 2) -> int:
-    """The same of the steps alone, with all that is held meanwhile; on the CPU."""
-    return peak_bytes(lambda: _end(make(Clock(Timing(), steps), steps)), device, within=STEPS)
+def peak_memory(make: Contender, device: str, steps: int = 2) -> Peaks:
+    """:func:`peaks` of a contender that is made and trained."""
+    return peaks(lambda: _end(make(Clock(Timing(), steps), steps)), device)
 
 
-def peak_bytes(work: Callable[[], object], device: str, within: str | None = None) -> int:
-    """The most bytes of tensors that lived at once during some work, over what was there before.
+def peaks(work: Callable[[], object], device: str) -> Peaks:
+    """Of some work.
 
-    On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it. There
-    `within` may name a part of the work (``record_function``) that is asked for alone.
+    On the CPU the profiler tells of every allocation; memory of the libraries' own (matrix kernels) is not in it.
     """
     gc.collect()  # what is freed in between would be taken off
     if device == "cuda":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         work()
-        return torch.cuda.max_memory_allocated() - before
+        whole = torch.cuda.max_memory_allocated() - before
+        return Peaks(whole, whole)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     events: Any = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
     moves = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     held = np.cumsum([size for _, size in moves], dtype=np.int64)
-    spans = [(event.start_ns(), event.end_ns()) for event in events if event.name() == within]
-    inside = [within is None or any(start <= at <= end for start, end in spans) for at, _ in moves]
-    return int(max(held[np.array(inside, bool)], default=0))
+    times = np.array([at for at, _ in moves], np.int64)
+    spans = ((times >= event.start_ns()) & (times <= event.end_ns()) for event in events if event.name() == STEPS)
+    return Peaks(int(max(held, default=0)), int(max(held[next(spans, slice(None))], default=0)))
 
 
 def _end(trainer: Trainer) -> None:
@@ -280,8 +289,7 @@ def beside_first(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def overhead_table(found: dict[str, dict[str, Any]]) -> str:
     """Markdown: seconds a step, their multiples of the first row's in wall and processor time, peak memory and its;
-    where a row declares what it holds (`declared_bytes`), that beside how far the peak of
-    its steps is over the first's."""
+    where a row declares what it holds (`declared_bytes`), that beside how far its steps' peak is over the first's."""
     heads = ["", "seconds a step", "times the first", "in processor time", "peak memory, MB", "times the first"]
     first = next(iter(found.values()))
     declared = any("declared_bytes" in summary for summary in found.values())

@@ -62,7 +62,7 @@ def compare(width: int, precision: str, arguments: argparse.Namespace) -> dict[s
     )
     result = {name: timing.summary(arguments.batch * harness.LENGTH) for name, timing in timings.items()}
     for name, make in contenders.items():
-        result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device)
+        result[name]["peak_bytes"] = harness.peak_memory(make, arguments.device).whole
     return harness.beside_first(result)
 
 

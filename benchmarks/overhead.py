@@ -80,7 +80,6 @@ def main() -> None:
         learner = ContinualLearner(load(arguments.recipe, [f"run.folder={folder}"]))
         contenders = {entry.title: contender(learner, entry, arguments.device) for entry in entries}
         memory = {name: harness.peak_memory(make, arguments.device) for name, make in contenders.items()}
-        steps = {name: harness.peak_of_steps(make, arguments.device) for name, make in contenders.items()}
         model = learner.stage(1, recipe.domains[0], []).model
         declared = {
             entry.title: sum(build(spec).cost(model).memory_bytes for spec in entry.methods) for entry in entries
@@ -92,7 +91,7 @@ def main() -> None:
     tokens = learner.rows_per_step(args) * learner.setting().block_size
     found: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
     for name, peak in memory.items():
-        found[name] |= {"peak_bytes": peak, "steps_bytes": steps[name], "declared_bytes": declared[name]}
+        found[name] |= {"peak_bytes": peak.whole, "steps_bytes": peak.steps, "declared_bytes": declared[name]}
     report["methods"] = harness.beside_first(found)
     table = harness.overhead_table(report["methods"])
     print(table)
