@@ -9,6 +9,11 @@ from types import ModuleType
 import pytest
 import torch
 
+import stages
+import tiny
+from everlearn.methods import build
+from everlearn.methods.engine.protection import Protection
+
 
 @pytest.fixture
 def harness(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -64,3 +69,27 @@ def test_table_of_what_methods_cost(harness: ModuleType) -> None:
         "| Plain | 2.000 | 1.000 | 1.000 | 100.0 | 1.000 | 0.0 | 0.0 |",
         "| MIGU | 2.100 | 1.050 | 1.050 | 150.0 | 1.500 | 50.0 | 60.0 |",
     ]
+
+
+def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType) -> None:
+    """Its gradients come when the activations are gone, not before them."""
+
+    def peak(*names: str) -> int:
+        model = tiny.model()
+        methods = [build({"name": name, "samples": 4, "protect_base": True}) for name in names]
+        protection = Protection(methods, stages.stage(model, 1))
+        protection.begin()
+        batch = next(protection.stage.batches(64))
+
+        def step() -> None:
+            model.zero_grad()
+            loss, parts = protection.loss(model, batch)
+            assert len(parts) == 1 + len(names)
+            loss.backward()
+
+        step()
+        model.zero_grad()
+        return harness.peaks(step, "cpu").whole
+
+    copy = sum(4 * parameter.numel() for parameter in tiny.model().parameters())
+    assert peak("ewc") - peak() < copy / 10

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import FORWARD, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.base import FORWARD, Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.distillation.teacher import cost_of_teacher, teacher_of
 from everlearn.methods.penalties.ewc import EWC
 
@@ -73,6 +73,10 @@ class Adaptation(Method):
     def begin_training(self, stage: Stage) -> None:
         """The penalty is laid beside the parameters."""
         self.weights.begin_training(stage)
+
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """The penalty, ahead of the pass."""
+        return self.weights.before_forward(stage, batch)
 
     def end_domain(self, stage: Stage) -> None:
         """The teacher has taught; the weights are protected as they are now."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.engine.processes import processes
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
@@ -87,6 +88,7 @@ class Penalty(Method):
         self._means: list[float] = []
         self._measured: list[str] = []
         self._placed: Placed | None = None
+        self._ahead: Tensor | None = None
 
     def _refuse_options(self) -> None:
         rules = (
@@ -154,9 +156,19 @@ class Penalty(Method):
             self._placed = self._place(stage.model)
             self._note_stability(stage)
 
+    def before_forward(self, stage: Stage, batch: Batch) -> Batch:
+        """The penalty, ahead of the pass: autograd works backwards, so its gradients come when activations are gone,
+        and a copy of the weights less lives at once. Of several processes each begins to reduce a gradient as soon as
+        it is whole, and that is to be early."""
+        self._ahead = self._penalty(self._placed) if self._in_loss and processes() == 1 else None
+        return {}
+
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ · N(Ω, θ − θ*)."""
-        return {"penalty": self._penalty(self._placed)} if self._placed and self.config.apply_to == "loss" else {}
+        ahead, self._ahead = self._ahead, None
+        if not self._in_loss:
+            return {}
+        return {"penalty": self._penalty(self._placed) if ahead is None else ahead}
 
     def pull(self, stage: Stage) -> None:
         """Pull the weights towards their anchors, where that is not left to the gradient."""
@@ -215,8 +227,12 @@ class Penalty(Method):
 
     # -- the penalty ------------------------------------------------------------------------------------------
 
-    def _penalty(self, placed: Placed) -> Tensor:
-        terms: list[Tensor] = []
+    @property
+    def _in_loss(self) -> bool:
+        return bool(self._placed) and self.config.apply_to == "loss"
+
+    def _penalty(self, placed: Placed | None) -> Tensor:
+        placed, terms = placed or [], list[Tensor]()
         for parameter, importance, anchor in placed:
             terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))
         whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed]).sum()
@@ -250,7 +266,7 @@ class Penalty(Method):
     def task_gradients(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
         """What the gradients are without the penalty's part, float32, as this process holds them."""
         own: dict[int, Tensor] = {}
-        if self._placed and self.config.apply_to == "loss":
+        if self._placed and self._in_loss:
             held = [parameter for parameter, _, _ in self._placed]
             with torch.enable_grad():
                 parts = torch.autograd.grad(self._penalty(self._placed), held)
