@@ -47,6 +47,8 @@ SUITE = "suite:six-domains"
 DOMAINS = ("restaurant", "pubmed")
 LIGHT = {"series-0": "#007c89", "series-1": "#c96a10", "series-2": "#7a4fb5", "faint": "#9aa0a6", "grid": "#e3e5e8"}
 Cell = dict[str, Any]
+MADE_OF = ("steps", "blocks", "samples", "rank", "probe", "checks")
+"""Options that cells of one page share."""
 
 
 def corpus(name: str) -> dict[str, str]:
@@ -120,6 +122,26 @@ def cell(way: str, seed: int, asked: argparse.Namespace) -> Cell:
         return of_run(trained(way.replace(" ", "-"), method, seed, asked))
     plain = trained("plain", "sequential", seed, asked)
     return of_repair(plain, _budget(way), asked.blocks) if way.startswith("repair") else of_run(plain)
+
+
+def kept(place: Path, way: str, seed: int, asked: argparse.Namespace) -> Cell:
+    """A cell that is there, or now is.
+
+    Raises:
+        SystemExit: it was made with other options.
+    """
+    options = {key: getattr(asked, key) for key in MADE_OF}
+    if not place.is_file():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(place, {"made_of": options, **cell(way, seed, asked)})
+    found: Cell = json.loads(place.read_text())
+    for key, value in options.items():
+        if (there := found["made_of"][key]) != value:
+            raise SystemExit(
+                f"{place.name} was made with --{key} {there}; --{key} is {value} now. Give the same, or other folders "
+                "(--page and --runs)."
+            )
+    return found
 
 
 def _budget(way: str) -> float:
@@ -282,10 +304,7 @@ def main() -> None:
     folder, found = asked.page.with_suffix("") / f"{asked.steps}-steps", dict[str, list[Cell]]()
     for seed, way in itertools.product(map(int, asked.seeds.split(",")), ways):
         place = folder / f"{way.replace(' ', '-')}-seed-{seed}.json"
-        if not place.is_file():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            files.write_json(place, cell(way, seed, asked))
-        found.setdefault(way, []).append(json.loads(place.read_text()))
+        found.setdefault(way, []).append(kept(place, way, seed, asked))
         there = {each: found[each] for each in sorted(found, key=lambda way: (way[0] == "r", -_budget(way)))}
         files.write_text(asked.page, page(there, asked))
         files.write_text(asked.page.with_suffix(".svg"), picture(along(there)))
