@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -71,12 +72,20 @@ def test_table_of_what_methods_cost(harness: ModuleType) -> None:
     ]
 
 
-def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "ewc", "samples": 4, "protect_base": True},
+        {"name": "forget_me_not", "samples": 4, "cosine": 0, "representations": 0},
+    ],
+    ids=lambda spec: spec["name"],
+)
+def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType, spec: dict[str, Any]) -> None:
     """Its gradients come when the activations are gone, not before them."""
 
-    def peak(*names: str) -> int:
+    def peak(*specs: dict[str, Any]) -> int:
         model = tiny.model()
-        methods = [build({"name": name, "samples": 4, "protect_base": True}) for name in names]
+        methods = [build(each) for each in specs]
         protection = Protection(methods, stages.stage(model, 1))
         protection.begin()
         batch = next(protection.stage.batches(64))
@@ -84,7 +93,7 @@ def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType) 
         def step() -> None:
             model.zero_grad()
             loss, parts = protection.loss(model, batch)
-            assert len(parts) == 1 + len(names)
+            assert len(parts) == 1 + len(specs)
             loss.backward()
 
         step()
@@ -92,4 +101,4 @@ def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType) 
         return harness.peaks(step, "cpu").whole
 
     copy = sum(4 * parameter.numel() for parameter in tiny.model().parameters())
-    assert peak("ewc") - peak() < copy / 10
+    assert peak(spec) - peak() < copy / 10

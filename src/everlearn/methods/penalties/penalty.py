@@ -160,15 +160,16 @@ class Penalty(Method):
         """The penalty, ahead of the pass: autograd works backwards, so its gradients come when activations are gone,
         and a copy of the weights less lives at once. Of several processes each begins to reduce a gradient as soon as
         it is whole, and that is to be early."""
-        self._ahead = self._penalty(self._placed) if self._in_loss and processes() == 1 else None
+        placed = self._in_loss
+        self._ahead = self._penalty(placed) if placed and processes() == 1 else None
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """λ · N(Ω, θ − θ*)."""
         ahead, self._ahead = self._ahead, None
-        if not self._in_loss:
+        if not (placed := self._in_loss):
             return {}
-        return {"penalty": self._penalty(self._placed) if ahead is None else ahead}
+        return {"penalty": self._penalty(placed) if ahead is None else ahead}
 
     def pull(self, stage: Stage) -> None:
         """Pull the weights towards their anchors, where that is not left to the gradient."""
@@ -228,11 +229,11 @@ class Penalty(Method):
     # -- the penalty ------------------------------------------------------------------------------------------
 
     @property
-    def _in_loss(self) -> bool:
-        return bool(self._placed) and self.config.apply_to == "loss"
+    def _in_loss(self) -> Placed | None:
+        return self._placed if self.config.apply_to == "loss" else None
 
-    def _penalty(self, placed: Placed | None) -> Tensor:
-        placed, terms = placed or [], list[Tensor]()
+    def _penalty(self, placed: Placed) -> Tensor:
+        terms: list[Tensor] = []
         for parameter, importance, anchor in placed:
             terms.append(self.norm.terms.apply(local_part(parameter), importance, anchor))
         whole = value_over_shards(torch.stack(terms), [parameter for parameter, _, _ in placed]).sum()
@@ -266,10 +267,10 @@ class Penalty(Method):
     def task_gradients(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
         """What the gradients are without the penalty's part, float32, as this process holds them."""
         own: dict[int, Tensor] = {}
-        if self._placed and self._in_loss:
-            held = [parameter for parameter, _, _ in self._placed]
+        if placed := self._in_loss:
+            held = [parameter for parameter, _, _ in placed]
             with torch.enable_grad():
-                parts = torch.autograd.grad(self._penalty(self._placed), held)
+                parts = torch.autograd.grad(self._penalty(placed), held)
             own = {id(parameter): local(part) for parameter, part in zip(held, parts, strict=True)}
         return {
             name: local(parameter.grad).float() - own.get(id(parameter), 0.0)
