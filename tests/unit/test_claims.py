@@ -21,7 +21,7 @@ from everlearn.benchmarking.entries import resolve
 from everlearn.benchmarking.pairing import aligned
 from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
-from everlearn.suites import find_suite
+from everlearn.suites import Suite, find_suite
 from everlearn.suites.claims import Claim, ClaimQuestion
 from everlearn.suites.six_domains.claims import CLAIMS
 
@@ -111,6 +111,7 @@ def test_parts_average_to_the_numbers_of_the_table(number: str) -> None:
     assert float(np.mean(list(found.values()))) == pytest.approx(numbers(one)[number])
     if number == "f1_forgetting":
         assert found == pytest.approx({"a": 0.04, "c": 0.04, "d": 0.04})  # b is last in order 1
+    assert parts(one, "drift") == {"b": pytest.approx(numbers(one)["bits_drift"])} == {"b": 0.5}
     pooled = cell("pool", [0.7, 0.6, 0.5, 0.8], order=None)
     assert bool(parts(pooled, number)) == (number in numbers(pooled)) == (number in ("f1", "accuracy", "bits"))
 
@@ -262,13 +263,40 @@ def test_a_claim_of_several_comparisons() -> None:
     assert bits.verdict == HOLDS
 
 
-def test_the_claims_name_entries_that_there_are() -> None:
-    names = {name for claim in CLAIMS for asked in claim.questions for name in (asked.entry, asked.other) if name}
-    assert {entry.name for entry in resolve(sorted(names), SIX)} == names
-    questions = [asked for claim in CLAIMS for asked in claim.questions]
+@pytest.mark.parametrize("suite", [SIX, find_suite("glue")], ids=lambda suite: suite.name)
+def test_the_claims_name_entries_that_there_are(suite: Suite) -> None:
+    assert suite.claims is not None
+    claims = suite.claims.claims
+    names = {name for claim in claims for asked in claim.questions for name in (asked.entry, asked.other) if name}
+    assert {entry.name for entry in resolve(sorted(names), suite)} == names
+    questions = [asked for claim in claims for asked in claim.questions]
     assert len(questions) == len(set(questions))
     assert all(asked.bar > 0 for asked in questions if asked.relation == "within")
-    assert all(any(asked.published for asked in claim.questions) for claim in CLAIMS)
+    assert all(any(asked.published for asked in claim.questions) for claim in claims)
+
+
+def test_single_tasks_from_the_base_model_are_compared_task_by_task() -> None:
+    """Of the suite `glue`, where an order is one task: what is learnt, and what general text drifts after it."""
+    cells = [
+        cell(entry, [0.7, 0.6, 0.5, 0.8], seed=seed, order=order).model_copy(
+            update={
+                "domains": [task],
+                "bits_per_byte": {"general": {"base": 1.0, "final": 1.0 + drift + 0.01 * seed + 0.02 * order}},
+            }
+        )
+        for entry, drift in (("ewc", 0.1), ("sequential", 0.4))
+        for order, task in enumerate("ab")
+        for seed in range(3)
+    ]
+    question_of_drift = ClaimQuestion("ewc", "sequential", "drift", "below")
+    assert parts(cells[0], "drift") == {"a": pytest.approx(0.1)}
+    found = ask(cells, question_of_drift, mean_of_these)
+    assert found.sides == pytest.approx((0.12, 0.42))
+    assert found.difference.value == pytest.approx(-0.3)
+    assert (found.verdict, found.tasks, len(found.runs)) == (HOLDS, 2, 6)
+    assert question_of_drift.published, "a claim about drift alone is decided by drift"
+    titles = {"ewc": "EWC", "sequential": "Fine-tuning"}
+    assert question(question_of_drift, titles) == "EWC < Fine-tuning: drift of general text (bits per byte)"
 
 
 def test_an_empty_grid_makes_an_honest_page(tmp_path: Path) -> None:

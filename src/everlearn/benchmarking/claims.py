@@ -12,6 +12,7 @@ from everlearn.benchmarking.along import asked
 from everlearn.benchmarking.cells import CellResult, Moment
 from everlearn.benchmarking.crossed import CrossedMean, crossed_mean, holm, mean_of_these
 from everlearn.benchmarking.pairing import Rows, Unit, aligned, over_orders
+from everlearn.benchmarking.summary import numbers
 from everlearn.benchmarking.transfer import transfer
 from everlearn.evaluation.estimate import Estimate
 from everlearn.suites.claims import TRANSFER, Claim, ClaimQuestion, Number
@@ -88,6 +89,9 @@ def parts(cell: CellResult, number: Number) -> dict[str, float]:
         if number == "bits_learnt":
             return _between(own, "base", "learnt")
         return _between({name: bits for name, bits in own.items() if name in earlier}, "final", "learnt")
+    if number == "drift":
+        drift = numbers(cell).get("bits_drift")
+        return {} if drift is None else {cell.domains[-1]: drift}
     if number in ("kept", "kept_forgotten", "pass_at_1"):
         return asked(cell, number)
     metric = number.removesuffix("_forgetting")

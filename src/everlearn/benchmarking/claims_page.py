@@ -26,6 +26,7 @@ NUMBERS: dict[Number, str] = {
     "bits": "bits per byte at the end",
     "bits_learnt": "bits per byte learnt",
     "bits_forgotten": "bits per byte forgotten",
+    "drift": "drift of general text (bits per byte)",
     "kept": "mean of tasks of no domain",
     "kept_forgotten": "forgotten of tasks of no domain",
     "pass_at_1": "pass@1",
@@ -171,7 +172,7 @@ def _orders(numbers: tuple[int, ...] | None) -> str:
 
 def _scale(asked: ClaimQuestion) -> tuple[float, int]:
     """Scores are shown in points, bits as they are; and with how many decimals."""
-    return (1.0, 4) if asked.number in TRANSFER or not asked.published else (100.0, 2)
+    return (1.0, 4) if asked.number in (*TRANSFER, "drift") or not asked.published else (100.0, 2)
 
 
 def _p(value: float | None) -> str:

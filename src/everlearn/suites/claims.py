@@ -9,12 +9,12 @@ from typing import Literal
 Metric = Literal["f1", "accuracy"]
 """Of end tasks."""
 Number = Literal[
-    "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten",
+    "f1", "accuracy", "f1_forgetting", "accuracy_forgetting", "bits", "bits_learnt", "bits_forgotten", "drift",
     "kept", "kept_forgotten", "pass_at_1",
     "continual", "lc", "fg", "backward", "forward", "late",
 ]  # fmt: skip
 """What is compared; see :func:`everlearn.benchmarking.summary.numbers`, and of the last line
-:func:`everlearn.benchmarking.transfer.transfer`."""
+:func:`everlearn.benchmarking.transfer.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last domain."""
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
 """Of the causal study, in bits per byte: differences of log-perplexities, which its paper has."""
 Relation = Literal["above", "below", "within"]

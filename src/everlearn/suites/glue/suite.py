@@ -13,6 +13,7 @@ from everlearn.suites.continual_tasks import streams
 from everlearn.suites.continual_tasks.files import data_folder
 from everlearn.suites.continual_tasks.sources import sources
 from everlearn.suites.continual_tasks.suite import ContinualTasks
+from everlearn.suites.glue.claims import GLUE_CLAIMS
 from everlearn.suites.glue.systems import GROUPS, SYSTEMS
 from everlearn.suites.settings import PROGRAMS, STREAM, EndTaskSettings, Settings
 
@@ -38,7 +39,7 @@ class Glue(ContinualTasks):
     groups = GROUPS
     paper_names = {"ft": PLAIN}  # noqa: RUF012 - see Suite
     published = None
-    claims = None
+    claims = GLUE_CLAIMS
     metrics = ("accuracy",)
     sources = sources(TASKS)
     lacks = (*PROGRAMS, *STREAM, "end_tasks.settings", "end_tasks.aspect", "end_tasks.answers")

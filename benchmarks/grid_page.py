@@ -1,10 +1,10 @@
-"""The pages of the small grids of `standard-cl`, one for each base: tables, and what the MIGU paper's claims come to.
+"""The pages of small grids whose strengths were chosen by choose.py: tables, trials, and what claims come to.
 
-    python benchmarks/continual-tasks/page.py [decoder|encdec …]
+    python benchmarks/grid_page.py [continual-tasks/decoder|continual-tasks/encdec|glue/small …]
 
-reads BASE-results/tuned, BASE-tuned.json and, where it is there, BASE-results/published (one seed with the strengths as
-published), and writes docs/results/standard-cl-BASE.md, whose text above the first table stays as it is there, and the
-page of claims.
+reads NAME-results/tuned, NAME-tuned.json and, where it is there, NAME-results/published (one seed with the strengths as
+published), and writes a page of docs/results, whose text above the first table stays as it is there, and the page of
+claims.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from everlearn.report.tables import Table, TableCell, markdown_table
 from everlearn.suites import Suite, find_suite
 
 HERE = Path(__file__).parent
-DOCS = HERE.parents[1] / "docs"
-CLAIMS = {"decoder": "claims-migu.md", "encdec": "claims-migu-encdec.md"}
+DOCS = HERE.parent / "docs"
+PAGES = {
+    "continual-tasks/decoder": ("standard-cl-decoder.md", "claims-migu.md"),
+    "continual-tasks/encdec": ("standard-cl-encdec.md", "claims-migu-encdec.md"),
+    "glue/small": ("glue.md", "claims-glue.md"),
+}
+"""By the beginning of its files' names: page of results, page of claims."""
 SHOWN = ("Accuracy of end tasks", "Held-out text")
 """Of the runs with published strengths: tables whose titles begin so."""
 
@@ -33,16 +38,24 @@ def trials_table(suite: Suite, trials: dict[str, Any]) -> Table:
     """What was tried for each row, and what was chosen."""
     rows = []
     for row, found in trials["rows"].items():
-        tried, chosen = found["trials"], found["chosen"]
+        chosen = found["chosen"]
         key = list(chosen)[-1]
-        said = "; ".join(f"{trial['changes'][key]:g}: {100 * trial['accuracy']:.1f}" for trial in tried)
+        said = "; ".join(f"{trial['changes'][key]:g}: {_measured(trial)}" for trial in found["trials"])
         cells = (TableCell(key.split(".")[-1]), TableCell(said or "none of its own"), TableCell(f"{chosen[key]:g}"))
         rows.append((entry_of(row, suite).title, cells))
+    made_of = trials["made_of"]
     caption = (
-        f"Accuracy after {', '.join(trials['made_of']['domains'])}, of development examples, seed "
-        f"{trials['made_of']['seed']}: percent. A row with MIGU begins with the learning rate chosen without it."
+        f"Accuracy after {', '.join(made_of['domains'])}, of development examples, seed {made_of['seed']}: percent; "
+        "beside it, where general text is measured, its drift in bits per byte."
     )
+    if any("+" in row for row in trials["rows"]):
+        caption += " A row with MIGU begins with the learning rate chosen without it."
     return Table("What was tried", ("Method", "Strength", "Value: accuracy", "Chosen"), tuple(rows), caption)
+
+
+def _measured(trial: dict[str, Any]) -> str:
+    drift = f", {trial['bits_drift']:+.3f}" if "bits_drift" in trial else ""
+    return f"{100 * trial['accuracy']:.1f}{drift}"
 
 
 def published_tables(suite: Suite, results: Path) -> list[str]:
@@ -54,11 +67,12 @@ def published_tables(suite: Suite, results: Path) -> list[str]:
 
 
 def main() -> None:
-    suite = find_suite("standard-cl")
-    for base in sys.argv[1:] or CLAIMS:
-        results, page = HERE / f"{base}-results", DOCS / "results" / f"standard-cl-{base}.md"
+    for name in sys.argv[1:] or PAGES:
+        page, claims = (DOCS / "results" / PAGES[name][0], DOCS / PAGES[name][1])
+        results = HERE / f"{name}-results"
+        trials = json.loads((HERE / f"{name}-tuned.json").read_text(encoding="utf-8"))
+        suite = find_suite(trials["made_of"]["suite"])
         said = page.read_text(encoding="utf-8").partition("\n### ")[0].strip()
-        trials = json.loads((HERE / f"{base}-tuned.json").read_text(encoding="utf-8"))
         parts = [
             said,
             Sheet(suite, load_results(results / "tuned")).markdown().strip(),
@@ -66,7 +80,7 @@ def main() -> None:
             *published_tables(suite, results / "published"),
         ]
         files.write_text(page, "\n\n".join(parts) + "\n")
-        write_claims(suite, results / "tuned", DOCS / CLAIMS[base])
+        write_claims(suite, results / "tuned", DOCS / claims)
 
 
 if __name__ == "__main__":
