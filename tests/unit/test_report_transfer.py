@@ -9,10 +9,11 @@ import pytest
 from report_fixture import results, write_run
 
 from everlearn.evaluation.results import Spread
-from everlearn.evaluation.transfer import StreamLosses
+from everlearn.evaluation.transfer import MEASURES, StreamLosses
 from everlearn.report import compare, page
 from everlearn.report.figures import draw
 from everlearn.report.figures.matrices import matrix_heat
+from everlearn.report.run_tables import study_table
 from everlearn.report.runs import read_run
 from everlearn.report.transfer import all_orders, half_width, stream_of, transfer_table
 
@@ -24,6 +25,7 @@ def causal(domains=DOMAINS, name="plain", seed=0):
     found = results(name, "Sequential", 0.12, domains, seed)
     groups = {domain: "wiki" if int(domain[1:]) < 5 else "papers" for domain in domains}
     found |= {"objective": "causal", "groups": groups, "seed": seed}
+    found["methods"][0]["name"] = "sequential"
     transfer = {}
     for metric in ("loss", "bits_per_byte"):
         table = found["matrices"][metric]
@@ -57,8 +59,8 @@ def test_the_section_of_the_study(tmp_path):
 def test_other_objectives_without_super_domains_have_no_such_table(tmp_path):
     found = causal() | {"objective": "masked", "groups": {}}
     run = read_run(write_run(tmp_path / "plain", found))
-    assert transfer_table("x", run) is None
-    assert transfer_table("x", read_run(write_run(tmp_path / "old", results("old", "Old", 0.1)))) is None
+    assert transfer_table("x", [run]) is None
+    assert transfer_table("x", [read_run(write_run(tmp_path / "old", results("old", "Old", 0.1)))]) is None
 
 
 def test_lines_stand_between_super_domains(tmp_path):
@@ -80,8 +82,44 @@ def test_several_orders_are_put_together(tmp_path):
         for seed, (name, order) in enumerate({"one": DOMAINS, "two": DOMAINS[::-1]}.items())
     ]
     comparison = compare(runs)
-    assert all_orders(comparison).orders == 2
-    assert all_orders(compare(runs[:1])) is None
-    assert "All 2 orders" in page(comparison)
+    (name, together), *others = all_orders(comparison).items()
+    assert (name, together.orders, others) == ("All 2 orders of Sequential", 2, [])
+    assert all_orders(compare(runs[:1])) == {}
+    assert "All 2 orders of Sequential" in page(comparison)
     assert stream_of(comparison.runs[0]).groups["d0"] == "wiki"
     assert json.loads((runs[0] / "results.json").read_text())["groups"]["d11"] == "papers"
+
+
+def test_the_numbers_of_several_seeds_are_means(tmp_path):
+    one, two = causal(seed=0), causal(seed=1)
+    spread = two["study"]["transfer"]["loss"]["continual"]["wiki"]
+    spread["mean"] += 1.0
+    known = [each["study"]["transfer"]["loss"]["continual"]["wiki"] for each in (one, two)]
+    runs = [read_run(write_run(tmp_path / name, found)) for name, found in (("one", one), ("two", two))]
+    table, single = transfer_table("x", runs), transfer_table("x", runs[:1])
+    column = list(table.header).index("wiki (nats/token)") - 1
+    shown = next(cells for title, cells in table.rows if title == MEASURES["continual"].title)[column]
+    assert shown.text == f"{sum(each['mean'] for each in known) / 2:+.3f}".replace("-", "−")
+    assert f"{sum(each['median'] for each in known) / 2:+.3f}".replace("-", "−") in shown.detail
+    assert table.caption.endswith("Means over 2 seeds.")
+    assert "seeds" not in single.caption
+
+
+def test_perplexities_of_several_seeds_are_geometric_means(tmp_path):
+    found = [causal(seed=seed) for seed in (0, 1)]
+    for each, perplexity in zip(found, (10.0, 40.0), strict=True):
+        each["study"] |= {key: dict.fromkeys(DOMAINS, perplexity) for key in ("zero_shot", "last_checkpoint")}
+        each["study"]["forgotten"] = dict.fromkeys(DOMAINS, perplexity)
+    found[1]["study"]["continual"] = {}
+    runs = [read_run(write_run(tmp_path / str(place), each)) for place, each in enumerate(found)]
+    cells = [cell.text for cell in study_table("x", runs).rows[0][1]]
+    assert [float(cells[0]), float(cells[3]), float(cells[4])] == [20.0, 20.0, 25.0]
+    assert cells[2] == "–", "one of the seeds lacks it"
+
+
+def test_runs_of_other_methods_are_no_other_orders(tmp_path):
+    """A method that forgets more and learnt a domain later would make it seem that late stages forget more."""
+    plain, other = causal(), causal(DOMAINS[::-1], "ewc", 1)
+    other["methods"][0]["name"] = "ewc"
+    comparison = compare([write_run(tmp_path / "plain", plain), write_run(tmp_path / "ewc", other)])
+    assert all_orders(comparison) == {}

@@ -22,7 +22,6 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
-from everlearn.report.runs import Run
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
 from everlearn.report.transfer import saturation_table, transfer_table
 from everlearn.report.verdict import paragraphs, recommended
@@ -65,7 +64,8 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 def page(comparison: Comparison) -> str:
     """The page as text. Its size grows with the number of runs and of domains, not with their product."""
     several = len(comparison.pools) > 1
-    shown = [(comparison.labels[pool], comparison.pools[pool].runs[0]) for pool in comparison.ranking[:SERIES]]
+    best = comparison.ranking[:SERIES]
+    shown = [(_of_one_run(comparison, pool), comparison.pools[pool].runs[0]) for pool in best]
     return render(
         "page.html.jinja",
         title=_title(comparison),
@@ -84,7 +84,7 @@ def page(comparison: Comparison) -> str:
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
         cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,
         stages=[table for run in shown if (table := stage_table(*run))],
-        studies=_studies(comparison, shown),
+        studies=_studies(comparison, best),
         mixtures=[table for run in shown if (table := mixture_table(*run))],
         notes=comparison.notes,
         methods=_methods(comparison),
@@ -100,9 +100,16 @@ def page(comparison: Comparison) -> str:
     )
 
 
-def _studies(comparison: Comparison, shown: Sequence[tuple[str, Run]]) -> list[Table]:
-    """The causal study's numbers, of runs that have them."""
-    found = [table for make in (study_table, transfer_table) for run in shown if (table := make(*run))]
+def _of_one_run(comparison: Comparison, pool: int) -> str:
+    """What a pool's first run is called where it stands alone."""
+    found = comparison.pools[pool]
+    return found.label + (f", seed {found.seeds[0]}" if len(found.runs) > 1 else "")
+
+
+def _studies(comparison: Comparison, best: Sequence[int]) -> list[Table]:
+    """The causal study's numbers, of pools that have them."""
+    shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in best]
+    found = [table for make in (study_table, transfer_table) for runs in shown if (table := make(*runs))]
     saturated = saturation_table(comparison) if found else None
     return [*found, *([saturated] if saturated else [])]
 

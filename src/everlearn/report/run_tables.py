@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean, geometric_mean
+from typing import Any
+
 from everlearn.evaluation.estimate import number
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
@@ -92,14 +96,27 @@ def stage_table(label: str, run: Run) -> Table | None:
     return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
 
 
-def study_table(label: str, run: Run) -> Table | None:
-    """Perplexities as the causal study names them."""
-    study = run.results.get("study") or {}
+def study_table(label: str, runs: Sequence[Run]) -> Table | None:
+    """Perplexities as the causal study names them; of several seeds their geometric means.
+
+    Args:
+        label: what the runs are called.
+        runs: of one pool.
+    """
+    run = runs[0]
+    studies = [each.results.get("study") or {} for each in runs]
     keys = ("zero_shot", "fine_tuned_alone", "continual", "last_checkpoint", "forgotten")
-    if run.results.get("objective") != "causal" or not any(study.get(key) for key in keys):
+    if run.results.get("objective") != "causal" or not any(study.get(key) for study in studies for key in keys):
         return None
-    found = {key: {d: number((study.get(key) or {}).get(d)) for d in run.domains} for key in keys}
-    median = {key: number((study.get("median") or {}).get(key)) for key in keys}
+
+    def mean(key: str, found: list[Any]) -> float | None:
+        known = [value for each in found if (value := number(each)) is not None]
+        if len(known) < len(runs):
+            return None
+        return fmean(known) if key == "forgotten" or len(known) == 1 or min(known) <= 0 else geometric_mean(known)
+
+    found = {key: {d: mean(key, [(s.get(key) or {}).get(d) for s in studies]) for d in run.domains} for key in keys}
+    median = {key: mean(key, [(s.get("median") or {}).get(key) for s in studies]) for key in keys}
     places = {key: 3 if key == "forgotten" else fmt.decimals(found["zero_shot"].values()) for key in keys}
     rows = [(d, tuple(TableCell(fmt.fixed(found[k][d], places[k])) for k in keys)) for d in run.domains]
     if any(value is not None for value in median.values()):
@@ -116,6 +133,10 @@ def study_table(label: str, run: Run) -> Table | None:
         "Perplexities ↓: of the base model; trained on this domain alone; right after its stage; at the end of the "
         "stream. Forgotten: log LC − log CPT, in nats per token."
     )
+    if len(runs) > 1:
+        caption += (
+            f" Geometric means over {len(runs)} seeds (of what is forgotten, and so of the logarithms, plain means)."
+        )
     return Table(f"{label}: the causal study", header, tuple(rows), caption)
 
 

@@ -15,6 +15,8 @@ from everlearn.report.runs import Run
 from everlearn.report.tables import Table, TableCell
 
 LOSS, BITS, CONTENT = "loss", "bits_per_byte", "content_loss"
+Spreads = dict[str, Any]
+"""Measure → super-domain → mean, median and number of domains."""
 
 
 def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
@@ -36,17 +38,35 @@ def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
     return found
 
 
-def all_orders(comparison: Comparison) -> SaturationByGap | None:
-    """What all runs say together, where they learn the same domains in several orders."""
-    streams = [stream for run in comparison.runs if (stream := stream_of(run)) is not None]
-    same = len({frozenset(stream.domains) for stream in streams}) == 1
-    return saturation(streams) if same and len({stream.domains for stream in streams}) > 1 else None
+def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
+    """Method → what its runs say together, where they learn the same domains in several orders.
+
+    Runs of different methods stay apart: one that forgets more, and learnt a domain later, would make it seem that
+    later stages forget more.
+    """
+    methods: dict[str, tuple[str, list[StreamLosses]]] = {}
+    for run in comparison.runs:
+        if (stream := stream_of(run)) is not None:
+            methods.setdefault(repr(run.results.get("methods")), (run.title, []))[1].append(stream)
+    found: dict[str, SaturationByGap] = {}
+    for title, streams in methods.values():
+        same = len({frozenset(stream.domains) for stream in streams}) == 1
+        orders = len({stream.domains for stream in streams})
+        if same and orders > 1 and (own := saturation(streams)) is not None:
+            name = f"All {orders} orders of {title}"
+            found[name if name not in found else f"{name} ({len(found) + 1})"] = own
+    return found
 
 
-def transfer_table(label: str, run: Run) -> Table | None:
-    """The study's measures: means over domains, with medians; of all, and of each super-domain."""
-    study: Mapping[str, Any] = run.results.get("study") or {}
-    nats, bits, content = (dict((study.get("transfer") or {}).get(metric) or {}) for metric in (LOSS, BITS, CONTENT))
+def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
+    """The study's measures: means over domains, with medians; of all, and of each super-domain.
+
+    Args:
+        label: what the runs are called.
+        runs: of one pool; the numbers are means over them.
+    """
+    run = runs[0]
+    nats, bits, content = (_over_seeds([_transfer(each, metric) for each in runs]) for metric in (LOSS, BITS, CONTENT))
     if len(run.domains) < 2 or not nats or not (run.groups or run.results.get("objective") == "causal"):
         return None
     groups = list(dict.fromkeys(group for spread in nats.values() for group in spread if group != ALL))
@@ -68,7 +88,32 @@ def transfer_table(label: str, run: Run) -> Table | None:
     )
     if (half := half_width(run)) is not None:
         caption += f" A single score is known to ± {fmt.fixed(half, 4)} nats/token (95 %, median over all scores)."
+    if len(runs) > 1:
+        caption += f" Means over {len(runs)} seeds."
     return Table(f"{label}: transfer", header, tuple(rows), caption)
+
+
+def _transfer(run: Run, metric: str) -> Spreads:
+    study: Mapping[str, Any] = run.results.get("study") or {}
+    return dict((study.get("transfer") or {}).get(metric) or {})
+
+
+def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
+    """Measure → group → means over the runs of mean, median and number of domains; what one run lacks is absent."""
+    first, *others = runs
+    return {
+        key: {
+            group: {
+                name: sum(values) / len(values)
+                for name in spread
+                if None not in (values := [number(each[key][group].get(name)) for each in runs])
+            }
+            for group, spread in groups.items()
+            if all(group in each[key] for each in others)
+        }
+        for key, groups in first.items()
+        if all(key in each for each in others)
+    }
 
 
 def half_width(run: Run) -> float | None:
@@ -88,8 +133,7 @@ def _spread(found: Mapping[str, Any]) -> TableCell:
 def saturation_table(comparison: Comparison) -> Table | None:
     """Buckets of checkpoints: what they have forgotten on average, and more than the first at equal gap."""
     found = list(saturations(comparison).items())
-    if (together := all_orders(comparison)) is not None:
-        found.append((f"All {together.orders} orders", together))
+    found += all_orders(comparison).items()
     rows = [(f"{label}: {words(bucket)}", cells) for label, own in found for bucket, cells in _lines(own)]
     if not rows:
         return None
