@@ -560,6 +560,29 @@ def test_addresses(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         suites.locate("m2d2/cs.CL/test.jsonl")
 
 
+def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe names single files: what else lies there is none of its business, if the folder says so."""
+    monkeypatch.setenv(VARIABLE, str(data))
+    write_parts(data / "hep-th", 77)
+    (data / "hep-th" / "valid.txt").write_text("\n")
+    with pytest.raises(DataError, match=r"'valid' of the domain 'hep-th' is empty.*`domains` in a file `stream.yaml`"):
+        suites.locate("m2d2/cs.CL/test.jsonl")
+    settled = data / "stream.yaml"
+    settled.write_text("domains: [cs.CL]\nheld_out_bytes: 400\n")
+    found = suites.locate("m2d2/cs.CL/test.jsonl")
+    assert [each.name for each in found.parents[1].iterdir() if each.is_dir()] == ["cs.CL"]
+    assert 0 < sum(len(json.loads(line)["text"]) for line in found.read_text().splitlines()) <= 400
+    assert _bound(settings(), data).names != ("cs.CL",), "a grid has settings of its own"
+    for text, sentence in (
+        ("domain: [cs.CL]", r"Unknown key `domain` in '.*stream\.yaml'\. Did you mean 'domains'"),
+        ("near: 2", r"`near` in '.*stream\.yaml': .*less than or equal to 1"),
+        ("domains: [cs.CLL]", r"`stream\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
+    ):
+        settled.write_text(text)
+        with pytest.raises(RecipeError, match=sentence):
+            suites.locate("m2d2/cs.CL/test.jsonl")
+
+
 def test_only_the_chosen_tarballs_are_wanted() -> None:
     def wanted(**keys: object) -> list[str]:
         return [source.path for source in SUITE.wanted(settings(**keys))]

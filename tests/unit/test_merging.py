@@ -111,9 +111,14 @@ def test_cocktail_weighs_by_losses_on_the_target():
 def test_fisher_merging_and_wise_ft_with_fisher():
     fishers = [{n: t.square() for n, t in checkpoint(seed).items()} for seed in (7, 8)]
     two, floor, alpha = [BASE, MODELS[0]], 0.01, 0.3
-    f0, f1 = (np.maximum(flat(f), floor) for f in fishers)
+    least = {n: floor * float(sum(f[n].double().mean() for f in fishers)) / 2 for n in SHAPES}
+    f0, f1 = (flat({n: t.double().clamp(min=least[n]) for n, t in f.items()}) for f in fishers)
     wanted = ((1 - alpha) * f0 * THETA0 + alpha * f1 * THETAS[0]) / ((1 - alpha) * f0 + alpha * f1)
     close(merged("fisher", two, fisher=fishers, weights=[1 - alpha, alpha], floor=floor), wanted)
+    tiny = [{n: 2.0**-30 * t for n, t in f.items()} for f in fishers]
+    close(merged("fisher", two, fisher=tiny, weights=[1 - alpha, alpha], floor=floor), wanted)  # ratios alone count
+    nothing = [{n: torch.zeros_like(t) for n, t in f.items()} for f in fishers]
+    close(merged("fisher", two, fisher=nothing, weights=[1, 3]), (THETA0 + 3 * THETAS[0]) / 4)
     close(merged("fisher", two, weights=[1, 3]), (THETA0 + 3 * THETAS[0]) / 4)  # no Fisher information of a buffer
 
 

@@ -311,12 +311,16 @@ class FisherMean(Way):
         """Options of Fisher merging."""
 
         floor: float = Field(1e-6, gt=0)
-        """The least that an entry of a Fisher diagonal counts, so that what no checkpoint needs is their mean."""
+        """The least that an entry of a Fisher diagonal counts, as a share of the tensor's mean over all checkpoints, so
+        that what no checkpoint needs is their mean. The released code has 1e-6 itself; entries shrink as a model grows,
+        and of one with 5.6 M parameters three quarters lie below that."""
 
     def merged(self, same: Same) -> Tensor:
         weights = normalised(self.config.weights, len(same.models))
         if same.fisher is None:  # nothing that is trained
             return weighted(same.models, weights)
-        kept = [fisher.clamp(min=self.config.floor) for fisher in same.fisher]
+        mean = sum(float(fisher.mean()) for fisher in same.fisher) / len(same.fisher)
+        least = max(self.config.floor * mean, torch.finfo(torch.float64).tiny)
+        kept = [fisher.clamp(min=least) for fisher in same.fisher]
         above = weighted([f * model for f, model in zip(kept, same.models, strict=True)], weights)
         return above / weighted(kept, weights)

@@ -77,7 +77,10 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -
         }
         for name, parts in texts.items():
             if empty := next((part for part in PARTS if not parts[part]), None):
-                raise DataError(f"'{empty}' of the domain '{name}' is empty. Leave the domain out (`stream.domains`).")
+                raise DataError(
+                    f"'{empty}' of the domain '{name}' is empty. Leave the domain out (`stream.domains` of a grid's "
+                    "settings; for a recipe, `domains` in a file `stream.yaml` in the data folder)."
+                )
             _check(name, parts)
         report, kept = _distinct(texts, options)
         if options.balanced:

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlearn.errors import RecipeError
+from pydantic import ValidationError
+
+from everlearn.config.reading import read_yaml
+from everlearn.errors import RecipeError, did_you_mean
 from everlearn.methods.sequential import PLAIN
+from everlearn.options import wrong_value
 from everlearn.suites import derived as made
 from everlearn.suites.base import Suite, System, register_suite
 from everlearn.suites.m2d2 import built_in, stream
@@ -26,6 +30,8 @@ HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with M2D2's tarballs, with folders of train.txt, "
     "valid.txt and test.txt, or with `domains/<corpus>/{train,validation,test}.jsonl.gz` (docs/m2d2.md)."
 )
+SETTLED = "stream.yaml"
+"""In a folder of data: which of its domains a recipe's addresses mean, and what becomes of their text."""
 BATCH, BLOCK = 16, 512
 LEARNING_RATE = 5e-5
 
@@ -98,8 +104,13 @@ class M2D2(Suite):
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
 
     def locate(self, inside: str) -> Path:
-        """A part of a domain, the report on duplicates, or the similar order with how it was made."""
-        return _bound(Settings(), None).locate(inside)
+        """A part of a domain, the report on duplicates, or the similar order with how it was made.
+
+        Raises:
+            RecipeError: there is none, or `stream.yaml` of the data folder is not what it should be.
+        """
+        folder = _folder(None)
+        return bind(folder, _settled(folder), made.cache_folder(stream.NAME)).locate(inside)
 
     def recipe(
         self,
@@ -148,7 +159,27 @@ class M2D2(Suite):
 
 
 def _bound(settings: Settings, data: Path | None) -> Bound:
-    """The stream of these settings; without a folder of data that of installed libraries.
+    """The stream of these settings; without a folder of data that of installed libraries."""
+    return bind(_folder(data), settings.stream or StreamSettings(), made.cache_folder(stream.NAME))
+
+
+def _settled(folder: Path | None) -> StreamSettings:
+    """What the folder of data says of its stream; a recipe, which names single files, has no other place for it."""
+    if folder is None or not (file := folder / SETTLED).is_file():
+        return StreamSettings()
+    try:
+        return StreamSettings.model_validate(read_yaml(file, "file of stream settings"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            hint = did_you_mean(key, StreamSettings.model_fields)
+            raise RecipeError(f"Unknown key `{key}` in '{file}'.{hint}") from None
+        raise RecipeError(f"`{key}` in '{file}': {wrong_value(first)}.") from None
+
+
+def _folder(data: Path | None) -> Path | None:
+    """The folder of data; None for what is installed.
 
     Raises:
         DataError: the folder that is named is not there.
@@ -156,4 +187,4 @@ def _bound(settings: Settings, data: Path | None) -> Bound:
     folder: Path | None = None
     if data is not None or os.environ.get(VARIABLE) or (made.cache_folder(stream.NAME) / made.FETCHED).is_dir():
         folder = made.data_folder(stream.NAME, VARIABLE, data, HOW)
-    return bind(folder, settings.stream or StreamSettings(), made.cache_folder(stream.NAME))
+    return folder
