@@ -102,3 +102,21 @@ def test_a_penalty_adds_no_copy_of_the_weights_to_the_peak(harness: ModuleType, 
 
     copy = sum(4 * parameter.numel() for parameter in tiny.model().parameters())
     assert peak(spec) - peak() < copy / 10
+
+
+@pytest.mark.parametrize(
+    ("spec", "copies"),
+    [({"name": "ewc", "samples": 4}, 2), ({"name": "mas", "samples": 4}, 2), ({"name": "l2"}, 1)],
+    ids=["ewc", "mas", "l2"],
+)
+def test_measuring_importance_holds_the_new_one_and_a_samples_gradients(
+    harness: ModuleType, spec: dict[str, Any], copies: int
+) -> None:
+    """At the end of a domain, beside what was known; neither squares nor old anchors live as further copies."""
+    model, method = tiny.model(hidden_size=128, intermediate_size=512), build(spec)
+    for index in (1, 2):
+        protection = Protection([method], stages.stage(model, index))
+        protection.begin()
+        peak = harness.peaks(protection.end, "cpu").whole
+    copy = sum(4 * parameter.numel() for parameter in model.parameters())
+    assert peak < (copies + 0.5) * copy

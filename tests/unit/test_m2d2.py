@@ -575,7 +575,7 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
     assert _bound(settings(), data).names != ("cs.CL",), "a grid has settings of its own"
     for text, sentence in (
         ("domain: [cs.CL]", r"Unknown key `domain` in '.*stream\.yaml'\. Did you mean 'domains'"),
-        ("near: 2", r"`near` in '.*stream\.yaml': .*less than or equal to 1"),
+        ("near: 2", r"`near` in '.*stream\.yaml': must be 1.0 or less"),
         ("domains: [cs.CLL]", r"`stream\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
     ):
         settled.write_text(text)

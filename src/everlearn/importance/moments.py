@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -193,12 +193,17 @@ class BatchedSums:
                 continue
             start += rows_of(part)
 
-    def of_mean(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> list[tuple[str, Tensor]]:
-        """|g|ᵖ of the gradient of the batch's mean loss, by name: autograd's own, for any model and loss."""
+    def of_mean(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """|g|ᵖ of the gradient of the batch's mean loss, by name: autograd's own, for any model and loss.
+
+        One after the other, so that no second copy of all gradients lives.
+        """
         chosen = self.parameters if parameters is None else parameters
         mean = self.loss(self.model, batch).mean()
-        gradients = torch.autograd.grad(mean, list(chosen.values()), allow_unused=True)
-        return [(n, raised(g, self.power)) for n, g in zip(chosen, gradients, strict=True) if g is not None]
+        gradients = list(torch.autograd.grad(mean, list(chosen.values()), allow_unused=True))
+        for name in reversed(chosen):
+            if (gradient := gradients.pop()) is not None:
+                yield name, raised(gradient, self.power)
 
     def _one_by_one(self, batch: Batch, parameters: Mapping[str, Tensor]) -> None:
         for row in range(rows_of(batch) if parameters else 0):
@@ -216,13 +221,24 @@ class BatchedSums:
 
     def _try(self, batch: Batch) -> None:
         """What two samples tell: the events to expect, and the parameters of which the passes do not agree."""
-        apart = {name: torch.zeros_like(total) for name, total in self.totals.items()}
+        untouched = not any(bool(total.any()) for total in self.totals.values())
+        apart = self.totals if untouched else {name: torch.zeros_like(total) for name, total in self.totals.items()}
+        try:
+            self._compare(batch, apart)
+        finally:
+            if untouched:  # they were the place to try in: no second copy of them lives
+                for total in self.totals.values():
+                    total.zero_()
+
+    def _compare(self, batch: Batch, apart: dict[str, Tensor]) -> None:
+        """The same, in zeros that may be written to."""
         with PerSample(self.parameters, rows_of(batch), Sums(apart, self.power)) as seen:
             losses = self.loss(self.model, batch)
             if seen.undivided:
                 self.most, self._plan = 1, []
                 return
             seen.backward(losses.sum())
+        del losses
         size, largest = dict.fromkeys(apart, 0.0), 0.0
         for row in range(rows_of(batch)):
             for name, part in self.of_mean(part_of(batch, row, row + 1)):

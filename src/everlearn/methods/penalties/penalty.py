@@ -194,26 +194,26 @@ class Penalty(Method):
         """Add the importance of the weights as they are, and move the anchor."""
         new = self._normalised(self.importance_of(stage, source))
         weights, seen = dict(stage.model.named_parameters()), len(self._measured)
+        self._placed = None
         mean = self.config.accumulate == "mean"
         fading = seen if mean else self.config.decay
         self._constant *= fading
-        anchors = {}
         for name, value in new.items():
+            # The old ones go tensor by tensor: at no time do two copies of all live.
+            old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
             anchor = weights[name].detach().to(torch.float32, copy=True)
-            if (old := self._importance.get(name)) is not None:
+            if old is not None and old_anchor is not None:
                 old = old.to(value.device)
                 if self.config.anchor == "separate":
-                    anchor, apart = joined(self._anchor[name].to(anchor.device), old * fading, anchor, value)
+                    anchor, apart = joined(old_anchor.to(anchor.device), old * fading, anchor, value)
                     self._constant += apart
                 value.add_(old, alpha=fading)
                 if mean:
                     value.div_(seen + 1)
-            anchors[name] = anchor
+            self._importance[name], self._anchor[name] = value, anchor
         if mean:
             self._constant /= seen + 1
         # What was frozen in this domain has not moved, and keeps what was known of it.
-        self._importance = {**self._importance, **new}
-        self._anchor = self._anchor | anchors
         self._measured = [*self._measured, domain]
 
     def _normalised(self, new: dict[str, Tensor]) -> dict[str, Tensor]:
