@@ -188,3 +188,19 @@ def test_methods_are_written_as_short_as_they_can_be() -> None:
     assert method_text([{"name": "das"}]) == "das"
     assert method_text([{"name": "ewc", "strength": 500.0}]) == "{name: ewc, strength: 500.0}"
     assert method_text([{"name": "ewc", "strength": 5}, {"name": "wise_ft"}]) == "[{name: ewc, strength: 5}, wise_ft]"
+
+
+def test_the_page_of_fisher_rows_is_in_the_order_of_rows(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = importlib.import_module("fisher_rows")
+    ways = [cell("sequential", 1, 1.0, 1.0, 1.0)]
+    for rows, left in ((1000, 0.25), (100, 0.5)):
+        options = {"strength": 1000.0, "samples": rows}
+        ways.append(cell(f"ewc-{rows}", 1, 0.9, left, left, options=options))
+    write(tmp_path / "results", ways)
+    lines = script.page(tmp_path / "results").splitlines()
+    shown = [line for line in lines if line.startswith("| ewc-")]
+    assert [line.split(" |")[0] for line in shown[:2]] == ["| ewc-100", "| ewc-1000"]
+    assert "0.500" not in shown[1]
+    assert "25" in shown[3], "a quarter of the forgetting is left"
