@@ -47,10 +47,11 @@ def page(results: Path) -> str:
     plain = next(line for line in lines if line.entry == PLAIN)
     parts = [
         "# Rows of Fisher information",
-        "What 100, 1,000 and 10,000 rows do to learning, forgetting and drift: EWC with the base model protected, on "
-        "the causal stream of the [frontier](frontier-causal.md) (four domains, 120 steps of 8 × 128 tokens each, a 5.6 "
-        "M decoder). Written by `python benchmarks/frontier/fisher_rows.py`. All have the same steps; the passes come on "
-        "top. The unit of the strength is that of the mean over rows, so more rows make the same penalty less noisy.",
+        "What more rows do to learning, forgetting and drift: EWC with the base model protected, on the causal "
+        "stream of the [frontier](frontier-causal.md) (four domains, 120 steps of 8 × 128 tokens each, a 5.6 M "
+        "decoder). Written by `python benchmarks/frontier/fisher_rows.py`. All have the same steps; the passes "
+        "come on top. The strength's unit is that of the mean over rows, so more rows make the same penalty less "
+        "noisy.",
         markdown_table(table(lines, plain), 2),
         *(markdown_table(each, 2) for each in shares_table([line for line in lines if line is not plain], plain)),
     ]
