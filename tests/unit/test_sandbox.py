@@ -393,6 +393,13 @@ os._exit(0)
     assert Verdict.PASSED not in verdicts, verdicts
 
 
+def test_no_end_of_a_program_stops_the_others() -> None:
+    """Where a process cannot be locked in nothing is run; a program can neither say so nor look like it."""
+    everywhere = "import os\nfor fd in range(256):\n  try: os.write(fd, b'not here')\n  except OSError: pass\n"
+    programs = [*(f"{everywhere}os._exit({code})" for code in (1, 70, 255)), "import os\nos._exit(70)", "pass"]
+    assert run_programs(programs, SHORT) == [Verdict.LEFT] * 4 + [Verdict.PASSED]
+
+
 def children() -> set[int]:
     """Processes of this one; other tests of the same process may have left some."""
     return {child.pid for child in psutil.Process().children()}

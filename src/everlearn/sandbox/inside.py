@@ -2,7 +2,7 @@
 
 Run as a script by an interpreter without site-packages; it knows nothing of everlearn and imports nothing that needs a
 library beside Python's own. What it is given on its standard input, as JSON: ``program``, ``filter`` (hex),
-``memory`` and ``seconds`` (limits), ``token`` and ``verdict`` (numbers of open pipes).
+``memory`` and ``seconds`` (limits), ``token``, ``verdict`` and ``refusal`` (numbers of open pipes).
 """
 
 import contextlib
@@ -16,8 +16,6 @@ import sys
 import types
 from collections.abc import Iterator
 
-UNAVAILABLE = 70
-"""Exit code where the kernel refuses to lock the process in; the program was not run."""
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
@@ -103,8 +101,9 @@ def main() -> None:
         _close_files()
         _close_calls(bytes.fromhex(given["filter"]))
     except (OSError, ValueError) as error:
-        os.write(verdict, str(error).encode())
-        os._exit(UNAVAILABLE)
+        os.write(given["refusal"], str(error).encode())
+        os._exit(1)
+    os.close(given["refusal"])  # what stands in it is no program's: none has run before, and none has it afterwards
     del given
     try:
         _run(program)

@@ -21,7 +21,6 @@ from everlearn.errors import SandboxError
 from everlearn.sandbox.calls import machine_filter
 
 _INSIDE = Path(__file__).with_name("inside.py")
-_UNAVAILABLE = 70
 _PATIENCE = 10
 """A program that does not compute but waits is ended after so many times its seconds."""
 _MOST_READ = 4096
@@ -110,6 +109,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
         empty = stack.enter_context(tempfile.TemporaryDirectory(prefix="everlearn-program-"))
         token, token_in = _pipe(stack)
         verdict, verdict_in = _pipe(stack)
+        refusal, refusal_in = _pipe(stack)
         os.write(token_in, secret)
         json.dump(
             {
@@ -120,6 +120,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
                 "seconds": limits.seconds,
                 "token": token,
                 "verdict": verdict_in,
+                "refusal": refusal_in,
             },
             given,
         )
@@ -130,7 +131,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
             stdin=given,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(token, verdict_in),
+            pass_fds=(token, verdict_in, refusal_in),
             cwd=empty,
             env={"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", **own},  # verdicts must not depend on chance
             start_new_session=True,
@@ -143,18 +144,23 @@ def _run(program: str, limits: Allowance) -> Verdict:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        os.set_blocking(verdict, False)
-        with contextlib.suppress(BlockingIOError):
-            return _verdict(code, os.read(verdict, _MOST_READ), secret)
-        return _verdict(code, b"", secret)
+        if refused := _said(refusal):
+            raise SandboxError(
+                f"Programs that a model writes cannot be run here: {refused.decode(errors='replace')}. Run it on a "
+                "Linux with Landlock (5.13 or later) and seccomp, or set `run_code: false` to leave them out."
+            )
+        return _verdict(code, _said(verdict), secret)
+
+
+def _said(pipe: int) -> bytes:
+    """What was written into a pipe; nothing is waited for."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        return os.read(pipe, _MOST_READ)
+    return b""
 
 
 def _verdict(code: int | None, said: bytes, secret: bytes) -> Verdict:
-    if code == _UNAVAILABLE:
-        raise SandboxError(
-            f"Programs that a model writes cannot be run here: {said.decode(errors='replace')}. Run it on a Linux with "
-            "Landlock (5.13 or later) and seccomp, or set `run_code: false` to leave them out."
-        )
     if code == 0 and secrets.compare_digest(said, secret):
         return Verdict.PASSED
     if code is None or code in (-signal.SIGKILL, -signal.SIGXCPU):
