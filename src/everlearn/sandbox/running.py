@@ -27,7 +27,12 @@ _MOST_READ = 4096
 
 
 class Verdict(IntEnum):
-    """How a program ended. Only the first is proved; the others are what it said itself, or what it was ended for."""
+    """How a program ended: what it said itself, or what it was ended for.
+
+    The first takes a number from a pipe that is not read before the program is through, so none gets there by printing
+    a verdict or by ending early. It is no proof against a program that is made to cheat: one that reads its inherited
+    pipes, or walks the frames to the number, can claim to have passed ("Cheating" in ``docs/evaluation.md``).
+    """
 
     PASSED = 0
     WRONG = 1
