@@ -50,3 +50,6 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     assert "What the model says" in (everlearn.run_folder / "report.html").read_text(encoding="utf-8")
     everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("remembers no importance", "--similarity"))
     everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("remembers no importance", "--output"))
+    shown = everlearn("analyse", "runs/first", "--magnitude", "2", "-o", "page.html")
+    assert (shown.code, "remembers no importance" in shown.out) == (0, False), shown.err
+    assert "which rows are large" in (everlearn.folder / "page.html").read_text(encoding="utf-8")

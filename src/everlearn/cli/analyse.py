@@ -106,7 +106,7 @@ def command(
     if output is not None:
         check_place("--output", output)
     comparing = distance or restore or merge_back
-    looking = comparing or ranks
+    looking = comparing or ranks or magnitude
     if (since is not None or until is not None) and not comparing:
         raise RecipeError(
             "`--from` and `--to` name the stages of --distance, --restore and --merge-back: give one of these too."
