@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -104,6 +105,23 @@ def test_development_examples_are_held_out_of_the_training_file(data: Path) -> N
     assert not files.is_proxy("amazon", data)
     assert files.is_proxy("yelp", data)
     assert rows("yelp", "test", data, names=False)[0]["prompt"] in copied["test"][0]["prompt"]
+
+
+@pytest.mark.parametrize("name", ["amazon", "yelp"])
+def test_no_text_is_in_two_parts(data: Path, name: str) -> None:
+    """Published files, and copies, that repeat texts: the tested ones are neither learnt nor developed on."""
+    found = files.published(TASKS[name], data) or files.copies(TASKS[name], data)
+    plain = files.parted(name, found)
+    for row in (plain["dev"][0], plain["train"][0]):  # both are test examples, too
+        if found[-1].suffix == ".json":
+            told = [*json.loads(found[-1].read_text()), {"sentence": row["text"], "label": TASKS[name].labels[0]}]
+            found[-1].write_text(json.dumps(told))
+        else:
+            line = json.dumps({"text": row["text"], "label": TASKS[name].labels[0]}) + "\n"
+            found[-1].write_bytes(found[-1].read_bytes() + gzip.compress(line.encode()))
+    parts = files.parted(name, found)
+    assert [parts["train"], parts["dev"]] == [plain["train"][1:], plain["dev"][1:]]
+    assert len(parts["test"]) == len(plain["test"]) + 2
 
 
 def test_what_has_no_label_is_left_out_and_another_label_is_refused(data: Path) -> None:

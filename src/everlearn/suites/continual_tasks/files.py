@@ -93,7 +93,7 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
 
 
 def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
-    """Examples of each part, not more than the published file has, in the order of their hashes.
+    """Examples of each part, not more than the published file has, in the order of their hashes; no text in two parts.
 
     Args:
         name: of the task.
@@ -110,13 +110,19 @@ def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
     else:
         dev = train[: max(1, round(HELD_OUT * len(train)))]
         train = train[len(dev) :]
-    held_out = {row["text"] for row in (*dev, *test)}
-    return {"train": [row for row in train if row["text"] not in held_out], "dev": dev, "test": test}
+    dev = _without(dev, test)
+    return {"train": _without(train, [*dev, *test]), "dev": dev, "test": test}
 
 
 def _drawn(rows: list[Row], most: int) -> list[Row]:
     """At most so many, in an order that depends on the examples alone, so that fewer are the first of more."""
     return sorted(rows, key=lambda row: hashlib.blake2b(f"{row['text']}\0{row['label']}".encode()).digest())[:most]
+
+
+def _without(rows: list[Row], others: list[Row]) -> list[Row]:
+    """Those whose text is not among others', whatever its label is there."""
+    texts = {row["text"] for row in others}
+    return [row for row in rows if row["text"] not in texts]
 
 
 def _rows(task: TextTask, file: Path) -> Iterable[Row]:
