@@ -107,7 +107,7 @@ class Settings(Given):
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate."""
     samples: int | None = Field(default=None, ge=1)
-    """Rows for importance, for every method that measures it."""
+    """Rows for importance, for every method that measures it (`Method.importance_samples`)."""
     blocks: int | None = Field(default=None, ge=1)
     """Held-out rows per domain and of general text."""
     stream: StreamSettings | None = None
@@ -166,16 +166,27 @@ def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherw
 
 
 def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
-    """What a recipe says of its methods, with a number of rows for importance where none is given."""
-    return with_options(method, samples=samples)
+    """What a recipe says of its methods, with a number of rows for importance where it is measured and none is given.
+
+    An option `samples` that counts other rows, such as those that are kept, stays as it is."""
+    specs = _specs(method)
+    for spec in specs:
+        if samples is not None and build(spec).importance_samples:
+            spec.setdefault("samples", samples)
+    return specs
 
 
 def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
-    """What a recipe says of its methods, with these options where a method has them and none is given; None is none."""
-    listed = [method] if isinstance(method, str | Mapping) else list(method)
-    specs: list[dict[str, Any]] = [{"name": item} if isinstance(item, str) else dict(item) for item in listed]
+    """What a recipe says of its methods, with these options where a method has them and none is given."""
+    specs = _specs(method)
     for spec in specs:
         for key, value in options.items():
-            if value is not None and key in type(build(spec).config).model_fields:
+            if key in type(build(spec).config).model_fields:
                 spec.setdefault(key, value)
     return specs
+
+
+def _specs(method: Any) -> list[dict[str, Any]]:
+    """The methods of a recipe, each as a mapping of its own."""
+    listed = [method] if isinstance(method, str | Mapping) else list(method)
+    return [{"name": item} if isinstance(item, str) else dict(item) for item in listed]

@@ -23,6 +23,7 @@ class Adaptation(Method):
 
     kinds = ("prior-focused", "data-focused")
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
+    importance_samples = True
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)

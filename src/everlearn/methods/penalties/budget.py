@@ -91,6 +91,7 @@ class Budget(Method):
     title = "Forgetting budget"
     paper = "https://arxiv.org/abs/2510.16089"
     needs = Needs(old_data=True, importance_pass=True, peft=False, memory="statistics")
+    importance_samples = True
     identity: ClassVar[dict[str, Any] | None] = {GENERAL: None, EARLIER: None}
 
     class Config(MethodConfig):

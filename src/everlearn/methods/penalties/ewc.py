@@ -35,6 +35,7 @@ class EWC(MeasuredPenalty):
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     stored = "fisher"
+    importance_samples = True
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
             name="ewc_released",

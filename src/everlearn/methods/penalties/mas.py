@@ -31,6 +31,7 @@ class MAS(MeasuredPenalty):
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
     stored = "importance"
+    importance_samples = True
 
     class Config(MeasuredPenalty.Config):
         """Options of MAS."""

@@ -11,7 +11,7 @@ from everlearn.suites.base import Suite, System, register_suite
 from everlearn.suites.code import corpus, files
 from everlearn.suites.code.published import CLAIMS, PUBLISHED
 from everlearn.suites.code.sources import BY_HAND, SOURCES
-from everlearn.suites.settings import STREAM, Settings, steps_of, with_options
+from everlearn.suites.settings import STREAM, Settings, steps_of, with_options, with_samples
 
 CODE, GENERAL = "code", "general"
 STEPS, BATCH, BLOCK = 1000, 16, 512
@@ -100,7 +100,7 @@ class Code(Suite):
                 for task, options in TASKS.items()
             ],
             # There is one domain: what a method does from the second on it does here from the first step.
-            "method": with_options(method, samples=settings.samples, skip_first_domain=False),
+            "method": with_options(with_samples(method, settings.samples), skip_first_domain=False),
             "train": {
                 "per_device_train_batch_size": batch,
                 "gradient_accumulation_steps": accumulate,

@@ -88,7 +88,7 @@ def recipe(
         accumulate: micro-batches per step.
         block_size: tokens per row.
         learning_rate: peak, reached after a tenth of the steps, then falling linearly to 0.
-        samples: rows for importance, for every method that asks for a number of them and is not given one.
+        samples: rows for importance, for every method that measures it and is not given a number of them.
         end_tasks: how end tasks are fine-tuned; None for none.
         blocks: held-out rows per domain and of general text.
         seed: of everything.
