@@ -110,7 +110,9 @@ page; nothing in it is edited by hand.
 
 **What this can show.** The paper's model is T5-large; the base model, the number of examples and steps here stand under
 "Measured", and some tasks may be proxies (the notes of the results name them). A verdict is about this model, these
-examples and this budget ("here"): it neither confirms nor refutes the paper.
+examples and this budget ("here"): it neither confirms nor refutes the paper. Rows with MIGU mask the update
+(`apply_to: update`, our default), while the paper and its released code mask the gradient, which under Adam still moves
+masked rows.
 
 **How it is decided**, written down before anything was measured:
 
