@@ -199,8 +199,8 @@ class Method:
         freezes: whether nothing but what it adds is trained. Where options decide that, ``__init__`` sets it.
         merges: whether a stage keeps its whole model; without, its :meth:`peft_adapter` alone. Where options decide
             that, ``__init__`` sets it.
-        importance_samples: whether its option `samples` counts rows that importance is measured on, as a grid sets it for
-            all such methods at once, and not rows that it keeps, writes or learns from.
+        importance_samples: whether its option `samples` counts rows that importance is measured on, which a grid sets
+            for all such methods at once, and not rows that it keeps, writes or learns from.
         idle: hooks that its options leave without effect, which another method of a list may then have.
         in_das_paper: what the DAS paper calls it, where that is no spelling of its name; without spaces and hyphens.
         variants: published settings with names of their own; an object made by such a name carries the variant's

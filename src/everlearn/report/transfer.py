@@ -101,19 +101,16 @@ def _transfer(run: Run, metric: str) -> Spreads:
 def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
     """Measure → group → means over the runs of mean, median and number of domains; what one run lacks is absent."""
     first, *others = runs
-    return {
-        key: {
-            group: {
-                name: sum(values) / len(values)
-                for name in spread
-                if None not in (values := [number(each[key][group].get(name)) for each in runs])
-            }
-            for group, spread in groups.items()
-            if all(group in each[key] for each in others)
-        }
-        for key, groups in first.items()
-        if all(key in each for each in others)
-    }
+    found: Spreads = {}
+    for key, groups in first.items():
+        for group, spread in groups.items():
+            if not all(group in each.get(key, {}) for each in others):
+                continue
+            values = {name: [number(each[key][group].get(name)) for each in runs] for name in spread}
+            known = {name: [v for v in each if v is not None] for name, each in values.items()}
+            means = {name: sum(each) / len(each) for name, each in known.items() if len(each) == len(runs)}
+            found.setdefault(key, {})[group] = means
+    return found
 
 
 def half_width(run: Run) -> float | None:
