@@ -13,6 +13,7 @@ from everlearn.data.corpus import Document
 from everlearn.data.packing import IGNORED, TextPacker, make_packer, pack
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, ModelError
+from everlearn.model.objectives import make_objective
 
 TEXT = st.text(max_size=30)
 DOCUMENTS = st.lists(TEXT.map(Document), max_size=12)
@@ -124,13 +125,41 @@ def test_examples_stay_whole_and_only_answers_are_labelled(documents, size, kind
     truncated = longest = 0
     for (ids, labels), prompt, answer in zip(found, prompts, answers, strict=True):
         kept = answer[: size - 2]
-        longest = max(longest, min(len(kept), size // 4))
-        fits = len(prompt) + len(kept) + 2 <= size
-        before = [0, *(prompt if fits else prompt[: size - 2 - max(longest, len(kept))])]
-        truncated += len(prompt) + len(answer) + 2 > size
-        assert ids == [*before, *kept, 2]
-        assert labels == [*[IGNORED] * len(before), *kept, 2 if kind == "decoder" else IGNORED]
+        behind = (
+            []
+            if kind == "decoder"
+            else [tiny.tokenizer().mask_token_id] * (min(-(-len(kept) // 8) * 8, size - 2) - len(kept))
+        )
+        taken = len(kept) + len(behind)
+        longest = max(longest, min(taken, size // 4))
+        fits = len(prompt) + taken + 2 <= size
+        before = [0, *(prompt if fits else prompt[: size - 2 - max(longest, taken)])]
+        truncated += len(answer) > size - 2 or len(prompt) > size - 2 - taken
+        assert ids == [*before, *kept, *behind, 2]
+        assert labels == [
+            *[IGNORED] * len(before),
+            *kept,
+            *[IGNORED] * len(behind),
+            2 if kind == "decoder" else IGNORED,
+        ]
     assert packer.count.truncated == truncated
+
+
+def test_a_masked_model_cannot_count_how_long_an_answer_is():
+    """As many masks as an answer has tokens would tell `Good` from `Bad` where one of them is two tokens."""
+    tokenizer = tiny.tokenizer()
+    encoder = Encoder(tokenizer, "encoder")
+    texts = ["the", "the model learns", "the model learns a domain and keeps"]
+    assert len({len(ids) for ids in encoder(texts)}) == 3
+    packer = make_packer(encoder, 16, examples=True)
+    blocks = [*packer.feed([Document("what", text) for text in texts]), *packer.finish()]
+    assert len(blocks) == 3
+    objective = make_objective("masked", tiny.model("roberta"), tokenizer, examples=True)
+    batch = objective.collate(blocks, [0, 1, 2])
+    first, *others = batch["input_ids"].tolist()
+    assert others == [first, first], "what it reads is the same"
+    learnt = [row[row != IGNORED].tolist() for row in batch["labels"]]
+    assert learnt == encoder(texts), "and it learns the answers alone"
 
 
 @settings(max_examples=30, deadline=None)

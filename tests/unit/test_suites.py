@@ -50,13 +50,16 @@ def test_a_new_suite_registers_itself(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_samples_are_rows_for_importance_and_no_others() -> None:
-    """Others have an option of this name, too: rows that are kept, written, learnt from, or that models are tried on."""
+    """Others have an option of this name, too: rows kept, written, learnt from, or that models are tried on."""
     with_option = {name for name in names() if "samples" in type(build({"name": name}).config).model_fields}
     reached = {name for name in names() if with_samples(name, 7) == [{"name": name, "samples": 7}]}
     families = ("das", "dga", "ewc", "rewc", "aewc", "mas", "budget", "forget_me_not", "multi_task_adaptation")
     assert reached == {name for name in with_option if name.startswith(families)}
     assert {"lfpt5", "sapt_lora", "demix", "corda", "selective_init", "side_tuning"} <= with_option - reached
-    assert with_samples([{"name": "ewc", "samples": 3}, "lfpt5"], 7) == [{"name": "ewc", "samples": 3}, {"name": "lfpt5"}]
+    assert with_samples([{"name": "ewc", "samples": 3}, "lfpt5"], 7) == [
+        {"name": "ewc", "samples": 3},
+        {"name": "lfpt5"},
+    ]
     assert with_samples("das", None) == [{"name": "das"}]
 
 

@@ -24,6 +24,8 @@ IGNORED = -100
 """Label of a token that is not learnt."""
 LONG_ANSWER = 4
 """Answers of up to one part in so many of a block leave all prompts the same room."""
+ANSWER_MASKS = 8
+"""Masks where an answer stands are a multiple of this."""
 
 
 @dataclass
@@ -203,7 +205,7 @@ class AnswerPacker(_ExamplePacker):
 
     Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block,
     and the tail is filled up, without labels, as a last segment. A masked model is given the end: only the answer is
-    masked.
+    masked, and behind it as many masks more, without labels, as :func:`masks_for` says.
 
     A prompt that is too long is cut as if it had the longest answer so far, up to a quarter of the block. Were it cut
     for its own answer, then where it ends would tell how long the answer is, which nobody knows at test.
@@ -220,18 +222,23 @@ class AnswerPacker(_ExamplePacker):
         masked = self.encoder.kind == "encoder"
         end = self.encoder.suffix if masked else [] if self.encoder.end is None else [self.encoder.end]
         end_labels = [IGNORED] * len(end) if masked else end
+        mask = self.encoder.tokenizer.mask_token_id if masked else None
         blocks = []
         for prompt, answer in self._examples(documents):
             answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
             kept = answer[:answer_room]
-            self._longest = max(self._longest, min(len(kept), self.block_size // LONG_ANSWER))
-            room = self.block_size - len(prefix) - len(kept) - len(end)
+            more = 0 if mask is None else min(masks_for(len(kept)), answer_room) - len(kept)
+            self._longest = max(self._longest, min(len(kept) + more, self.block_size // LONG_ANSWER))
+            room = self.block_size - len(prefix) - len(kept) - more - len(end)
             if len(prompt) > room:
                 room = min(room, self.block_size - len(prefix) - self._longest - len(end))
             self.count.truncated += len(prompt) > room or len(answer) > answer_room
-            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(end)
+            self.count.tokens += len(prefix) + len(prompt) + len(answer) + more + len(end)
             before = [*prefix, *shortened(prompt, room, self.keep_last)]
-            example = ([*before, *kept, *end], [*[IGNORED] * len(before), *kept, *end_labels])
+            example = (
+                [*before, *kept, *[mask] * more, *end],
+                [*[IGNORED] * len(before), *kept, *[IGNORED] * more, *end_labels],
+            )
             if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
                 blocks.extend(self.finish())
             self._row.append(example)
@@ -301,7 +308,18 @@ def make_packer(
 
 def version_of(kind: Kind, examples: bool) -> tuple[str, ...]:
     """What has to be in a fingerprint besides settings and text: how rows are packed has changed once."""
-    return ("one room for all prompts",) if examples and kind != "encoder-decoder" else ()
+    if not examples or kind == "encoder-decoder":
+        return ()
+    return ("one room for all prompts", *(["answers among masks"] if kind == "encoder" else []))
+
+
+def masks_for(tokens: int) -> int:
+    """How many masks a masked model sees where an answer has so many tokens: the next multiple of eight.
+
+    Were it as many as the answer has, their number alone would tell two answers of different length apart, and nothing
+    else would be learnt (arXiv 2009.07118 takes as many as the longest answer has).
+    """
+    return -(-tokens // ANSWER_MASKS) * ANSWER_MASKS
 
 
 def shortened(ids: Sequence[int], room: int, keep_last: int = 0) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from everlearn.data.packing import masks_for
 from everlearn.errors import TrainingDiverged
 from everlearn.evaluation.asking import SMALLEST, Asking, padded
 from everlearn.evaluation.predictor import Checkpoint, Predictor
@@ -41,12 +42,14 @@ class Option(NamedTuple):
         number: of the option.
         prompt: token ids before it, special ones included.
         ids: its token ids.
+        masks: of a masked model: how many stand behind the prompt, the same for all options of a question.
     """
 
     question: int
     number: int
     prompt: list[int]
     ids: list[int]
+    masks: int = 0
 
 
 def rows_of(
@@ -78,11 +81,13 @@ def rows_of(
             befores, ids = _together(encode, spaced)
         ids = [[*begin, *own, *ending] for own in ids]
         longest = max(map(len, ids))
+        masks = masks_for(longest) if asking.kind == "encoder" else 0
+        longest = max(longest, masks)
         if leave_out and asking.left(longest) < SMALLEST:
             continue
         room = asking.room(longest, f"Shorten the options of question {number + 1}.")
         rows = zip(befores, ids, strict=True)
-        found.append([Option(number, i, asking.prompt(before, room), own) for i, (before, own) in enumerate(rows)])
+        found.append([Option(number, i, asking.prompt(one, room), own, masks) for i, (one, own) in enumerate(rows)])
     return found if found or not leave_out else rows_of(asking, questions, separator)
 
 
@@ -125,12 +130,14 @@ def _together(encode: Any, pairs: Sequence[Pair]) -> tuple[list[list[int]], list
 
 def _shares_prompts(asking: Asking, predictor: Predictor, questions: Sequence[list[Option]]) -> bool:
     """Whether a prompt is read once for all its options: whoever looks at rows as a whole needs them apart."""
-    if asking.kind == "encoder" or not isinstance(predictor, Checkpoint) or max(map(len, questions), default=0) < 2:
+    if not isinstance(predictor, Checkpoint) or max(map(len, questions), default=0) < 2:
         return False
+    same = all(option.prompt == question[0].prompt for question in questions for option in question)
+    if asking.kind == "encoder":  # all options of a question stand behind the same masks
+        return same
     longest = max(len(option.prompt) + len(option.ids) for question in questions for option in question)
     if asking.kind == "decoder" and max(sum(len(o.ids) for o in question) for question in questions) > MOST_BEHIND:
         return False
-    same = all(option.prompt == question[0].prompt for question in questions for option in question)
     return same and can_share_prompts(predictor.model, longest)
 
 
@@ -154,7 +161,7 @@ def _batches(questions: Sequence[list[Option]], rows: int, shared: bool) -> Iter
 
 def _sums(losses: Tensor, lot: list[list[Option]], shared: bool, kind: Kind) -> list[float]:
     """Nats of each option of a batch."""
-    if not (shared and kind == "decoder"):
+    if not shared or kind == "encoder-decoder":
         sums: list[float] = losses.sum(1).tolist()
         return sums
     parts = zip(losses, ([len(option.ids) for option in question] for question in lot), strict=False)
@@ -222,20 +229,21 @@ def _decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
     }
 
 
-def _masked(lot: list[Option], asking: Asking, rows: int) -> Batch:
-    """An option's tokens are all masked, as when they were learnt: as many as it has."""
-    labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
-    mask, behind = [asking.encoder.tokenizer.mask_token_id], asking.encoder.suffix
-    whole = [[*option.prompt, *mask * len(option.ids), *behind] for option in lot]
-    starts = torch.tensor([len(option.prompt) for option in lot] + [0] * (rows - len(lot)))
+def _masked(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
+    """Of a masked model: a row for each question, its prompt and masks, of which every option is asked."""
+    labels = padded(
+        [[t for option in question for t in option.ids] for question in lot], IGNORE, PAD_LABELS_TO, count=rows
+    )
+    places, whole = torch.zeros_like(labels), []
+    for number, question in enumerate(lot):
+        prompt, masks = question[0].prompt, [asking.encoder.tokenizer.mask_token_id] * question[0].masks
+        whole.append([*prompt, *masks, *asking.encoder.suffix])
+        at = [len(prompt) + place for option in question for place in range(len(option.ids))]
+        places[number, : len(at)] = torch.tensor(at)
     seen = padded([[1] * len(row) for row in whole], 0, PAD_TO, count=rows)
     seen[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
-    return {
-        "input_ids": padded(whole, asking.encoder.pad, PAD_TO, count=rows),
-        "attention_mask": seen,
-        "positions": (starts[:, None] + torch.arange(labels.shape[1])).masked_fill(labels == IGNORE, 0),
-        "labels": labels,
-    }
+    ids = padded(whole, asking.encoder.pad, PAD_TO, count=rows)
+    return {"input_ids": ids, "attention_mask": seen, "positions": places, "labels": labels}
 
 
 def _encoder_decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
@@ -250,5 +258,9 @@ def _encoder_decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
     return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shifted, "labels": labels}
 
 
-_APART = {"decoder": _rows(_decoder), "encoder": _rows(_masked), "encoder-decoder": _rows(_encoder_decoder)}
-_SHARED = {"decoder": _one_row, "encoder-decoder": _one_encoding}
+def _masked_apart(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
+    return _masked([[option] for question in lot for option in question], asking, rows)
+
+
+_APART = {"decoder": _rows(_decoder), "encoder": _masked_apart, "encoder-decoder": _rows(_encoder_decoder)}
+_SHARED = {"decoder": _one_row, "encoder": _masked, "encoder-decoder": _one_encoding}
