@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from transformers import PreTrainedModel
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.methods import REGISTRY, Reading, build
+from everlearn.methods import REGISTRY, Method, Reading, build
 from everlearn.methods.averaging.wise_ft import WiSEFT
 from everlearn.methods.engine import protection
 from everlearn.methods.engine.protection import check_methods
@@ -48,12 +49,32 @@ LONGEST = 6
 """Methods in a list: many losses take many steps' time."""
 
 
-def results(names: tuple[str, ...], dropout: float) -> dict[str, Tensor]:
+class Where(NamedTuple):
+    """What methods act on together, and the pairs that are tried there: all, or those of one method."""
+
+    architecture: str
+    objective: str
+    of: str = ""
+
+    def pairs(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Those to try among these methods."""
+        return [pair for pair in itertools.combinations(names, 2) if self.of in ("", *pair)]
+
+
+PLACES = [Where("roberta", "masked"), Where("gpt2", "text-to-text", of="siatl")]
+"""SiATL learns prompts and answers with a decoder only, so its pairs have a place of their own."""
+
+
+def listed(names: tuple[str, ...]) -> list[Method]:
+    """The methods, in this order."""
+    return [build({"name": name, **OPTIONS.get(name, {})}) for name in names]
+
+
+def results(names: tuple[str, ...], dropout: float, where: Where = PLACES[0]) -> dict[str, Tensor]:
     """Weights and memories after a short stream, the methods acting in the order of the names."""
-    methods = [build({"name": name, **OPTIONS.get(name, {})}) for name in names]
-    model = tiny.model(dropout=dropout)
+    methods, model = listed(names), tiny.model(where.architecture, dropout=dropout)
     for index in range(1, DOMAINS + 1):
-        stage = stages.stage(model, index, general=True, steps=2)
+        stage = stages.stage(model, index, where.objective, general=True, steps=2)
         stages.learn(methods, stage, optimizer=torch.optim.SGD, lr=0.1)
         model = stage.model
     found = stages.weights(model)
@@ -62,39 +83,43 @@ def results(names: tuple[str, ...], dropout: float) -> dict[str, Tensor]:
     return found
 
 
-def works(names: tuple[str, ...], model: PreTrainedModel) -> bool:
-    """Whether these methods may act together."""
-    methods = [build({"name": name, **OPTIONS.get(name, {})}) for name in names]
+def refusal(names: tuple[str, ...], model: PreTrainedModel, where: Where) -> str:
+    """Why these methods may not act together; nothing where they may."""
+    methods = listed(names)
     try:
-        check_methods(methods, stages.setting(model, methods, general=True))
-    except MethodError:
-        return False
-    return True
+        check_methods(methods, stages.setting(model, methods, where.objective, general=True))
+    except MethodError as error:
+        return str(error)
+    return ""
 
 
-def groups() -> list[tuple[str, ...]]:
+def groups(where: Where) -> list[tuple[str, ...]]:
     """Lists of methods that act together, as few as found quickly, in which every pair that is not refused occurs.
 
     A list against its reverse is every pair of it against its reverse, at the price of one.
     """
-    model = tiny.model()
+    model = tiny.model(where.architecture)
     found = []
     with registered():
-        left = {pair for pair in itertools.combinations(sorted(REGISTRY), 2) if works(pair, model)}
-        known = left | {pair[::-1] for pair in left}
+        pairs = {pair for pair in itertools.combinations(sorted(REGISTRY), 2) if not refusal(pair, model, where)}
+        left = pairs & set(where.pairs(sorted(REGISTRY)))
+        known = pairs | {pair[::-1] for pair in pairs}
         while left:
             group = min(left)
             while True:
                 fit = [name for name in sorted(REGISTRY) if all((name, other) in known for other in group)]
                 gain = {name: sum(tuple(sorted((name, other))) in left for other in group) for name in fit}
                 wanted = sorted((name for name in fit if gain[name]), key=lambda name: -gain[name])
-                more = next((name for name in wanted if works((*group, name), model)), None)
+                more = next((name for name in wanted if not refusal((*group, name), model, where)), None)
                 if more is None or len(group) == LONGEST:
                     break
                 group = (*group, more)
             found.append(group)
             left -= {tuple(sorted(pair)) for pair in itertools.combinations(group, 2)}
     return found
+
+
+GROUPS = [(where, group) for where in PLACES for group in groups(where)]
 
 
 @pytest.fixture(autouse=True)
@@ -104,23 +129,34 @@ def known() -> Any:
         yield
 
 
-@pytest.mark.parametrize("group", groups(), ids="+".join)
-def test_phases_leave_nothing_to_the_order(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "group"), GROUPS, ids=["+".join(group) for _, group in GROUPS])
+def test_phases_leave_nothing_to_the_order(
+    where: Where, group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even where the engine takes methods as they are listed: what is left is the rounding of a sum of losses.
 
     Without dropout, whose draws belong to rows, and the rows of two methods' views change places.
     """
     monkeypatch.setattr(protection, "in_order", list)
-    if different := differences(group):  # the rounding of many losses; pairs have that of two
-        guilty = [pair for pair in itertools.combinations(group, 2) if differences(pair)]
+    if different := differences(group, where):  # the rounding of many losses; pairs have that of two
+        guilty = [pair for pair in where.pairs(group) if differences(pair, where)]
         assert not guilty, f"the order decides: {different}"
 
 
-def differences(names: tuple[str, ...]) -> list[str]:
+def differences(names: tuple[str, ...], where: Where) -> list[str]:
     """What the order of the names decides."""
-    one, other = results(names, 0.0), results(names[::-1], 0.0)
+    one, other = results(names, 0.0, where), results(names[::-1], 0.0, where)
     assert one.keys() == other.keys()
     return [name for name, value in one.items() if not torch.allclose(other[name], value, rtol=1e-4, atol=1e-6)]
+
+
+@pytest.mark.parametrize("where", PLACES, ids=lambda where: where.objective)
+def test_what_may_not_act_together_is_refused_with_a_sentence(where: Where) -> None:
+    model = tiny.model(where.architecture)
+    for pair in where.pairs(sorted(REGISTRY)):
+        if why := refusal(pair, model, where):
+            assert any(f"'{name}'" in why for name in pair), f"{pair}: {why}"
+            assert why.endswith("."), f"{pair}: {why}"
 
 
 @pytest.mark.parametrize("pair", [("dap_adapter", "derpp"), ("das", "hat"), ("hat", "kd"), ("das", "derpp")])
