@@ -137,6 +137,48 @@ def test_bfloat16_weights_have_float32_squares() -> None:
     assert_same(found, loop(model, batches, stage.objective.per_sample_loss), tolerance=0.1)
 
 
+class Steep(nn.Module):
+    """A lookup, a product of three positions, a product of one, and biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.inner, self.last = nn.Embedding(6, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.last(self.inner(self.table(index)).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 1e-6), (torch.float16, 1e-4), (torch.float16, 1e3), (torch.bfloat16, 1e-6)]
+)
+def test_gradients_of_16_bits_are_squared_in_32(dtype: torch.dtype, size: float) -> None:
+    """In float16 (1e-4)² is 0 and (1e3)² infinite; bfloat16 has the range, but rounds a square by up to 0.4 %."""
+    model, index = Steep().to(dtype), torch.tensor([[0, 0, 2], [1, 2, 3], [5, 4, 5], [3, 3, 3]])
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return (model(batch["x"]).float() * size).sum(1)
+
+    def of_mean(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        gradients = torch.autograd.grad(loss(model, batch).mean(), list(model.parameters()))
+        return dict(zip(dict(model.named_parameters()), gradients, strict=True))
+
+    samples, halves = ([{"x": part} for part in index.split(rows)] for rows in (1, 2))
+    steps = TrainingFisher()
+    for half in halves:
+        steps.add(of_mean(half), rows=2)
+    for found, batches, tolerance in (
+        (fisher(model, [{"x": index}], loss), samples, 1e-2),  # of 16-bit factors, which autograd rounds once more
+        (fisher(model, samples, loss), samples, 1e-6),
+        (fisher(model, halves, loss, batch_means=True), halves, 1e-6),
+        (steps.result(), halves, 1e-6),
+    ):
+        for name, value in found.items():
+            squares = [rows_of(batch) * of_mean(batch)[name].double().square() for batch in batches]
+            expected = torch.stack(squares).mean(0)
+            assert float((value.double() - expected).norm()) <= tolerance * float(expected.norm()), name
+
+
 def test_some_parameters_with_others_frozen() -> None:
     model = spread(tiny.model("roberta"))
     stage = stages.stage(model, 1)
