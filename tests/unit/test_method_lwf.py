@@ -97,6 +97,31 @@ def test_logits_that_a_model_caps_are_capped_in_both() -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
 
 
+def test_words_without_probability_leave_the_loss_finite_and_right() -> None:
+    """In float32 both models give some word a probability of 0, whose logarithm as such is infinite: one word that the
+    other model expects, and one that neither does."""
+    model = tiny.model()
+    bias, shift = model.lm_head.bias, torch.zeros(tiny.VOCABULARY)
+    shift[[7, 8]] = -400
+    with torch.no_grad():
+        bias.add_(shift)
+    stage = stages.stage(model)
+    protection = Protection([LwF(weight=WEIGHT, temperature=TEMPERATURE)], stage)
+    protection.begin()
+    teacher, batch = _double(model), next(stage.batches(3))
+    with torch.no_grad():
+        bias.sub_(shift).add_(shift.roll(1))
+    student = _double(model)
+    logits = _logits(student, batch)
+    assert ((_logits(model, batch) / TEMPERATURE).softmax(-1) == 0).any()
+    expected = _reference(logits, _logits(teacher, batch).detach(), batch["labels"])
+    found = protection.forward(model, batch)[1]["lwf/answers"]
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(bias.grad.double(), student.lm_head.bias.grad, rtol=1e-4, atol=1e-8)
+
+
 def test_it_does_not_shrink_with_the_vocabulary() -> None:
     """A mean over words in the place of their sum (`reduction="mean"`) would divide by their number."""
     model = tiny.model("gpt2")
