@@ -231,6 +231,22 @@ def test_what_an_end_task_moves(options: dict[str, bool], base: bool, chains: bo
     assert any(name.startswith("everlearn_k_adapter.chains.") for name in moved) is chains
 
 
+def test_frozen_chains_have_their_dropout_while_an_end_task_is_fine_tuned() -> None:
+    """As in the released code, which freezes the adapters and leaves them in training mode."""
+    model = tiny.model()
+    found = []
+    for dropout in (0.1, 0.0):
+        method = KAdapter(freeze_adapters_at_end_task=True, adapter_dropout=dropout)
+        (at,) = learnt(method, model)
+        tuned = read_with(method, classifier(model), at)
+        nn.init.normal_(attached(tuned, "k_adapter").fused.weight, std=0.1)
+        with torch.no_grad():
+            for mode in (True, False):  # the model itself has no dropout
+                first, second = (tuned.train(mode)(input_ids=IDS).logits for _ in range(2))
+                found.append(torch.equal(first, second))
+    assert found == [False, True, True, True]
+
+
 def test_depths_that_are_not_there_are_refused() -> None:
     for depths in ([0, 3], [1, 0], [-1], [0, 0]):
         method = KAdapter(depths=depths)

@@ -65,7 +65,8 @@ class KAdapter(Method):
         """At test: the chain of the text's domain, none for text of no learnt domain; or every text with all chains,
         without a domain id."""
         freeze_adapters_at_end_task: bool = False
-        """Fine-tune model, W and b while the chains stay as they are, as the released code does."""
+        """Fine-tune model, W and b while the chains stay as they are, with their dropout on, as the released code
+        does."""
         freeze_base_at_end_task: bool = False
         """Fine-tune chains, W, b and the classification head while the model stays as it is."""
 
