@@ -144,6 +144,26 @@ def test_a_published_gamma_at_another_rate_is_a_sentence() -> None:
         loop.step(None)
 
 
+def test_a_domain_that_ends_before_its_middle_is_noted() -> None:
+    """The published t₀ in a domain of a few steps: nothing is learnt, for the weights do not leave the anchor."""
+    published = build({"name": "recadam_released", "gamma": 5.0})  # for the learning rate of the loop
+    stage = stages.stage(tiny.model(), 1, steps=8)
+    start = stages.weights(stage.model)
+    stages.learn([published], stage, weight_decay=0)
+    moved = max(float((p.detach() - start[name]).abs().max()) for name, p in stage.model.named_parameters())
+    assert moved < 1e-6
+    assert stage.notes == [
+        "Method 'recadam_released', option 't0': λ is ½ at step 250, and 'd1' has 8: it is held back to its end, where "
+        "λ is 3.1e-11. Set `t0` below 8, or to null, the middle of a domain."
+    ]
+    for options, noted in (({"t0": 8}, True), ({"t0": 7}, False), ({}, False), ({"t0": 8, "strength": 0}, False)):
+        stage = stages.stage(tiny.model(), 1, steps=8)
+        protection = Protection([RecAdam(**options)], stage)
+        protection.begin()
+        protection.start()
+        assert bool(stage.notes) == noted
+
+
 def test_what_is_frozen_or_of_another_method_is_not_pulled() -> None:
     model = tiny.model()
     stage = stages.stage(model, 1)

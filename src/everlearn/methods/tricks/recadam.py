@@ -28,8 +28,8 @@ class RecAdam(Method):
     θ ← θ − λ(t) · (Adam's step) − (1 − λ(t)) · η γ (θ − θ*)
 
     The optimizer is the one that `train` asks for, with as much state; its step must be proportional to its learning
-    rate. Weight decay is apart from both terms, and not scaled. All trained parameters of the anchor are pulled, also
-    those that get no gradient; what other methods add is not.
+    rate. Weight decay is apart from both terms, and not scaled. All trained parameters of the anchor are pulled, except
+    in a step in which they get no gradient: another method has frozen them. What other methods add is not.
     """
 
     name = "recadam"
@@ -60,7 +60,8 @@ class RecAdam(Method):
         """How fast λ rises, by step; published: 0.05 to 1. None: 20 over the domain's steps, which takes λ from 0 to 1
         in the domain."""
         t0: float | None = Field(None, ge=0, allow_inf_nan=False)
-        """The step at which λ = ½; published: 100 to 1000. None: the middle of the domain."""
+        """The step at which λ = ½; published: 100 to 1000. None: the middle of the domain. A domain of fewer
+        steps is held back to its end and learns little or nothing, which a note says."""
         pulls: Literal["beside", "after"] = "beside"
         """Which θ is pulled: as it was before Adam's step (algorithm 1), or as Adam leaves it (the authors' code)."""
 
@@ -125,6 +126,7 @@ class RecAdam(Method):
         parameters = dict(stage.model.named_parameters())
         self._placed = {parameters[name]: shard_like(value, parameters[name]) for name, value in self._anchors.items()}
         self._anchors = {}
+        self._note_a_late_middle(stage)
 
     def end_domain(self, stage: Stage) -> None:
         """The next domain has an anchor of its own."""
@@ -135,6 +137,16 @@ class RecAdam(Method):
         k = self.config.k or 20 / stage.steps
         t0 = stage.steps / 2 if self.config.t0 is None else self.config.t0
         return 0.5 * (1 + math.tanh(0.5 * k * (step + 1 - t0)))  # the logistic function, without overflow
+
+    def _note_a_late_middle(self, stage: Stage) -> None:
+        t0 = self.config.t0
+        if self._active and t0 is not None and t0 >= stage.steps:
+            last = self.share(stage, stage.steps - 1)
+            stage.notes.append(
+                f"Method '{self.label}', option 't0': λ is ½ at step {t0:,g}, and '{stage.domain}' has "
+                f"{stage.steps:,}: it is held back to its end, where λ is {last:.2g}. Set `t0` below "
+                f"{stage.steps:,}, or to null, the middle of a domain."
+            )
 
     def _terms(self, stage: Stage, rate: float) -> tuple[float, float]:
         """λ, and the share of the way to θ* that this step takes back at a learning rate."""
