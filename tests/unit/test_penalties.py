@@ -524,6 +524,38 @@ def test_what_another_method_holds_back_is_not_pulled(mine: Any, other: dict[str
     assert not all(bool(same.all()) for same in still.values())
 
 
+@pytest.mark.parametrize(
+    ("mine", "left"),
+    [
+        ({"name": "l2", "anchor": "base", "protect_base": True, "apply_to": "update", "strength": 10}, 1 / 1.1),
+        ({"name": "recadam", "anchor": "base", "k": 1, "t0": 100, "strength": 0.3}, 0.7),
+        ({"name": "l2", "anchor": "base", "protect_base": True, "strength": 10}, 1),
+    ],
+)
+def test_a_mask_on_gradients_is_no_mask_on_a_pull(mine: dict[str, Any], left: float) -> None:
+    """It scales what the optimizer reads. Rows without a gradient go as far as they are pulled, and not at all where
+    the penalty is in the loss."""
+    masking = {"name": "migu", "threshold": 0.9, "apply_to": "gradient", "skip_first_domain": False}
+    methods, model = [build(mine), build(masking)], tiny.model()
+    anchor, stage = stages.weights(model), stages.stage(model)
+    protection = Protection(methods, stage)
+    protection.begin()
+    optimizer = protection.optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    moved(model, 0.05)
+    before = stages.weights(model)
+    protection.loss(model.train(), next(stage.batches(4)))[0].backward()
+    protection.after_backward()
+    with protection.update():
+        optimizer.step()
+    masks = {name: factor for _, mask in protection._masks for name, factor in mask.factors.items()}
+    assert masks
+    for name, factor in masks.items():
+        held = factor.expand_as(anchor[name]) == 0
+        now = model.get_parameter(name).detach()[held]
+        pulled = anchor[name] + left * (before[name] - anchor[name])
+        torch.testing.assert_close(now, pulled[held], rtol=1e-5, atol=1e-6)
+
+
 def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
     method, model = build({"name": "l2", "apply_to": "update", "protect_base": True}), tiny.model()
     protection = Protection([method], stages.stage(model, 1))

@@ -357,8 +357,9 @@ class Method:
     def pull(self, stage: Stage) -> None:
         """Each optimizer step, right after the optimizer: move weights in another way than by their gradients.
 
-        What masks hold back is taken back afterwards, and a parameter whose gradient is None is to be left alone, as
-        the optimizer leaves it: another method froze it for this step.
+        What masks on updates hold back is taken back afterwards (one on gradients scales what the optimizer reads, and
+        nothing else), and a parameter whose gradient is None is to be left alone, as the optimizer leaves it: another
+        method froze it for this step.
         """
 
     def confine(self, stage: Stage) -> None:
