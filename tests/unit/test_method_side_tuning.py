@@ -76,8 +76,20 @@ def shaken(method: SideTuning, scale: float = 0.3) -> None:
             value.add_(torch.randn(value.shape, generator=generator) * scale)
 
 
-def test_the_forward_pass_is_the_equation() -> None:
-    method, model = SideTuning(layers=1), tiny.model(layer_norm_eps=1e-12)
+def merged(w: dict[str, Tensor], base: Tensor, side: Tensor) -> Tensor:
+    """R(x) in float64 from what a domain keeps of its merge: s, two layers, or nothing."""
+    if "s" in w:
+        alpha = 1 / (1 + torch.exp(-w["s"]))
+        return alpha * base + (1 - alpha) * side
+    if not w:
+        return (base + side) / 2
+    inner = torch.cat([base, side], -1) @ w["first.weight"].T + w["first.bias"]
+    return inner.clamp(min=0) @ w["second.weight"].T + w["second.bias"]
+
+
+@pytest.mark.parametrize("merge", ["blend", "mean", "mlp"])
+def test_the_forward_pass_is_the_equation(merge: Any) -> None:
+    method, model = SideTuning(layers=1, merge=merge, start=0.5), tiny.model(layer_norm_eps=1e-12)
     (at,) = learnt(method, model)
     shaken(method)
     named, kept = dict(model.named_parameters()), method._learnt["d1"]
@@ -88,9 +100,9 @@ def test_the_forward_pass_is_the_equation() -> None:
     for number in range(2):
         base = roberta_layer(base, weights_under(f"roberta.encoder.layer.{number}.", named))
     side = roberta_layer(x, weights_under("layers.0.", kept))
-    alpha = 1 / (1 + torch.exp(-kept["merge.s"].double()))
     found = seen(method, at).double()
-    torch.testing.assert_close(found, alpha * base + (1 - alpha) * side, rtol=1e-4, atol=1e-5)
+    expected = merged(weights_under("merge.", kept), base, side)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(found, base, atol=1e-2)
 
 
@@ -159,13 +171,18 @@ def test_alpha_begins_at_a_half_and_is_not_decayed() -> None:
     assert torch.sigmoid(attached(at.model, "side_tuning").merge.s).item() == pytest.approx(0.8, abs=1e-3)
 
 
-def begun(**options: Any) -> tuple[Any, Any]:
+def sharper() -> Any:
+    """A model whose layers do more to what they read."""
     model = tiny.model()
     with torch.no_grad():
         for layer in layers_read(model):
             for parameter in layer.parameters():
                 parameter.mul_(5 if parameter.dim() > 1 else 1)
-    at = stages.stage(model, count=96)
+    return model
+
+
+def begun(**options: Any) -> tuple[Any, Any]:
+    at = stages.stage(sharper(), count=96)
     stages.begin([SideTuning(layers=1, **options)], at)
     return attached(at.model, "side_tuning"), at
 
@@ -192,6 +209,34 @@ def test_where_a_side_network_begins() -> None:
     taught, at_taught = begun(initialise="distilled", samples=96, distil_rate=3e-3)
     assert distance(taught, at_taught) < 0.7 * distance(copied, at)
     assert all(parameter.grad is None for parameter in at_taught.model.parameters())
+
+
+def test_distillation_goes_down_the_relative_squared_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain steps in the place of Adam's, which would hide the size of a gradient: −η ∂/∂w Σ ‖S − B‖² / Σ ‖B‖² of each
+    batch, by two ordinary models in float64."""
+    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    rate, model = 0.1, sharper()
+    with torch.no_grad():  # or ‖B‖² would be 1 a feature, as the last normalisation leaves it
+        layers_read(model)[-1].output.LayerNorm.weight.mul_(3)
+    at = stages.stage(model)
+    teacher, pupil = copy.deepcopy(model).double(), tiny.model(num_hidden_layers=1).double()
+    pupil.load_state_dict(teacher.state_dict(), strict=False)
+    (layer,) = layers_read(pupil)
+    copied = {name: value.clone() for name, value in layer.state_dict().items()}
+    for batch in at.batches(8):
+        inputs = at.objective.inputs(batch)
+        said, aim = at.objective.hidden(pupil, inputs), at.objective.hidden(teacher, inputs).detach()
+        loss = ((said - aim) ** 2).sum() / (aim**2).sum()
+        gradients = torch.autograd.grad(loss, list(layer.parameters()))
+        with torch.no_grad():
+            for weight, gradient in zip(layer.parameters(), gradients, strict=True):
+                weight -= rate * gradient
+    stages.begin([SideTuning(layers=1, initialise="distilled", samples=8, distil_rate=rate)], at)
+    taught = attached(model, "side_tuning").layers[0].state_dict()
+    for name, value in layer.state_dict().items():
+        found, wanted = taught[name].double() - copied[name], value - copied[name]
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
+        assert "key.bias" in name or wanted.abs().max() > 1e-5, "more than rounding, but no attention depends on that"
 
 
 @pytest.mark.parametrize("architecture", ["distilbert", "gpt_neox", "qwen3", "gemma2", "t5"])

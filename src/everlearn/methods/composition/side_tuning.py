@@ -179,7 +179,7 @@ class SideTuning(Method):
         return SideBlend(self.config.start if learns else 0.0, learns)
 
     def _distil(self, stage: Stage, net: SideNet) -> None:
-        """Lower the mean of ‖S(x) − B(x)‖² / ‖B(x)‖² over the tokens of the domain, a step a batch."""
+        """Lower Σ ‖S(x) − B(x)‖² / Σ ‖B(x)‖², sums over the tokens of a batch, a step a batch of the domain."""
         targets: list[Tensor] = []
         weights = list(net.layers.parameters())
         optimizer = torch.optim.Adam(weights, lr=self.config.distil_rate)
