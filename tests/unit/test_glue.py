@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,12 @@ def test_a_recipe_is_one_task_and_general_text(data: Path) -> None:
     assert recipe.general.path == str(data / "D0" / "*" / "train.jsonl.gz")
     [task] = recipe.end_tasks
     assert (task.kind, task.choices) == ("choice", ("neutral", "entailment", "contradiction"))
-    assert tuple(GLUE.first) == ("sst-2", "mnli", "qqp", "rte")
-    assert len(made(GLUE.first, data, Path("x")).end_tasks) == 4, "the base model is asked every task"
+    assert tuple(GLUE.first) == ("sst-2", "mnli", "qqp", "rte", "subj", "trec")
+    assert len(made(GLUE.first, data, Path("x")).end_tasks) == 6, "the base model is asked every task"
+    shutil.rmtree(data / "tasks" / "trec")
+    assert GLUE.on(Settings(), data).first == GLUE.first[:-1], "of which there are examples"
+    with pytest.raises(DataError, match=r"'trec' needs its examples, and .* \(no `tasks/trec`\)"):
+        made(6, data, Path("x"))
     own = made(1, data, Path("x"), corpora={"general": {"path": "mine.txt", "validation": 0.1}})
     assert own.general is not None
     assert own.general.path == "mine.txt"

@@ -79,7 +79,9 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
     task = TASKS[name]
     files = published(task, data) or copies(task, data)
     if not files:
-        raise DataError(f"The task '{name}' needs its examples, and '{data}' has none of them. {HOW}")
+        raise DataError(
+            f"The task '{name}' needs its examples, and '{data}' has none of them (no `tasks/{task.copy}`). {HOW}"
+        )
 
     def write(folder: Path) -> None:
         for each, rows in parted(name, files).items():

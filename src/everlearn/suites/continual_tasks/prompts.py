@@ -16,6 +16,8 @@ INSTRUCTIONS = {
     "BoolQA": "Decide with the help of the passage what the question must be answered, and choose it from the option.",
     "MultiRC": "Decide with the help of the paragraph whether the candidate answers the question, and choose it from "
     "the option.",
+    "SUBJ": "Decide whether the text tells what happens or what its writer thinks, and choose it from the option.",
+    "QC": "Decide what the question asks for, and choose the answer from the option.",
     "WiC": "Decide whether the word means the same in both sentences, and choose the answer from the option.",
 }
 """By group; COPA, whose text asks the question itself and lists both answers, has neither instruction nor options."""

@@ -1,4 +1,4 @@
-"""The fifteen tasks: their labels, sizes, and where their examples come from."""
+"""The fifteen tasks, and two easier ones of `glue` alone: labels, sizes, and where their examples come from."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ _YAHOO = {
     "business": "Business & Finance",
     "computers and internet": "Computers & Internet",
 }
+_QUESTIONS = {"enty": "thing", "desc": "description", "hum": "person", "num": "number", "loc": "place",
+              "abbr": "abbreviation"}  # fmt: skip
 _AGAIN = "the published {} file, parted again"
 
 TASKS: dict[str, TextTask] = {
@@ -77,5 +79,8 @@ TASKS: dict[str, TextTask] = {
     "multirc": TextTask(
         "MultiRC", "MultiRC", ("False", "True"), 2_000, 4_848, "long15_multirc", _AGAIN.format("train")
     ),
+    "subj": TextTask("SUBJ", "SUBJ", ("subjective", "objective"), 8_000, 1_000, "subj"),
+    "trec": TextTask("QC", "TREC", tuple(_QUESTIONS.values()), 4_869, 500, "trec", spelt=_QUESTIONS),
 }
-"""By the name that a domain and its end task have. Labels and sizes are those of the files of O-LoRA's repository."""
+"""By the name that a domain and its end task have. Labels and sizes are those of the files of O-LoRA's repository,
+which has not the last two: of them there are copies alone."""

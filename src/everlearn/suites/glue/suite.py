@@ -10,14 +10,17 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.methods.sequential import PLAIN
 from everlearn.suites.base import register_suite
 from everlearn.suites.continual_tasks import streams
-from everlearn.suites.continual_tasks.files import data_folder
-from everlearn.suites.continual_tasks.sources import sources
+from everlearn.suites.continual_tasks.files import copies, data_folder, published
+from everlearn.suites.continual_tasks.sources import BY_HAND, sources
 from everlearn.suites.continual_tasks.suite import ContinualTasks
+from everlearn.suites.continual_tasks.tasks import TASKS as ALL_TASKS
 from everlearn.suites.glue.claims import GLUE_CLAIMS
 from everlearn.suites.glue.systems import GROUPS, SYSTEMS
 from everlearn.suites.settings import PROGRAMS, STREAM, EndTaskSettings, Settings
 
-TASKS = ("sst-2", "mnli", "qqp", "rte")
+FETCHED = ("sst-2", "mnli", "qqp", "rte")
+TASKS = (*FETCHED, "subj", "trec")
+"""The last two are no tasks of GLUE, but a model of a few million parameters can learn them."""
 GENERAL = "general"
 PARTS = {"path": "train.jsonl.gz", "validation": "validation.jsonl.gz"}
 """Of each folder of general text in the data folder, ``D0/<source>/``."""
@@ -41,13 +44,26 @@ class Glue(ContinualTasks):
     published = None
     claims = GLUE_CLAIMS
     metrics = ("accuracy",)
-    sources = sources(TASKS)
+    sources = sources(FETCHED)
+    by_hand = (
+        f"{BY_HAND} SUBJ and TREC are in github.com/harvardnlp/sent-conv-torch; they are read as "
+        "`tasks/{subj,trec}/{train,dev,test}.jsonl.gz`, rows of `text` and `label`."
+    )
+    known: tuple[str, ...] = TASKS
+    """Tasks of which there are examples."""
     lacks = (*PROGRAMS, *STREAM, "end_tasks.settings", "end_tasks.aspect", "end_tasks.answers")
 
     @property
     def first(self) -> tuple[str, ...]:
-        """All tasks: the base model is asked each of them."""
-        return TASKS
+        """All tasks that there are: the base model is asked each of them."""
+        return self.known
+
+    def on(self, settings: Settings, data: Path | None) -> Glue:
+        """The suite with the tasks of which the folder has examples."""
+        found, folder = type(self)(), data_folder(data)
+        there = [task for task in TASKS if published(ALL_TASKS[task], folder) or copies(ALL_TASKS[task], folder)]
+        found.known = tuple(there) or TASKS
+        return found
 
     def recipe(
         self,
