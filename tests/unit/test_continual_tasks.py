@@ -135,7 +135,9 @@ def test_what_has_no_label_is_left_out_and_another_label_is_refused(data: Path) 
     place.write_text(json.dumps([{"text": "a"}]))
     with pytest.raises(DataError, match=r"test.json holds no examples of 'MNLI': KeyError"):
         rows("mnli", "test", data)
-    with pytest.raises(DataError, match=rf"'cb' needs its examples, and '.*' has none of them. Set {VARIABLE}"):
+    with pytest.raises(
+        DataError, match=rf"'cb' needs its examples, and '.*' has none of them \(no `tasks/long15_cb`\). Set {VARIABLE}"
+    ):
         rows("cb", "test", data / "tasks")
 
 
