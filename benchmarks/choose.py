@@ -83,9 +83,9 @@ class Trials:
 
     def __init__(self, place: Path, data: Path, output: Path, runs: Path) -> None:
         self.asked = asked_for(place)
-        self.suite = find_suite(self.asked["suite"])
         self.settings_file = place.parent / self.asked["settings"]
         settings = load_settings(self.settings_file)
+        self.suite = find_suite(self.asked["suite"]).on(settings, data)
         self.bench = Workbench(self.suite, settings, runs, data)
         self.domains = tuple(self.asked["domains"])
         plain = self.bench.plain()

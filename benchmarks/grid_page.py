@@ -67,7 +67,7 @@ def published_tables(suite: Suite, results: Path) -> list[str]:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or PAGES:
+    for name in sys.argv[1:] or [name for name in PAGES if (HERE / f"{name}-tuned.json").is_file()]:
         page, claims = (DOCS / "results" / PAGES[name][0], DOCS / PAGES[name][1])
         results = HERE / f"{name}-results"
         trials = json.loads((HERE / f"{name}-tuned.json").read_text(encoding="utf-8"))

@@ -213,11 +213,11 @@ def slow_choice(model: Any, row: dict[str, Any], objective: str) -> list[tuple[f
 
 
 def slow_masked_choice(model: Any, row: dict[str, Any]) -> list[tuple[float, int]]:
-    """The prompt, and masks for the longest option, a multiple of eight."""
+    """The prompt, and masks for the longest option and its end, a multiple of eight."""
     encode, found = Encoder(tiny.tokenizer(), "encoder"), []
-    masks = 8 * math.ceil(max(len(ids) for ids in encode(row["choices"])) / 8)
+    masks = 8 * math.ceil(max(len(ids) + 1 for ids in encode(row["choices"])) / 8)
     for option in row["choices"]:
-        before, target = [*encode.prefix, *encode([row["query"]])[0]], encode([option])[0]
+        before, target = [*encode.prefix, *encode([row["query"]])[0]], [*encode([option])[0], encode.suffix[0]]
         ids = [*before, *[tiny.tokenizer().mask_token_id] * masks, *encode.suffix]
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0, len(before) : len(before) + len(target)]

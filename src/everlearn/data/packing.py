@@ -204,8 +204,8 @@ class AnswerPacker(_ExamplePacker):
     """Examples in one row each: prompt, answer and end, with labels on the answer, and for a decoder on the end.
 
     Examples fill a block one after another, each a segment of its own; one that does not fit starts the next block,
-    and the tail is filled up, without labels, as a last segment. A masked model is given the end: only the answer is
-    masked, and behind it as many masks more, without labels, as :func:`masks_for` says.
+    and the tail is filled up, without labels, as a last segment. A masked model is given the end of the row: masked are
+    the answer, an end of its own, and as many tokens more, without labels, as :func:`masks_for` says.
 
     A prompt that is too long is cut as if it had the longest answer so far, up to a quarter of the block. Were it cut
     for its own answer, then where it ends would tell how long the answer is, which nobody knows at test.
@@ -222,18 +222,19 @@ class AnswerPacker(_ExamplePacker):
         masked = self.encoder.kind == "encoder"
         end = self.encoder.suffix if masked else [] if self.encoder.end is None else [self.encoder.end]
         end_labels = [IGNORED] * len(end) if masked else end
+        behind = self.encoder.answer_end
         mask = self.encoder.tokenizer.mask_token_id if masked else None
         blocks = []
         for prompt, answer in self._examples(documents):
             answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
-            kept = answer[:answer_room]
+            kept = [*answer[: answer_room - len(behind)], *behind]
             more = 0 if mask is None else min(masks_for(len(kept)), answer_room) - len(kept)
             self._longest = max(self._longest, min(len(kept) + more, self.block_size // LONG_ANSWER))
             room = self.block_size - len(prefix) - len(kept) - more - len(end)
             if len(prompt) > room:
                 room = min(room, self.block_size - len(prefix) - self._longest - len(end))
-            self.count.truncated += len(prompt) > room or len(answer) > answer_room
-            self.count.tokens += len(prefix) + len(prompt) + len(answer) + more + len(end)
+            self.count.truncated += len(prompt) > room or len(answer) > answer_room - len(behind)
+            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(behind) + more + len(end)
             before = [*prefix, *shortened(prompt, room, self.keep_last)]
             example = (
                 [*before, *kept, *[mask] * more, *end],
@@ -314,10 +315,11 @@ def version_of(kind: Kind, examples: bool) -> tuple[str, ...]:
 
 
 def masks_for(tokens: int) -> int:
-    """How many masks a masked model sees where an answer has so many tokens: the next multiple of eight.
+    """How many masks a masked model sees where an answer and its end have so many tokens: the next multiple of eight.
 
     Were it as many as the answer has, their number alone would tell two answers of different length apart, and nothing
-    else would be learnt (arXiv 2009.07118 takes as many as the longest answer has).
+    else would be learnt (arXiv 2009.07118 takes as many as the longest answer has). Answers of up to seven tokens look
+    alike; a task whose answers are partly longer still tells them apart by this.
     """
     return -(-tokens // ANSWER_MASKS) * ANSWER_MASKS
 

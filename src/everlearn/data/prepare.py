@@ -228,10 +228,12 @@ class _Work:
             )
 
     def _width(self, count: Count) -> float:
-        """An encoder predicts no special token: none is masked. A decoder predicts each end, where documents see each
-        other the next one's beginning too, and the decoder of an encoder-decoder all that stands around an answer."""
+        """An encoder predicts no special token, for none is masked, but the end of an answer. A decoder predicts each
+        end, where documents see each other the next one's beginning too, and the decoder of an encoder-decoder all that
+        stands around an answer."""
         if self.encoder.kind == "encoder":
-            return count.bytes_per_token
+            examples = self.corpus.target_column is not None
+            return count.bytes_per_label(len(self.encoder.answer_end) if examples else 0)
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
         begins = not self.isolated and self.corpus.target_column is None
         return count.bytes_per_label(around if begins or self.encoder.kind == "encoder-decoder" else 1)

@@ -25,6 +25,8 @@ class Encoder:
         prefix: ids before the text.
         suffix: ids behind it.
         end: id of the end of a sequence; None for an encoder without one.
+        answer_end: what an encoder predicts behind an answer, one id or none: without it an answer that another begins
+            with would always be the likelier of the two. Other kinds have `end` or `suffix` there.
         pad: id that fills rows.
     """
 
@@ -50,6 +52,7 @@ class Encoder:
                 )
             if self.end not in self.suffix:
                 self.suffix.append(self.end)
+        self.answer_end: list[int] = self.suffix[:1] if kind == "encoder" else []
         pad = tokenizer.pad_token_id
         self.pad: int = pad if pad is not None else (self.end or 0)
 

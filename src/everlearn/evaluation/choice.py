@@ -10,7 +10,8 @@ How prompt and option become tokens depends on what the model was trained on. Un
 text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the
 option (as in lm_eval). Under text-to-text they are tokenised apart, and an option is scored with the end of the answer.
 A masked model reads the prompt, tokenised apart too, and behind it the same number of masks for every option, of which
-an option's tokens are the first; all are predicted at once: Σ_i log p(o_i | x) (arXiv 2001.07676, 2009.07118).
+an option's tokens and an end are the first; all are predicted at once: Σ_i log p(o_i | x) (arXiv 2001.07676 and
+2009.07118).
 
 A schema is the other way round: one text after each of several contexts, as WinoGrande is scored.
 """

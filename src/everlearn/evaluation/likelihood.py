@@ -72,6 +72,8 @@ def rows_of(
     ending = encode.suffix if asking.kind == "encoder-decoder" else []
     if apart and asking.kind == "decoder" and encode.end is not None:
         ending = [encode.end]
+    if asking.kind == "encoder":
+        ending = encode.answer_end
     begin = encode.prefix if asking.kind == "encoder-decoder" else []
     for number, pairs in enumerate(questions):
         spaced = [(prompt, between + option) for prompt, option in pairs]

@@ -319,8 +319,9 @@ class FisherMean(Way):
         weights = normalised(self.config.weights, len(same.models))
         if same.fisher is None:  # nothing that is trained
             return weighted(same.models, weights)
-        mean = sum(float(fisher.mean()) for fisher in same.fisher) / len(same.fisher)
-        least = max(self.config.floor * mean, torch.finfo(torch.float64).tiny)
-        kept = [fisher.clamp(min=least) for fisher in same.fisher]
+        mean = sum(float(fisher.double().mean()) for fisher in same.fisher) / len(same.fisher)
+        if mean == 0:  # no checkpoint needs any of it
+            return weighted(same.models, weights)
+        kept = [fisher.clamp(min=self.config.floor * mean) for fisher in same.fisher]
         above = weighted([f * model for f, model in zip(kept, same.models, strict=True)], weights)
         return above / weighted(kept, weights)

@@ -281,9 +281,9 @@ class Masked(Objective):
     The number is fixed because on CPU every new matrix shape is compiled and kept. Of the chosen positions 80 %
     become the mask token, 10 % a random token, 10 % stay (arXiv 1810.04805, §3.1).
 
-    Of an example of prompt and answer all tokens of the answer are masked, and nothing else: it is predicted from the
-    prompt (pattern-exploiting training, arXiv 2001.07676, with answers of any length, among more masks than they need:
-    :func:`everlearn.data.packing.masks_for`).
+    Of an example of prompt and answer all tokens of the answer and its end are masked, and nothing else: it is
+    predicted from the prompt (pattern-exploiting training, arXiv 2001.07676, with answers of any length, among more
+    masks than they need: :func:`everlearn.data.packing.masks_for`).
     """
 
     probability: float = 0.15

@@ -11,6 +11,7 @@ from everlearn.evaluation.saturation import Bucket, SaturationByGap, saturation
 from everlearn.evaluation.transfer import ALL, MEASURES, StreamLosses
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
+from everlearn.report.recipes import settings
 from everlearn.report.runs import Run
 from everlearn.report.tables import Table, TableCell
 
@@ -41,13 +42,14 @@ def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
 def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
     """Method → what its runs say together, where they learn the same domains in several orders.
 
-    Runs of different methods stay apart: one that forgets more, and learnt a domain later, would make it seem that
-    later stages forget more.
+    Runs of different methods or settings stay apart: one that forgets more, and learnt a domain later, would make it
+    seem that later stages forget more.
     """
     methods: dict[str, tuple[str, list[StreamLosses]]] = {}
     for run in comparison.runs:
         if (stream := stream_of(run)) is not None:
-            methods.setdefault(repr(run.results.get("methods")), (run.title, []))[1].append(stream)
+            alike = sorted(item for item in settings(run).items() if "domains" not in item[0])
+            methods.setdefault(repr((run.results.get("methods"), alike)), (run.title, []))[1].append(stream)
     found: dict[str, SaturationByGap] = {}
     for title, streams in methods.values():
         same = len({frozenset(stream.domains) for stream in streams}) == 1

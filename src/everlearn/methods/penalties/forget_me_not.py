@@ -16,7 +16,7 @@ from everlearn.methods.distillation.comparisons import over_texts
 from everlearn.methods.distillation.teacher import rounding_like
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
-from everlearn.methods.penalties.penalty import over_maxima
+from everlearn.methods.penalties.penalty import maxima
 from everlearn.model.objectives import IGNORE
 
 if TYPE_CHECKING:
@@ -124,9 +124,8 @@ class _Weights(EWC):
                 for name in self.held(stage.model)
             }
         found = super().importance_of(stage, source)
-        relative = over_maxima(found)
+        largest = maxima(found)
         for name, value in found.items():
-            value.mul_(self.lambdas.ewc).add_(relative[name], alpha=self.lambdas.ewc_normalised).add_(
-                2 * self.lambdas.l2
-            )
+            relative = value / largest[name]
+            value.mul_(self.lambdas.ewc).add_(relative, alpha=self.lambdas.ewc_normalised).add_(2 * self.lambdas.l2)
         return found

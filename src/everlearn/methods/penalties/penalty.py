@@ -218,12 +218,15 @@ class Penalty(Method):
 
     def _normalised(self, new: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.config.normalise == "max":
-            return over_maxima(new)
+            largest = maxima(new)
+            for name, value in new.items():
+                value.div_(largest[name])
         if self.config.normalise == "mean":
             mean = float(sum(value.sum(dtype=torch.float64) for value in new.values()))
             mean /= max(1, sum(value.numel() for value in new.values()))
             self._means = [*self._means, mean]
-            return {name: value / mean for name, value in new.items()} if mean > 0 else new
+            for value in new.values() if mean > 0 else ():
+                value.div_(mean)
         return new
 
     # -- the penalty ------------------------------------------------------------------------------------------
@@ -349,14 +352,11 @@ class MeasuredPenalty(Penalty):
             self.consolidate(stage, stage.domain)
 
 
-def over_maxima(importance: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor divided by its largest value; 0 where that is rounding (a key's bias moves no attention at all)."""
+def maxima(importance: Mapping[str, Tensor]) -> dict[str, float]:
+    """The largest value of each tensor, to divide it by; ∞ where that is rounding (a key's bias moves no attention)."""
     largest = {name: float(value.max()) for name, value in importance.items()}
     noise = NOISE * max(largest.values(), default=0.0)
-    return {
-        name: value / largest[name] if largest[name] > noise else torch.zeros_like(value)
-        for name, value in importance.items()
-    }
+    return {name: value if value > noise else math.inf for name, value in largest.items()}
 
 
 def refuse_additions(method: Method, setting: Setting) -> None:

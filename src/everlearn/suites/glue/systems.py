@@ -19,7 +19,7 @@ BASE = {"anchor": "base"}
 """Penalties hold the weights that the model came with."""
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     PLAIN: ("Fine-tuning", {}),
-    "replay": ("Replay of general text (5 %)", {"share": 0.05, "source": "general"}),
+    "replay": ("Replay of general text", {"share": 0.05, "source": "general"}),
     "kd": ("KD", {}),
     "lwf": ("LwF", {}),
     "l2_sp": ("L2-SP", {}),
