@@ -228,17 +228,18 @@ class AnswerPacker(_ExamplePacker):
         for prompt, answer in self._examples(documents):
             answer_room = min(self.target_size, self.block_size - len(prefix)) - len(end)
             kept = [*answer[: answer_room - len(behind)], *behind]
-            more = 0 if mask is None else min(masks_for(len(kept)), answer_room) - len(kept)
-            self._longest = max(self._longest, min(len(kept) + more, self.block_size // LONG_ANSWER))
-            room = self.block_size - len(prefix) - len(kept) - more - len(end)
+            more = [] if mask is None else [mask] * (min(masks_for(len(kept)), answer_room) - len(kept))
+            taken = len(kept) + len(more)
+            self._longest = max(self._longest, min(taken, self.block_size // LONG_ANSWER))
+            room = self.block_size - len(prefix) - taken - len(end)
             if len(prompt) > room:
                 room = min(room, self.block_size - len(prefix) - self._longest - len(end))
             self.count.truncated += len(prompt) > room or len(answer) > answer_room - len(behind)
-            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(behind) + more + len(end)
+            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(behind) + len(more) + len(end)
             before = [*prefix, *shortened(prompt, room, self.keep_last)]
             example = (
-                [*before, *kept, *[mask] * more, *end],
-                [*[IGNORED] * len(before), *kept, *[IGNORED] * more, *end_labels],
+                [*before, *kept, *more, *end],
+                [*[IGNORED] * len(before), *kept, *[IGNORED] * len(more), *end_labels],
             )
             if sum(len(ids) for ids, _ in self._row) + len(example[0]) > self.block_size:
                 blocks.extend(self.finish())

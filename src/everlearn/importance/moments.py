@@ -201,7 +201,7 @@ class BatchedSums:
         chosen = self.parameters if parameters is None else parameters
         mean = self.loss(self.model, batch).mean()
         gradients = list(torch.autograd.grad(mean, list(chosen.values()), allow_unused=True))
-        for name in reversed(chosen):
+        for name in reversed(list(chosen)):
             if (gradient := gradients.pop()) is not None:
                 yield name, raised(gradient, self.power)
 
