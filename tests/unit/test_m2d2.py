@@ -565,18 +565,19 @@ def test_a_folder_says_which_of_its_domains_belong_together(data: Path, monkeypa
     monkeypatch.setenv(VARIABLE, str(data))
     write_parts(data / "hep-th", 77)
     (data / "hep-th" / "valid.txt").write_text("\n")
-    with pytest.raises(DataError, match=r"'valid' of the domain 'hep-th' is empty.*`domains` in a file `stream.yaml`"):
+    with pytest.raises(DataError, match=r"'valid' of the domain 'hep-th' is empty.*`domains` in a file `stream.json`"):
         suites.locate("m2d2/cs.CL/test.jsonl")
-    settled = data / "stream.yaml"
-    settled.write_text("domains: [cs.CL]\nheld_out_bytes: 400\n")
+    settled = data / "stream.json"
+    settled.write_text('{"domains": ["cs.CL"], "held_out_bytes": 400}')
     found = suites.locate("m2d2/cs.CL/test.jsonl")
     assert [each.name for each in found.parents[1].iterdir() if each.is_dir()] == ["cs.CL"]
     assert 0 < sum(len(json.loads(line)["text"]) for line in found.read_text().splitlines()) <= 400
     assert _bound(settings(), data).names != ("cs.CL",), "a grid has settings of its own"
     for text, sentence in (
-        ("domain: [cs.CL]", r"Unknown key `domain` in '.*stream\.yaml'\. Did you mean 'domains'"),
-        ("near: 2", r"`near` in '.*stream\.yaml': must be 1.0 or less"),
-        ("domains: [cs.CLL]", r"`stream\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
+        ('{"domain": ["cs.CL"]}', r"Unknown key `domain` in '.*stream\.json'\. Did you mean 'domains'"),
+        ('{"near": 2}', r"`near` in '.*stream\.json': must be 1.0 or less"),
+        ("domains: [cs.CL]", r"stream\.json' is no JSON: Expecting value"),
+        ('{"domains": ["cs.CLL"]}', r"`stream\.domains` names 'cs\.CLL'.*Did you mean 'cs\.CL'"),
     ):
         settled.write_text(text)
         with pytest.raises(RecipeError, match=sentence):

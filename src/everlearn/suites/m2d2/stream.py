@@ -79,7 +79,7 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -
             if empty := next((part for part in PARTS if not parts[part]), None):
                 raise DataError(
                     f"'{empty}' of the domain '{name}' is empty. Leave the domain out (`stream.domains` of a grid's "
-                    "settings; for a recipe, `domains` in a file `stream.yaml` in the data folder)."
+                    "settings; for a recipe, `domains` in a file `stream.json` in the data folder)."
                 )
             _check(name, parts)
         report, kept = _distinct(texts, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from everlearn.config.reading import read_yaml
-from everlearn.errors import RecipeError, did_you_mean
+from everlearn.errors import RecipeError, did_you_mean, first_line
 from everlearn.methods.sequential import PLAIN
 from everlearn.options import wrong_value
 from everlearn.suites import derived as made
@@ -30,7 +30,7 @@ HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with M2D2's tarballs, with folders of train.txt, "
     "valid.txt and test.txt, or with `domains/<corpus>/{train,validation,test}.jsonl.gz` (docs/m2d2.md)."
 )
-SETTLED = "stream.yaml"
+SETTLED = "stream.json"
 """In a folder of data: which of its domains a recipe's addresses mean, and what becomes of their text."""
 BATCH, BLOCK = 16, 512
 LEARNING_RATE = 5e-5
@@ -107,7 +107,7 @@ class M2D2(Suite):
         """A part of a domain, the report on duplicates, or the similar order with how it was made.
 
         Raises:
-            RecipeError: there is none, or `stream.yaml` of the data folder is not what it should be.
+            RecipeError: there is none, or `stream.json` of the data folder is not what it should be.
         """
         folder = _folder(None)
         return bind(folder, _settled(folder), made.cache_folder(stream.NAME)).locate(inside)
@@ -168,7 +168,9 @@ def _settled(folder: Path | None) -> StreamSettings:
     if folder is None or not (file := folder / SETTLED).is_file():
         return StreamSettings()
     try:
-        return StreamSettings.model_validate(read_yaml(file, "file of stream settings"))
+        return StreamSettings.model_validate(json.loads(made.read_text(file)))
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"'{file}' is no JSON: {first_line(error)}.") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
