@@ -309,7 +309,7 @@ def make_packer(
 
 
 def version_of(kind: Kind, examples: bool) -> tuple[str, ...]:
-    """What has to be in a fingerprint besides settings and text: how rows are packed has changed once."""
+    """What has to be in a fingerprint besides settings and text: how rows are packed has changed."""
     if not examples or kind == "encoder-decoder":
         return ()
     return ("one room for all prompts", *(["answers among masks"] if kind == "encoder" else []))

@@ -194,7 +194,6 @@ class Penalty(Method):
         """Add the importance of the weights as they are, and move the anchor."""
         new = self._normalised(self.importance_of(stage, source))
         weights, seen = dict(stage.model.named_parameters()), len(self._measured)
-        self._placed = None
         mean = self.config.accumulate == "mean"
         fading = seen if mean else self.config.decay
         self._constant *= fading

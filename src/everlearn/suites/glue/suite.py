@@ -20,7 +20,7 @@ from everlearn.suites.settings import PROGRAMS, STREAM, EndTaskSettings, Setting
 
 FETCHED = ("sst-2", "mnli", "qqp", "rte")
 TASKS = (*FETCHED, "subj", "trec")
-"""The last two are no tasks of GLUE, but a model of a few million parameters can learn them."""
+"""The last two are no tasks of GLUE: easier ones, for small models."""
 GENERAL = "general"
 PARTS = {"path": "train.jsonl.gz", "validation": "validation.jsonl.gz"}
 """Of each folder of general text in the data folder, ``D0/<source>/``."""
