@@ -312,8 +312,8 @@ class FisherMean(Way):
 
         floor: float = Field(1e-6, gt=0)
         """The least that an entry of a Fisher diagonal counts, as a share of the tensor's mean over all checkpoints, so
-        that what no checkpoint needs is their mean. The released code has 1e-6 itself, of entries that shrink as a model
-        grows."""
+        that what no checkpoint needs is their mean. The released code has 1e-6 itself, while
+        entries shrink as a model grows."""
 
     def merged(self, same: Same) -> Tensor:
         weights = normalised(self.config.weights, len(same.models))
