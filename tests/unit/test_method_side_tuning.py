@@ -239,6 +239,24 @@ def test_distillation_goes_down_the_relative_squared_distance(monkeypatch: pytes
         assert "key.bias" in name or wanted.abs().max() > 1e-5, "more than rounding, but no attention depends on that"
 
 
+def test_distillation_learns_nothing_from_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taught(more: int) -> dict[str, Tensor]:
+        at = stages.stage(tiny.model("t5"), objective="text-to-text")
+        batches = list(at.batches(32))
+        for batch in batches:
+            padding = torch.zeros(len(batch["input_ids"]), more, dtype=torch.long)
+            for name in ("input_ids", "attention_mask"):
+                batch[name] = torch.cat([batch[name], padding], 1)
+        monkeypatch.setattr(type(at), "batches", lambda *_: iter(batches))
+        stages.begin([SideTuning(layers=1, initialise="distilled", samples=32, distil_rate=1e-3)], at)
+        monkeypatch.undo()
+        return attached(at.model, "side_tuning").layers[0].state_dict()
+
+    short, long = taught(0), taught(16)
+    for name, value in short.items():
+        torch.testing.assert_close(long[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
 @pytest.mark.parametrize("architecture", ["distilbert", "gpt_neox", "qwen3", "gemma2", "t5"])
 def test_it_stands_beside_every_architecture(architecture: str) -> None:
     model, objective = tiny.model(architecture), tiny.objective_of(architecture)

@@ -179,7 +179,10 @@ class SideTuning(Method):
         return SideBlend(self.config.start if learns else 0.0, learns)
 
     def _distil(self, stage: Stage, net: SideNet) -> None:
-        """Lower Σ ‖S(x) − B(x)‖² / Σ ‖B(x)‖², sums over the tokens of a batch, a step a batch of the domain."""
+        """Lower Σ ‖S(x) − B(x)‖² / Σ ‖B(x)‖², sums over the tokens of a batch, a step a batch of the domain.
+
+        What fills up an encoder-decoder's rows is no token.
+        """
         targets: list[Tensor] = []
         weights = list(net.layers.parameters())
         optimizer = torch.optim.Adam(weights, lr=self.config.distil_rate)
@@ -188,9 +191,13 @@ class SideTuning(Method):
         try:
             with evaluating(stage.model):
                 for batch in stage.batches(self.config.samples):
-                    stage.objective.hidden(stage.model, stage.objective.inputs(batch))
-                    target = targets.pop().detach()
-                    loss = F.mse_loss(net.side, target) / target.square().mean()
+                    inputs = stage.objective.inputs(batch)
+                    stage.objective.hidden(stage.model, inputs)
+                    side, target = net.side, targets.pop().detach()
+                    mask = inputs.get("attention_mask")
+                    if mask is not None and mask.dim() == 2:  # others keep documents of full rows apart
+                        side, target = side[mask.bool()], target[mask.bool()]
+                    loss = F.mse_loss(side, target) / target.square().mean()
                     for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
                         weight.grad = gradient
                     optimizer.step()
