@@ -17,6 +17,7 @@ from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
 from everlearn.benchmarking.grid import State
+from everlearn.benchmarking.long_streams import LongStreams
 from everlearn.benchmarking.shares import compute_of, shares_of, shares_table
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
 from everlearn.benchmarking.swept import SweptOption, swept
@@ -103,6 +104,7 @@ class Sheet:
         self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
         self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
+        self.long_streams = LongStreams(suite, self.cells)
         self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
 
     def tables(self) -> list[Table]:
@@ -117,6 +119,7 @@ class Sheet:
         if any(line.differences for line in self.lines):
             found.append(self._difference_table())
         found += self._shares_tables()
+        found += self.long_streams.tables()
         found += effect_tables(self.cells, self.suite)
         found.append(self._facts_table())
         if self.suite.published is not None and (self.tasks or self.along.axes):
@@ -300,6 +303,7 @@ class Sheet:
         for metric in self.metrics[:1]:
             plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
         plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        plates += self.long_streams.plates()
         settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
         orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
         learnt = len(self.cells[0].domains)

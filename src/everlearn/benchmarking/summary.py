@@ -234,7 +234,7 @@ def _line(cells: Sequence[CellResult]) -> Line:
         first.title,
         len(cells),
         first,
-        {name: _estimate(values, name) for name, values in _columns(rows).items()},
+        {name: estimate(values, name) for name, values in _columns(rows).items()},
         float(np.mean([cell.seconds for cell in cells])),
         rows=rows,
     )
@@ -262,7 +262,8 @@ def _columns(rows: Rows) -> dict[str, list[float]]:
     return found
 
 
-def _estimate(values: Sequence[float], name: str) -> Estimate:
+def estimate(values: Sequence[float], name: str) -> Estimate:
+    """The mean of a number over runs, with a bootstrap's interval where there are several."""
     if len(values) < 2:
         return Estimate(values[0])
     low, high = percentiles(bootstrap_ratio(values, np.ones(len(values)), seed=("bench", name))[:, 0])

@@ -130,13 +130,20 @@ def _spread(found: Mapping[str, Any]) -> TableCell:
 
 
 def saturation_table(comparison: Comparison) -> Table | None:
-    """Buckets of checkpoints: what they have forgotten on average, and more than the first at equal gap."""
-    found = list(saturations(comparison).items())
-    found += all_orders(comparison).items()
-    rows = [(f"{label}: {words(bucket)}", cells) for label, own in found for bucket, cells in _lines(own)]
-    if not rows:
-        return None
-    header = ("Checkpoints", "Forgotten (nats/token)", "More than the first bucket, at equal gap", "by least squares")
+    """Of a comparison's runs, and of all orders of a method together; None without a long stream."""
+    found = saturations(comparison) | all_orders(comparison)
+    return saturation_rows(found, "nats/token") if found else None
+
+
+def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:
+    """Buckets of checkpoints: what they have forgotten on average, and more than the first at equal gap.
+
+    Args:
+        found: by what each is called.
+        unit: of the losses.
+    """
+    rows = [(f"{label}: {words(bucket)}", cells) for label, own in found.items() for bucket, cells in _lines(own)]
+    header = ("Checkpoints", f"Forgotten ({unit})", "More than the first bucket, at equal gap", "by least squares")
     caption = (
         "B[n, i]: loss of domain i after n domains, less that right after its own stage; the mean over all i < n. Late "
         "checkpoints look back further: only at equal gap n − i are they compared. Least squares: gap + bucket, and "

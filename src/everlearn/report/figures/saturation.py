@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everlearn.evaluation.saturation import SaturationByGap
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import GLYPHS, SERIES
@@ -16,14 +17,15 @@ from everlearn.report.transfer import saturations, words
 def saturation(comparison: Comparison) -> Iterator[Plate]:
     """A picture a run, of several seeds together; at one gap the lines differ in nothing but the bucket."""
     for label, found in list(saturations(comparison).items())[:SERIES]:
-        lines = [
-            Curve(rank, list(bucket.gaps), list(bucket.gaps.values())) for rank, bucket in enumerate(found.buckets)
-        ]
-        names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, found.buckets, strict=False))
-        told = "; ".join(
-            f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in found.buckets
-        )
-        caption = f"{label}: forgotten since a domain's own stage, by the domains learnt since; checkpoints {names}."
-        yield from curves(
-            Curves("nats/token", lines, caption, told, zero=True, x_label="gap n − i, domains learnt since")
-        )
+        yield from at_equal_gaps(label, found, "nats/token")
+
+
+def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
+    """The picture of one of them."""
+    lines = [Curve(rank, list(bucket.gaps), list(bucket.gaps.values())) for rank, bucket in enumerate(found.buckets)]
+    names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, found.buckets, strict=False))
+    told = "; ".join(
+        f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in found.buckets
+    )
+    caption = f"{label}: forgotten since a domain's own stage, by the domains learnt since; checkpoints {names}."
+    yield from curves(Curves(unit, lines, caption, told, zero=True, x_label="gap n − i, domains learnt since"))
