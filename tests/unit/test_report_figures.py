@@ -14,6 +14,7 @@ from everlearn.report.figures import FIGURES, draw
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
+from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.heat import READABLE, Heat, Shade
 from everlearn.report.figures.standing import Standing, Standings, frontier
 from everlearn.report.picture import GAIN, LEVELS, LOSS, level, png
@@ -201,6 +202,21 @@ def test_the_picture_of_all_runs_names_them_and_says_where_better_is():
     svg = one("standing", runs(3))
     assert {"Run 0", "Run 1", "Run 2", "base model", "better: more learnt, less forgotten"} <= set(texts(svg))
     assert svg.count("<title>") == 3
+
+
+@pytest.mark.parametrize("count", [3, 13, 60])
+def test_every_line_of_a_frontier_is_named_or_said_to_have_no_room(count):
+    """All lines begin and end at the same places, as those of penalties from no strength to the largest do."""
+    lines = [
+        (f"line {i}", [Strength("0", 0.99, 0.98), Strength("1", 0.95 - 0.03 * i, 0.9 - 0.04 * i), Strength("2", 0, 0)])
+        for i in range(count)
+    ]
+    (made,) = draw("frontiers", Frontiers(lines, "forgetting left"))
+    named = [text for text in texts(made.svg) if text.startswith("line")]
+    _, _, without = made.caption.partition("No room for the name of: ")
+    assert sorted([*named, *without.removesuffix(".").split(", ")] if without else named) == sorted(n for n, _ in lines)
+    assert "plain training" in texts(made.svg)
+    assert bool(without) == (count == 60)
 
 
 def test_many_runs_are_named_by_their_rank():

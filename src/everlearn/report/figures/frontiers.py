@@ -67,9 +67,10 @@ def frontiers(found: Frontiers) -> Iterator[Plate]:
         drawing.polyline(places, series_colour(series))
         for place, strength in zip(places, strengths, strict=True):
             drawing.marker(*place, series, f"{name}, {found.option} {strength.value}")
-        points.append(Point(*min(places), name))
+        first, *others = sorted(places)
+        points.append(Point(*first, name, also=others))
     drawing.path(f"M{x(100) - 5:.1f},{y(100) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
-    names_beside(drawing, [*points, Point(x(100), y(100), "plain training", bold=True)])
+    nameless = names_beside(drawing, [Point(x(100), y(100), "plain training", bold=True), *points])
     caption = (
         f"Up is more of plain training's learning kept, left is less of its {found.lost}; each line is a method along "
         f"its {found.option}, the cross plain training."
@@ -77,6 +78,8 @@ def frontiers(found: Frontiers) -> Iterator[Plate]:
     hidden = sum(len(strengths) for _, strengths in found.lines) - len(every)
     if hidden:
         caption += f" Far outside and left out: {hidden}."
+    if nameless:
+        caption += f" No room for the name of: {', '.join(nameless)}."
     said = "; ".join(
         f"{name} {', '.join(f'{p.value}: {_percent(p.kept)} kept, {_percent(p.left)} left' for p in strengths)}"
         for name, strengths in lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from everlearn.evaluation.estimate import Estimate
@@ -12,6 +12,8 @@ from everlearn.report.figures.registry import Plate, figure, plate
 
 _WIDTH, _HEIGHT = 560, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 548, 32, 330
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _whiskers(drawing: Drawing, x: Scale, y: Scale, rank: int, run: Standing) ->
 
 @dataclass(frozen=True)
 class Point:
-    """A point that wants its name beside it, and the ends of its horizontal whisker."""
+    """A point that wants its name beside it, the ends of its horizontal whisker, and other points that are it too."""
 
     x: float
     y: float
@@ -128,34 +130,60 @@ class Point:
     bold: bool = False
     left: float | None = None
     right: float | None = None
+    also: Sequence[tuple[float, float]] = ()
+    """Where its name may stand as well (the rest of a line), the best first."""
 
 
-def names_beside(drawing: Drawing, points: Sequence[Point]) -> None:
+def names_beside(drawing: Drawing, points: Sequence[Point]) -> list[str]:
     """Each name beside its point, on the first side where it covers no point, no whisker and no other name.
 
     A vertical whisker or the frontier may run through a name: it is drawn with a halo.
+
+    Returns:
+        The names that have no room anywhere; they are not drawn.
     """
-    taken = [(p.x - 6, p.y - 6, p.x + 6, p.y + 6) for p in points]
-    taken += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
-    for own, point in enumerate(points):
-        long, high = width_of(point.name) + 4, SIZE + 2
-        left, right = (min(point.left or point.x, point.x - 6) - 6, max(point.right or point.x, point.x + 6) + 6)
-        sides = (
-            (right, point.y - high / 2),
-            (left - long, point.y - high / 2),
-            (point.x + 5, point.y - 6 - high),
-            (point.x - 5 - long, point.y - 6 - high),
-            (point.x + 5, point.y + 6),
-            (point.x - 5 - long, point.y + 6),
-        )
-        for x, y in sides:
-            box = (x, y, x + long, y + high)
-            inside = x >= _LEFT and box[2] <= _WIDTH - 2 and y >= _TOP and box[3] <= _BOTTOM
-            if inside and not any(_overlap(box, other) for i, other in enumerate(taken) if i != own):
-                drawing.text(x, y + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
-                taken.append(box)
-                break
+    marks = [_mark(p.x, p.y) for p in points]
+    marks += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
+    rest = [_mark(x, y) for p in points for x, y in p.also]
+    names: list[Box] = []
+    without = []
+    for point in points:
+        inside = [
+            box
+            for box in _boxes(point)
+            if box[0] >= _LEFT and box[2] <= _WIDTH - 2 and box[1] >= _TOP and box[3] <= _BOTTOM
+        ]
+        # A name over another line's point is better than none.
+        free = (box for taken in ((*marks, *rest), marks) for box in inside if not _covers(box, (*taken, *names)))
+        if (box := next(free, None)) is None:
+            without.append(point.name)
+            continue
+        drawing.text(box[0], box[1] + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
+        names.append(box)
+    return without
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def _mark(x: float, y: float) -> Box:
+    return (x - 6, y - 6, x + 6, y + 6)
+
+
+def _boxes(point: Point) -> Iterator[Box]:
+    """The places of a name, the best first: beside the point, above or below it; then those of its other points."""
+    long, high = width_of(point.name) + 4, SIZE + 2
+    for x, y in ((point.x, point.y), *point.also):
+        own = (x, y) == (point.x, point.y)
+        left = min((point.left if own else None) or x, x - 6) - 6
+        right = max((point.right if own else None) or x, x + 6) + 6
+        for corner, top in (
+            (right, y - high / 2),
+            (left - long, y - high / 2),
+            (x + 5, y - 6 - high),
+            (x - 5 - long, y - 6 - high),
+            (x + 5, y + 6),
+            (x - 5 - long, y + 6),
+        ):
+            yield (corner, top, corner + long, top + high)
+
+
+def _covers(box: Box, others: Iterable[Box]) -> bool:
+    return any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in others)
