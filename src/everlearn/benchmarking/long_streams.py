@@ -9,7 +9,7 @@ import numpy as np
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.summary import estimate
 from everlearn.benchmarking.transfer import stream_of, transfer
-from everlearn.evaluation.saturation import SaturationByGap, saturation
+from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.registry import Plate
@@ -47,7 +47,7 @@ class LongStreams:
         self._groups: dict[str, list[CellResult]] = {}
         self._entries: dict[str, list[CellResult]] = {}
         for cell in cells:
-            if (stream := stream_of(cell)) is None or saturation([stream]) is None or cell.order is None:
+            if cell.order is None or not long_enough(len(cell.domains)) or stream_of(cell) is None:
                 continue
             self._groups.setdefault(f"{cell.title}, order {suite.order_title(cell.order)}", []).append(cell)
             self._entries.setdefault(cell.title, []).append(cell)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from everlearn.evaluation.statistics import Floats
 from everlearn.evaluation.transfer import StreamLosses
@@ -70,17 +71,21 @@ def forgotten(stream: StreamLosses) -> Floats:
     return found
 
 
+def long_enough(domains: int, buckets: int = BUCKETS) -> bool:
+    """Whether each bucket of a stream has two checkpoints. The first checkpoint is in none: nothing lies before it."""
+    return domains - 1 >= 2 * buckets
+
+
 def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> SaturationByGap | None:
     """Of one run, or of several of the same length (seeds, orders), whose pairs are put together.
 
     Returns:
-        None where a bucket would have fewer than two checkpoints.
+        None where they are not :func:`long_enough`.
     """
     longest = min((len(stream.losses) - 1 for stream in streams), default=0)
-    # The first checkpoint has no domain before it.
-    parts = [part for part in np.array_split(np.arange(2, longest + 1), buckets) if len(part)]
-    if len(parts) < buckets or min(map(len, parts)) < 2:
+    if not long_enough(longest, buckets):
         return None
+    parts = np.array_split(np.arange(2, longest + 1), buckets)
     pairs = [
         (number, row - stream.stages[column], stream.domains[column], value)
         for number, part in enumerate(parts)
@@ -117,20 +122,22 @@ def _least_squares(
     pairs: Sequence[tuple[int, int, str, float]], buckets: int, *, with_domains: bool
 ) -> tuple[float | None, ...]:
     """B = gap + bucket (+ domain): the term of each bucket after the first; None where it is not determined."""
-    gaps, domains = sorted({pair[1] for pair in pairs}), sorted({pair[2] for pair in pairs})
-    width = len(gaps) + buckets - 1 + (len(domains) - 1 if with_domains else 0)
-    design = np.zeros((len(pairs), width))
-    for line, (bucket, gap, domain, _) in zip(design, pairs, strict=True):
-        line[gaps.index(gap)] = 1
-        if bucket:
-            line[len(gaps) + bucket - 1] = 1
-        if with_domains and (place := domains.index(domain)):
-            line[len(gaps) + buckets - 2 + place] = 1
-    values = np.array([pair[3] for pair in pairs])
-    solved, _, _, _ = np.linalg.lstsq(design, values, rcond=None)
+    gaps = {gap: place for place, gap in enumerate(sorted({pair[1] for pair in pairs}))}
+    domains = {domain: place for place, domain in enumerate(sorted({pair[2] for pair in pairs}))}
+    places = [[gaps[gap]] for _, gap, _, _ in pairs]
+    for own, (bucket, _, domain, _) in zip(places, pairs, strict=True):
+        own += [len(gaps) + bucket - 1] if bucket else []
+        own += [len(gaps) + buckets - 2 + place] if with_domains and (place := domains[domain]) else []
+    width = len(gaps) + buckets - 1 + (max(0, len(domains) - 1) if with_domains else 0)
+    columns = np.concatenate(places) if places else np.zeros(0, int)
+    ends = np.cumsum([0, *map(len, places)])
+    # Hundreds of domains have hundreds of thousands of pairs, with three ones each.
+    design = csr_array((np.ones(len(columns)), columns, ends), shape=(len(pairs), width))
+    sizes, directions = np.linalg.eigh((design.T @ design).toarray())
+    determined = sizes >= 1e-9 * max(sizes.max(initial=0.0), 1.0)
+    seen, null = directions[:, determined], directions[:, ~determined]
+    solved = seen @ ((seen.T @ (design.T @ np.array([pair[3] for pair in pairs]))) / sizes[determined])
     # A term is determined if nothing that leaves all predictions as they are moves it.
-    sizes, directions = np.linalg.eigh(design.T @ design)
-    null = directions[:, sizes < 1e-9 * max(sizes.max(initial=0.0), 1.0)]
     return tuple(
         float(solved[place]) if not np.any(np.abs(null[place]) > 1e-6) else None
         for place in range(len(gaps), len(gaps) + buckets - 1)
