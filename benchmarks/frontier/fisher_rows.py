@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rows import HERE, as_methods, places
 
@@ -21,6 +23,7 @@ from everlearn import files
 from everlearn.benchmarking import load_results, summarise
 from everlearn.benchmarking.shares import compute_of, shares_table
 from everlearn.benchmarking.summary import Line
+from everlearn.methods import build
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import formatting as fmt
 from everlearn.report.tables import Table, TableCell, markdown_table
@@ -43,7 +46,7 @@ def table(lines: list[Line], plain: Line) -> Table:
 
 def page(results: Path) -> str:
     """In Markdown."""
-    lines = sorted(summarise(load_results(results)), key=_place)
+    lines = [_named(line) for line in sorted(summarise(load_results(results)), key=_place)]
     plain = next(line for line in lines if line.entry == PLAIN)
     parts = [
         "# Rows of Fisher information",
@@ -58,9 +61,21 @@ def page(results: Path) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
+def _options(line: Line) -> tuple[float, int]:
+    """Strength and rows; what is left out is the default."""
+    given: Any = build({"name": "ewc", **line.facts.options}).config
+    return (given.strength, given.samples)
+
+
 def _place(line: Line) -> tuple[float, int]:
-    options = line.facts.options
-    return (float(options.get("strength", 0)), int(options.get("samples", 0)))
+    return (0.0, 0) if line.entry == PLAIN else _options(line)
+
+
+def _named(line: Line) -> Line:
+    if line.entry == PLAIN:
+        return line
+    strength, rows = _options(line)
+    return replace(line, title=f"EWC, strength {strength:g}, {fmt.whole(rows)} rows")
 
 
 def main() -> None:
