@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -18,9 +19,8 @@ from everlearn.report.tables import Table, TableCell
 from everlearn.report.transfer import saturation_rows
 from everlearn.suites import Suite
 from everlearn.suites.claims import Number
+from everlearn.suites.m2d2.claims import ALONE
 
-ALONE = "separate"
-"""The entry of models that learnt one domain each (DAPT)."""
 OVER_ALONE = "continual_over_dapt"
 UNIT = "bits/byte"
 _MEASURES: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward")
@@ -61,12 +61,12 @@ class LongStreams:
 
     def plates(self) -> Iterator[Plate]:
         """Forgetting by gap, a picture for each entry and order."""
-        for label, found in list(self._saturations().items())[:SERIES]:
+        for label, found in list(self._saturations.items())[:SERIES]:
             yield from at_equal_gaps(label, found, UNIT)
 
     def _transfer(self) -> Table:
-        own_measure = "continual"  # the others are of a stream
-        alone = [{own_measure: _means(cell, None)[own_measure]} for cell in self._alone.values()]
+        # The other measures are of a stream.
+        alone = [{"continual": _means(cell, None)["continual"]} for cell in self._alone.values()]
         rows = [(label, self._cells([self._measured(cell) for cell in own])) for label, own in self._groups.items()]
         if alone:
             title = next(iter(self._alone.values())).title
@@ -95,6 +95,7 @@ class LongStreams:
             cells.append(TableCell(fmt.fixed(found.value, 3, signed=True), fmt.interval(found, 3, signed=True)))
         return tuple(cells)
 
+    @cached_property
     def _saturations(self) -> dict[str, SaturationByGap]:
         """Entry and order, seeds together, then each entry with several orders together, to what they say."""
         together = dict(self._groups)
@@ -109,7 +110,7 @@ class LongStreams:
         return {label: found for label, own in streams.items() if (found := saturation(own)) is not None}
 
     def _saturation(self) -> Table:
-        return saturation_rows(self._saturations(), UNIT)
+        return saturation_rows(self._saturations, UNIT)
 
 
 def _means(cell: CellResult, alone: CellResult | None) -> dict[str, float]:
