@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
 
 QUICK = {"samples": 8, "capacity": 16, "share": 0.3, "contrast_fraction": 1.0, "general": "none", "lora_dropout": 0.0}
 QUICK |= {"contrast_dropout": 0.0, "n_tokens": 8, "lambda_2": 0.1, "pseudo_tokens": 16, "adapter_dropout": 0.0}
-# The smallest singular values of a tiny model lie so close that rounding decides which direction is whose.
 QUICK |= {"corda_method": "ipm"}
 """Options that make a method fast, and free of randomness that differs between processes, where it has them."""
 # Adam divides noise by noise where a gradient is zero; a larger epsilon keeps that below the tolerance.
@@ -51,6 +50,9 @@ def known() -> Iterator[None]:
 
 
 OWN = {
+    # Singular values of a tiny model lie so close, all but the first, that rounding decides which direction is whose.
+    "corda": {"r": 2},
+    "lora_null": {"r": 2},
     "budget": {"general": None, "probe": 4, "checks": 2},
     "forever": {"sample": 0.5, "warm_up": 1, "strength": 0.1},
 }
@@ -185,10 +187,11 @@ def test_two_processes_give_what_one_gives(runs: Path, alone: Path, case: str) -
     mine, theirs = tensors(two), tensors(one)
     assert mine.keys() == theirs.keys()
     for name in theirs:
-        # What is kept as bfloat16 may round the other way.
-        near = 1e-4 if theirs[name].dtype != torch.bfloat16 else torch.finfo(torch.bfloat16).eps
+        # What is kept as bfloat16 may round the other way, and so may each summand of a sum that is smaller than they.
+        rounded = theirs[name].dtype == torch.bfloat16
+        unit = torch.finfo(torch.bfloat16).eps * float(theirs[name].abs().max()) if rounded else 0.0
         torch.testing.assert_close(
-            mine[name], theirs[name], atol=TOLERANCE, rtol=near, msg=lambda m, n=name: f"{n}: {m}"
+            mine[name], theirs[name], atol=TOLERANCE + unit, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
         )
     logged = [[line["loss"] for line in run_lines(place) if "loss" in line] for place in (two, one)]
     assert logged[0] == pytest.approx(logged[1], abs=1e-4)
