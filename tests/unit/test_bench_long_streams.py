@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -86,9 +88,25 @@ def test_forgetting_is_compared_at_equal_gap_and_over_all_orders() -> None:
     assert rows[f"{SIMILAR}: 5 to 7"][1] == "0.000"
     assert rows[f"{SIMILAR}: 11 to 12"][1] == "+0.100"
     assert rows["All 2 orders of Fine-tuning: 11 to 12"][2] == "+0.100", "with a term of each domain"
-    plates = list(found.plates())
+    plates = [plate for plate in found.plates() if "by the domains learnt since" in plate.caption]
     assert len(plates) == 3
     assert "bits/byte" in plates[0].svg
+
+
+def test_the_score_matrix_is_the_mean_of_seeds() -> None:
+    similar, random = list(LongStreams(M2D2, CELLS).plates())[:2]
+    assert f"{SIMILAR}: bits/byte of each text after each domain, mean of 3 seeds" in similar.svg
+    assert f"{RANDOM}: bits/byte" in random.svg
+    own = re.findall(r'<td class="[^"]*own[^"]*">([\d.]+)</td>', similar.svg)
+    assert own == ["2.900"] * COUNT, "3.0, 2.9 and 2.8"
+    assert ">4.000</td>" in similar.svg, "the base model"
+
+
+def test_a_matrix_of_many_domains_is_a_picture() -> None:
+    first, _ = LongStreams(M2D2, [streamed(0, 1, count=24)]).plates()
+    assert "data:image/png" in first.svg
+    assert "25 × 24" in first.caption
+    assert "seed 1" in first.caption
 
 
 def test_without_seeds_in_common_nothing_stands_beside_models_alone() -> None:

@@ -13,6 +13,7 @@ from everlearn.benchmarking.transfer import stream_of, transfer
 from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SERIES
+from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate
 from everlearn.report.figures.saturation import at_equal_gaps
 from everlearn.report.tables import Table, TableCell
@@ -60,7 +61,9 @@ class LongStreams:
         return [self._transfer(), self._saturation()] if self else []
 
     def plates(self) -> Iterator[Plate]:
-        """Forgetting by gap, a picture for each entry and order."""
+        """The score matrix, then forgetting by gap, each a picture for each entry and order."""
+        for label, cells in list(self._groups.items())[:SERIES]:
+            yield from heat(_scores(label, cells))
         for label, found in list(self._saturations.items())[:SERIES]:
             yield from at_equal_gaps(label, found, UNIT)
 
@@ -111,6 +114,28 @@ class LongStreams:
 
     def _saturation(self) -> Table:
         return saturation_rows(self._saturations, UNIT)
+
+
+def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
+    """Bits per byte of each text after each domain, means over seeds, coloured by the change since the base model."""
+    found = [cell.matrix for cell in cells if cell.matrix is not None]
+    rows, columns = found[0].rows, found[0].columns
+    same = [np.array(each.values, float) for each in found if (each.rows, each.columns) == (rows, columns)]
+    values = np.mean(same, axis=0)
+    shades = [
+        [
+            Shade(
+                None if np.isnan(value - values[0, j]) else float(value - values[0, j]),
+                "" if np.isnan(value) else fmt.fixed(float(value), 3),
+                own=column == row,
+            )
+            for j, (column, value) in enumerate(zip(columns, values[i], strict=True))
+        ]
+        for i, row in enumerate(rows)
+    ]
+    of = f"{UNIT} of each text after each domain"
+    seeds = f"mean of {len(same)} seeds" if len(same) > 1 else f"seed {cells[0].seed}"
+    return Heat(f"{label}: {of}, {seeds}", "after", columns, list(zip(rows, shades, strict=True)))
 
 
 def _means(cell: CellResult, alone: CellResult | None) -> dict[str, float]:
