@@ -18,7 +18,7 @@ from everlearn.errors import DataError, RecipeError
 from everlearn.methods import names
 from everlearn.suites import Settings, find_suite, locate
 from everlearn.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file
-from everlearn.suites.continual_tasks.systems import COMPONENTS, GROUPS, SELECTORS, SYSTEMS
+from everlearn.suites.continual_tasks.systems import COMPONENTS, GROUPS, ON_GRADIENT, SELECTORS, SYSTEMS, VARIED
 from everlearn.suites.continual_tasks.tasks import TASKS
 from everlearn.suites.derived import read_lines
 
@@ -231,7 +231,11 @@ def test_rows_of_the_table() -> None:
     assert (entry.title, dict(entry.changes)) == ("IncLoRA + MIGU", {"train.learning_rate": 1e-3})
     everything = {entry.name for entry in resolve(["all"], STANDARD)}
     assert {"constant", "none", "sequential", "migu", "inc_lora+migu", "per_task", "mtl"} <= everything
-    assert everything >= SYSTEMS.keys() - SELECTORS.keys() - COMPONENTS.keys()
+    assert everything >= SYSTEMS.keys() - VARIED.keys()
+    assert not everything & VARIED.keys()
+    asked = [entry.name for entry in resolve(["migu-on-gradient"], STANDARD)]
+    assert asked == ["sequential", "migu", "lora", "lora+migu", *ON_GRADIENT]
+    assert all(row.methods[-1]["apply_to"] == "gradient" for row in ON_GRADIENT.values())
     for group, rows in (("migu-selectors", SELECTORS), ("migu-components", COMPONENTS)):
         assert [entry.name for entry in resolve([group], STANDARD)] == ["sequential", "migu", *rows]
     assert dict(SELECTORS["migu_by_weight"].methods[0]) == {"name": "migu", "threshold": 0.7, "selector": "weight"}

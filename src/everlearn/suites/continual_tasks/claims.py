@@ -100,6 +100,14 @@ def claims(*, long: bool) -> tuple[Claim, ...]:
                 "Both rows of the paper are copied from others' papers, with other protocols.",
             )
         )
+    published = {"migu_on_gradient": PLAIN, "lora+migu_on_gradient": "lora"}
+    found.append(
+        Claim(
+            "With the mask on the gradient, as published, MIGU helps full fine-tuning and LoRA, and they forget less.",
+            _pairs(published, "above", AVERAGE) + _pairs(published, "below", FORGETTING),
+            "Asked after the claims above had been measured, whose rows mask the update.",
+        )
+    )
     return tuple(found)
 
 
@@ -112,7 +120,7 @@ page; nothing in it is edited by hand.
 "Measured", and some tasks may be proxies (the notes of the results name them). A verdict is about this model, these
 examples and this budget ("here"): it neither confirms nor refutes the paper. Rows with MIGU mask the update
 (`apply_to: update`, our default), while the paper and its released code mask the gradient, which under Adam still moves
-masked rows.
+masked rows; rows "on the gradient" and the last claim are of that form.
 
 **How it is decided**, written down before anything was measured:
 

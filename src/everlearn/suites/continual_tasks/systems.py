@@ -71,7 +71,16 @@ COMPONENTS: dict[str, System] = {
     )
 }
 """Which layers are masked: the paper's table 5."""
-SYSTEMS |= SELECTORS | COMPONENTS
+ON_GRADIENT: dict[str, System] = {
+    "migu_on_gradient": System("FT + MIGU (on the gradient)", (_migu(0.7) | {"apply_to": "gradient"},), MIGU_PAPER),
+    "lora+migu_on_gradient": System(
+        "LoRA + MIGU (on the gradient)", ({"name": "lora"}, _migu(0.7) | {"apply_to": "gradient"}), MIGU_PAPER, ADAPTERS
+    ),
+}
+"""The mask where the paper has it: before Adam, which then moves masked rows all the same by what it remembers."""
+VARIED = SELECTORS | COMPONENTS | ON_GRADIENT
+"""Rows of MIGU that are in no table of systems."""
+SYSTEMS |= VARIED
 LONG_SYSTEMS = SYSTEMS | {
     "o_lora": replace(SYSTEMS["o_lora"], methods=({"name": "o_lora_long_sequence"},)),
     "o_lora+migu": replace(SYSTEMS["o_lora+migu"], methods=({"name": "o_lora_long_sequence"}, _migu(0.05))),
@@ -95,7 +104,7 @@ GROUPS = {
     "all": (
         "constant",
         "none",
-        *(name for name in SYSTEMS if name not in SELECTORS | COMPONENTS),
+        *(name for name in SYSTEMS if name not in VARIED),
         "per_task",
         "mtl",
     ),
@@ -104,5 +113,7 @@ GROUPS = {
     ),
     "migu-selectors": (PLAIN, "migu", *SELECTORS),
     "migu-components": (PLAIN, "migu", *COMPONENTS),
+    "migu-on-gradient": (PLAIN, "migu", "lora", "lora+migu", *ON_GRADIENT),
 }
-"""Every system; what is compared with and without MIGU; MIGU with other selectors, and of single components."""
+"""Every system; what is compared with and without MIGU; MIGU with other selectors, of single components, and with the
+mask on the gradient."""
