@@ -97,7 +97,7 @@ class StreamPage:
     def text(self, place: Path, penalties: Sequence[str]) -> str:
         """The page; its pictures are written beside it."""
         parts = [f"# The frontier of learning and forgetting: the {self.stream} stream", self._begin()]
-        parts += [markdown_table(self._table("Each row at its chosen strength, all seeds", self.chosen.items()), 2)]
+        parts += [markdown_table(self._table("Each row at its chosen strength", self.chosen.items()), 2)]
         parts += ["## Verdict", self.verdict()]
         groups = {
             "": [row for row in self.rows if row not in penalties],
