@@ -287,3 +287,16 @@ def test_the_papers_own_pair_is_masked_from_its_first_step(everlearn: Project, d
     settings = Settings(model="m", run_code=False, corpora={"code": "code.jsonl"})
     made = code.recipe(0, settings=settings, data=data, method=row.methods, seed=0, name="x", folder=Path("x"))
     assert made["method"] == [{"name": "lora"}, {"name": "migu", "skip_first_domain": False}]
+
+
+def test_the_papers_numbers_and_claims_are_about_lora_and_full_fine_tuning_is_named_as_ours() -> None:
+    code = find_suite("code")
+    assert code.published is not None
+    assert code.claims is not None
+    assert code.published.rows == {"lora": (58.4,), "lora+migu": (59.4,)}
+    pairs = {
+        (claim.sentence.startswith("Our addition: "), asked.entry, asked.other)
+        for claim in code.claims.claims
+        for asked in claim.questions
+    }
+    assert pairs == {(False, "lora+migu", "lora"), (True, "migu", "sequential")}

@@ -263,7 +263,7 @@ def test_a_claim_of_several_comparisons() -> None:
     assert bits.verdict == HOLDS
 
 
-@pytest.mark.parametrize("suite", [SIX, find_suite("glue")], ids=lambda suite: suite.name)
+@pytest.mark.parametrize("suite", [SIX, find_suite("glue"), find_suite("code")], ids=lambda suite: suite.name)
 def test_the_claims_name_entries_that_there_are(suite: Suite) -> None:
     assert suite.claims is not None
     claims = suite.claims.claims
@@ -478,7 +478,7 @@ def test_one_task_is_decided_for_itself_alone() -> None:
             ],
         )
         for seed in range(3)
-        for entry, gain in (("sequential", 0.0), ("migu", 0.004 + 0.001 * seed))
+        for entry, gain in (("lora", 0.0), ("lora+migu", 0.004 + 0.001 * seed))
     ]  # fmt: skip
     assert ask(cells, solved).verdict == OPEN
     assert ask(cells, solved, mean_of_these).verdict == HOLDS
