@@ -169,6 +169,7 @@ def test_the_most_frequent_label_of_the_training_part(whole: Path, tmp_path: Pat
         assert moments["final"].accuracy == [0.5]
         assert moments["final"].macro_f1 == [pytest.approx(1 / 3)]
         assert moments["final"].f1 == ([0.5] if name == "c" else moments["final"].macro_f1)
+        assert moments["final"].shares == [0.5, 0.5]
     labels = {"train": "xxyyyzzzz", "test": "xyyyzw"}
     for part, words in labels.items():
         lines = [f'{{"text": "t", "label": "{word}"}}\n' for word in words]

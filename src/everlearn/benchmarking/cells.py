@@ -36,6 +36,8 @@ class TaskScores(Stored):
     """The F1 that the task asks for: macro-F1, or micro-F1, which is accuracy."""
     examples: int = 0
     """How many were asked; 0 where it was not written down."""
+    shares: list[float] = []
+    """Of each label among those asked, where the entry is that of one label for everything and labels are known."""
 
 
 class ScoreMatrix(Stored):

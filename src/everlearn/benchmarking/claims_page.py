@@ -184,6 +184,8 @@ def _measured(cells: Sequence[CellResult]) -> str:
     if not cells:
         return "**Nothing is measured yet**: the grid has no result, so every claim below is open."
     settings = {key: value for key, value in cells[0].settings.items() if key not in _HIDDEN}
+    trained = [cell for cell in cells if cell.tokens]
+    shared = [(key, value) for key, value in fmt.flatten(settings) if not _every_row_has_its_own(key, trained)]
     told = dict.fromkeys(cell.title for cell in cells if cell.domain_id_at_test)
     kept = dict.fromkeys(cell.title for cell in cells if cell.old_data)
     facts = [
@@ -192,9 +194,14 @@ def _measured(cells: Sequence[CellResult]) -> str:
         ("Seeds of training", ", ".join(map(str, sorted({c.seed for c in cells if c.seed is not None}))) or "none"),
         ("Told at test where a text comes from", ", ".join(told) or "none"),
         ("Keep text of earlier domains", ", ".join(kept) or "none"),
-        *fmt.flatten(settings),
+        *shared,
     ]
     return "**Measured**\n\n" + "\n".join(f"- {escape_markdown(f'{name}: {value}')}" for name, value in facts)
+
+
+def _every_row_has_its_own(key: str, trained: Sequence[CellResult]) -> bool:
+    """Whether nothing was trained with a setting, such as the learning rate: every row replaces it by its own."""
+    return bool(trained) and all(f"train.{key}" in cell.options for cell in trained)
 
 
 def _titles(judged: Sequence[Judged], cells: Sequence[CellResult], suite: Suite) -> dict[str, str]:

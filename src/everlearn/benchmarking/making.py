@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,7 @@ from everlearn.data.corpus import Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.endtask import EndTask, TaskConfig, read_end_task
 from everlearn.data.held_out import OwnHeldOut
-from everlearn.data.prompts import AnswerTask, ChoiceTask
+from everlearn.data.prompts import AnswerTask, ChoiceTask, Question
 from everlearn.evaluation import (
     METRICS,
     Cell,
@@ -115,17 +115,30 @@ def _streamed(learner: ContinualLearner) -> Measured:
 def constant(bench: Workbench, job: Job, place: Path) -> Measured:
     """No model: one label is the answer to every test example."""
     recipe = bench.recipe(job, place / "run")
-    scores = {task.name: scores_of(_constant(task, recipe)) for task in scored(recipe)}
+    scores = {task.name: _constant(task, recipe) for task in scored(recipe)}
     return Measured(
         domains=list(job.domains), tasks={name: {"base": each, "final": each} for name, each in scores.items()}
     )
 
 
-def _constant(task: TaskConfig, recipe: Recipe) -> Cell:
+def _constant(task: TaskConfig, recipe: Recipe) -> TaskScores:
     """Of a task that is asked and not fine-tuned, the training part is its domain."""
     if isinstance(task, EndTask):
-        return always_the_most_frequent(task)
-    return cast(Generation | Choice, make_task(task)).always(_most_frequent(task, recipe))
+        cell, shares = always_the_most_frequent(task), None
+    else:
+        asked = cast(Generation | Choice, make_task(task))
+        cell = asked.always(_most_frequent(task, recipe))
+        shares = shares_of_options(asked.questions) if isinstance(asked, Choice) else None
+    if shares is None and "truth" in cell:
+        shares = [float(np.mean(cell["truth"] == label)) for label in cell.facts["classes"]]
+    return scores_of(cell).model_copy(update={"shares": shares or []})
+
+
+def shares_of_options(questions: Sequence[Question]) -> list[float]:
+    """How often each option that all questions have is right; options of single questions are no labels."""
+    right = Counter(question.answers[question.right] for question in questions)
+    labels = [each for each in questions[0].answers if all(each in question.answers for question in questions)]
+    return [right[label] / len(questions) for label in labels]
 
 
 def always_the_most_frequent(task: EndTask) -> Cell:

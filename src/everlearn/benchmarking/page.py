@@ -101,7 +101,7 @@ class Sheet:
         self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
         if suite.ranked:
             self.lines.sort(key=_rank)
-        self.tasks = list(dict.fromkeys(task for line in self.lines for task in line.facts.tasks))
+        self.tasks = list(dict.fromkeys(task for line in self.lines for cell in line.runs for task in cell.tasks))
         self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
         self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
         self.long_streams = LongStreams(suite, self.cells)
@@ -218,9 +218,10 @@ class Sheet:
             (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
             self._rows(cells),
             "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
-            "like). Training time the same as measured: only as good as the machine was quiet. Parameters: trainable, "
-            "for each domain. Extra passes: forward and backward, in units of one over the batch; a forward pass alone "
-            "is a third. Where they grow with the domains (CLASSIC), those of the second domain.",
+            "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
+            "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
+            "batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those of the second "
+            "domain.",
         )
 
     def _published_table(self, published: Published) -> Table:

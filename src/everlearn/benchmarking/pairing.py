@@ -1,8 +1,12 @@
-"""Which numbers of two entries are compared with each other: those of the same order and seed, by name."""
+"""Which numbers of two entries are compared with each other: those of the same order and seed, of the same tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+
+from everlearn.benchmarking.cells import CellResult
 
 Unit = tuple[int | None, int | None]
 """Order and seed of a cell; None where that makes no difference."""
@@ -26,6 +30,52 @@ def aligned(ours: Rows, theirs: Rows) -> tuple[Rows, Rows]:
             for side, rows in zip(found, (ours, theirs), strict=True):
                 side[unit] = {name: rows[unit][name] for name in names}
     return found
+
+
+def compared(
+    ours: Sequence[CellResult], theirs: Sequence[CellResult], of: Callable[[CellResult], dict[str, float]]
+) -> tuple[Rows, Rows]:
+    """Two entries' numbers as :func:`aligned` has them, each pair over the same domains and end tasks.
+
+    Args:
+        ours: cells of an entry.
+        theirs: of the other.
+        of: the numbers of a cell, means over its domains or end tasks.
+    """
+    rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of))
+    if any(cell.order is None for cell in (*ours, *theirs)):
+        rows, others = over_orders(rows), over_orders(others)
+    return rows, others
+
+
+def _beside(
+    cells: Sequence[CellResult], others: Sequence[CellResult], of: Callable[[CellResult], dict[str, float]]
+) -> Rows:
+    """Numbers by order and seed; what has no order stands beside each of the others, over what that one has."""
+    ordered = [other for other in others if other.order is not None]
+    found: Rows = {}
+    for cell in cells:
+        if cell.order is not None or not ordered:
+            found[cell.order, cell.seed] = of(cell)
+            continue
+        beside = [other for other in ordered if cell.seed in (None, other.seed)]
+        found |= {(other.order, other.seed): of(within(cell, [other])) for other in beside}
+    return found
+
+
+def within(cell: CellResult, others: Sequence[CellResult]) -> CellResult:
+    """A cell of no order over the domains and end tasks of others; it may have those of orders that nobody learnt."""
+    if cell.order is not None:
+        return cell
+    domains = {name for other in others for name in other.domains}
+    tasks = {name for other in others for name in other.tasks}
+    left_out = set(cell.domains) - domains
+    kept = {
+        "domains": [name for name in cell.domains if name in domains],
+        "tasks": {name: at for name, at in cell.tasks.items() if name in tasks},
+        "bits_per_byte": {name: bits for name, bits in cell.bits_per_byte.items() if name not in left_out},
+    }
+    return cell.model_copy(update=kept)
 
 
 def over_orders(rows: Rows) -> Rows:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everlearn.benchmarking.pairing import Rows, aligned
-from everlearn.benchmarking.summary import Line
+from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.pairing import compared
+from everlearn.benchmarking.summary import Line, numbers
 from everlearn.benchmarking.swept import SweptOption
 from everlearn.report import formatting as fmt
 from everlearn.report.figures.frontiers import Strength
@@ -50,7 +51,7 @@ def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
     Returns:
         Those that the row has and plain training loses (or learns) anything of.
     """
-    ours, theirs = aligned(_rows(line), _rows(plain))
+    ours, theirs = compared(line.runs, plain.runs, _with_held)
     found = {}
     for name, whole in WHOLES.items():
         pairs = [
@@ -91,14 +92,10 @@ def compute_of(line: Line, plain: Line) -> float | None:
     return None if extra is None or not whole else (line.facts.tokens + extra) / whole
 
 
-def _rows(line: Line) -> Rows:
-    return {unit: {**row, **_held(line, row)} for unit, row in line.rows.items()}
-
-
-def _held(line: Line, row: Mapping[str, float]) -> dict[str, float]:
-    """Every run of a grid begins with the same base model."""
-    base = [bits["base"] for name, bits in line.facts.bits_per_byte.items() if name in line.facts.domains]
-    return {HELD: statistics.fmean(base) - row["bits"]} if base and "bits" in row else {}
+def _with_held(cell: CellResult) -> dict[str, float]:
+    found = numbers(cell)
+    base = [bits["base"] for name, bits in cell.bits_per_byte.items() if name in cell.domains]
+    return found | ({HELD: statistics.fmean(base) - found["bits"]} if base and "bits" in found else {})
 
 
 def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from everlearn.benchmarking.along import asked_numbers
 from everlearn.benchmarking.cells import CellResult, Moment
-from everlearn.benchmarking.pairing import Rows, aligned
+from everlearn.benchmarking.pairing import Rows, aligned, compared, within
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES, Scores
@@ -42,8 +43,10 @@ class Line:
         numbers: as :func:`numbers` names them, over all of the entry's cells.
         differences: each number minus the reference's; empty for the reference itself.
         facts: of the first cell; the same for all of them.
-        seconds: of training, the mean over cells.
+        seconds: of training, the median over cells: one that waited for other work on the machine counts for no more
+            than another.
         rows: order and seed of each cell → its numbers.
+        runs: the cells. One of no order has only the domains and end tasks that cells of the grid with an order have.
     """
 
     entry: str
@@ -54,6 +57,7 @@ class Line:
     seconds: float
     differences: dict[str, Difference] = field(default_factory=dict)
     rows: Rows = field(default_factory=dict)
+    runs: tuple[CellResult, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For another program."""
@@ -193,7 +197,8 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
 
     Intervals are bootstraps over the entry's cells (orders × seeds): they say how far other orders and seeds could
     move the mean. Differences pair cells of the same order and seed; where one side does not depend on the order, the
-    other is averaged over its orders first.
+    other is averaged over its orders first. A cell of no order (the base model) may have more domains and end tasks
+    than the orders that were run: its means are over theirs.
 
     Args:
         cells: of one grid.
@@ -206,8 +211,9 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
     if not cells:
         raise RunError("There is no result yet: make some first, without `--show`.")
     entries: dict[str, list[CellResult]] = {}
+    learnt = [cell for cell in cells if cell.order is not None] or cells
     for cell in cells:
-        entries.setdefault(cell.entry, []).append(cell)
+        entries.setdefault(cell.entry, []).append(within(cell, learnt))
     if reference is not None and reference not in entries:
         raise RunError(
             f"`--reference` is '{reference}', of which there is no result.{did_you_mean(reference, entries)}"
@@ -216,7 +222,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
     lines = {name: _line(found) for name, found in entries.items()}
     for name, line in lines.items():
         if name != against:
-            line.differences.update(differences(line.rows, lines[against].rows))
+            line.differences.update(differences(*compared(line.runs, lines[against].runs, numbers)))
     return list(lines.values())
 
 
@@ -235,8 +241,9 @@ def _line(cells: Sequence[CellResult]) -> Line:
         len(cells),
         first,
         {name: estimate(values, name) for name, values in _columns(rows).items()},
-        float(np.mean([cell.seconds for cell in cells])),
+        statistics.median(cell.seconds for cell in cells),
         rows=rows,
+        runs=tuple(cells),
     )
 
 
