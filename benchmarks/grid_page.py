@@ -50,6 +50,8 @@ def trials_table(suite: Suite, trials: dict[str, Any]) -> Table:
     )
     if any("+" in row for row in trials["rows"]):
         caption += " A row with MIGU begins with the learning rate chosen without it."
+    elif any(len(found["chosen"]) > 1 for found in trials["rows"].values()):
+        caption += " A row of another strength has the learning rate chosen for plain fine-tuning."
     return Table("What was tried", ("Method", "Strength", "Value: accuracy", "Chosen"), tuple(rows), caption)
 
 
