@@ -2,15 +2,16 @@
 
     python benchmarks/grid_page.py [continual-tasks/decoder|continual-tasks/encdec|glue/small …]
 
-reads NAME-results/tuned, NAME-tuned.json and, where it is there, NAME-results/published (one seed with the strengths as
-published), and writes a page of docs/results, whose text above the first table stays as it is there, and the page of
-claims.
+reads NAME-results/tuned, NAME-tuned.json and what stands beside them (NAME-results/published: one seed with the
+strengths as published), and writes a page of docs/results, whose text above the first table stays as it is there, and
+the page of claims.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,13 @@ PAGES = {
 }
 """By the beginning of its files' names: page of results, page of claims."""
 SHOWN = ("Accuracy of end tasks", "Held-out text")
-"""Of the runs with published strengths: tables whose titles begin so."""
+"""Of the grids beside the tuned one: tables whose titles begin so."""
+BESIDE = {
+    "published": "With the strengths as published",
+    "orders": "The other orders of four tasks",
+    "orders-long": "The orders of fifteen tasks",
+}
+"""Folders of results beside the tuned ones, of one seed: what they are of."""
 
 
 def trials_table(suite: Suite, trials: dict[str, Any]) -> Table:
@@ -60,12 +67,14 @@ def _measured(trial: dict[str, Any]) -> str:
     return f"{100 * trial['accuracy']:.1f}{drift}"
 
 
-def published_tables(suite: Suite, results: Path) -> list[str]:
-    """The same grid with every strength as published, one seed."""
-    if not results.is_dir():
-        return []
-    tables = [table for table in Sheet(suite, load_results(results)).tables() if table.title.startswith(SHOWN)]
-    return ["## With the strengths as published", *(markdown_table(table, level=3) for table in tables)]
+def beside(results: Path) -> Iterator[str]:
+    """Smaller grids that stand in folders beside the tuned one, in short."""
+    for folder, title in BESIDE.items():
+        if (results / folder).is_dir():
+            cells = load_results(results / folder)
+            tables = Sheet(find_suite(cells[0].suite), cells).tables()
+            yield f"## {title}"
+            yield from (markdown_table(table, level=3) for table in tables if table.title.startswith(SHOWN))
 
 
 def main() -> None:
@@ -79,7 +88,7 @@ def main() -> None:
             said,
             Sheet(suite, load_results(results / "tuned")).markdown().strip(),
             markdown_table(trials_table(suite, trials), level=3),
-            *published_tables(suite, results / "published"),
+            *beside(results),
         ]
         files.write_text(page, "\n\n".join(parts) + "\n")
         write_claims(suite, results / "tuned", DOCS / claims)
