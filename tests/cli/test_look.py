@@ -189,8 +189,28 @@ def test_plan_counts_exactly(everlearn: Project) -> None:
     assert first["passes"] == pytest.approx(16 / first["rows"])
     assert plan["memory"]["weights"] == 4 * plan["parameters"]
     assert plan["methods"]["ewc"]["memory_bytes"] == 8 * plan["parameters"]
+    steps, measuring = plan["memory"], plan["measuring"]
+    assert steps["gradients"] == 4 * plan["parameters"]
+    assert "gradients" not in measuring
+    assert measuring["Adam"] == steps["Adam"] == 8 * plan["parameters"], "the optimizer lives until a domain has ended"
+    assert measuring["what is measured"] == plan["methods"]["ewc"]["measuring_bytes"] > 8 * plan["parameters"]
+    assert plan["peak"] == sum(measuring.values()) > sum(steps.values())
     assert plan["plain"] is None
     assert not Path("runs").exists()
+
+
+def test_plan_says_what_memory_peaks_at(everlearn: Project) -> None:
+    """Two methods measure one after the other; what none measures has its peak in a step."""
+    everlearn.recipe["method"] = ["ewc", {"name": "replay", "share": 0.1}]
+    everlearn.recipe["train"] |= {"bf16": True}
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
+    assert plan["measuring"]["activations (rough)"] > plan["memory"]["activations (rough)"], "measured in float32"
+    assert "Of which measuring" in everlearn("plan", "recipe.yaml", "--no-measure").out
+    everlearn.recipe["method"] = "l2"
+    plan = json.loads(everlearn("plan", "recipe.yaml", "--no-measure", "--json").out)
+    assert plan["measuring"] == {}
+    assert plan["peak"] == sum(plan["memory"].values())
+    assert "Of which measuring" not in everlearn("plan", "recipe.yaml", "--no-measure").out
 
 
 def test_plan_of_a_frozen_model(everlearn: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,12 @@ import torch
 import stages
 import tiny
 from everlearn.methods import build
+from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import Protection
+from everlearn.methods.penalties.penalty import JOINING, joined
+
+SCALARS = 4096
+"""Bytes of single numbers, which no method declares."""
 
 
 @pytest.fixture
@@ -120,3 +126,79 @@ def test_measuring_importance_holds_the_new_one_and_a_samples_gradients(
         peak = harness.peaks(protection.end, "cpu").whole
     copy = sum(4 * parameter.numel() for parameter in model.parameters())
     assert peak < (copies + 0.5) * copy
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "ewc", "protect_base": True},
+        {"name": "ewc", "gradients": "batch"},
+        {"name": "ewc", "gradients": "steps"},
+        {"name": "ewc", "include_penalty": True},
+        {"name": "ewc_separate"},
+        {"name": "mas"},
+        {"name": "forget_me_not"},
+        {"name": "budget", "general": None, "earlier": 0.1, "earlier_by": "predicted", "rank": 4},
+        {"name": "corda", "r": 4},
+        {"name": "lora_null", "r": 4},
+    ],
+    ids=lambda spec: "-".join(map(str, spec.values())),
+)
+def test_measuring_holds_what_is_declared(harness: ModuleType, spec: dict[str, Any]) -> None:
+    """Beside the memory that is declared, and activations: of each sample's gradient both factors are kept."""
+    model, method = tiny.model(hidden_size=128, intermediate_size=512), build({**spec, "samples": 4})
+    cost = method.cost(model)
+    assert cost.measuring_bytes
+    for index in (1, 2):
+        stage = stages.stage(model, index, general=True, steps=2)
+        loss = partial(stage.objective.per_sample_loss, model, next(stage.batches(stage.batch_size)))
+        activations = harness.peaks(loss, "cpu").whole
+        protection = Protection([method], stage)
+        known = held(method)
+        begun = known + harness.peaks(protection.begin, "cpu").whole
+        for rows in stage.batches(2 * stage.batch_size):
+            protection.loss(stage.model, rows)[0].backward()
+            protection.after_backward()
+            stage.step += 1
+        stage.model.zero_grad()
+        known = held(method)
+        peak = max(begun, known + harness.peaks(protection.end, "cpu").whole)
+        assert peak <= cost.memory_bytes + cost.measuring_bytes + 2 * activations
+        model = stage.model
+
+
+def test_joining_penalties_holds_what_is_declared(harness: ModuleType) -> None:
+    """Beside what is given: a copy of the known importance, faded, and the new anchor."""
+    there, known, here, new = (torch.rand(500, 500) for _ in range(4))
+    assert 8 + harness.peaks(lambda: joined(there, known, here, new), "cpu").whole / there.numel() <= JOINING + 0.01
+
+
+def held(method: Method) -> int:
+    """Bytes of what a method knows."""
+    return sum(value.numel() * value.element_size() for value in method.memory().tensors.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_holds_what_is_declared(harness: ModuleType, dtype: torch.dtype) -> None:
+    """Before the optimizer's step, in it, and while what may not move is put back."""
+
+    def peak(*methods: Method) -> int:
+        model = tiny.model().to(dtype)
+        stage = stages.stage(model, 1)
+        protection = Protection(methods, stage)
+        protection.begin()
+        optimizer = protection.optimizer(torch.optim.AdamW(model.parameters(), foreach=False))
+
+        def update() -> None:
+            with protection.update():
+                optimizer.step()
+
+        for batch in stage.batches(2 * stage.batch_size):
+            protection.loss(model, batch)[0].backward()
+            protection.after_backward()
+            found = harness.peaks(update, "cpu").whole
+        return int(found)
+
+    mofo = build({"name": "mofo"})
+    declared = mofo.cost(tiny.model().to(dtype)).memory_bytes
+    assert 0.8 * declared < peak(mofo) <= declared + SCALARS

@@ -17,6 +17,9 @@ class Cost:
 
     memory_bytes: int = 0
     """Held during training, beyond model, gradients and optimizer."""
+    measuring_bytes: int = 0
+    """Held beside `memory_bytes` while something is measured between domains (importance, what layers read), when
+    training's own gradients and activations are gone; without the activations of the rows that it is measured on."""
     disk_bytes: int = 0
     """Memory saved with each stage, however many domains were learnt."""
     disk_bytes_per_domain: int = 0

@@ -50,8 +50,9 @@ class MethodCost:
         if self.refused is not None:
             return f"does not work here. {self.refused}"
         extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
+        measuring = f" (and {size(self.cost.measuring_bytes)} while it measures)" if self.cost.measuring_bytes else ""
         return (
-            f"holds {size(self.cost.memory_bytes)} more while training, saves {saved(self.cost)}, "
+            f"holds {size(self.cost.memory_bytes)} more while training{measuring}, saves {saved(self.cost)}, "
             f"{passes(self.cost.passes_per_step)} per step, {extra_rows(self.cost)}{extra}."
         )
 

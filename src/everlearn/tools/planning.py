@@ -112,6 +112,9 @@ class Plan:
     block_size: int
     rows_per_step: int
     memory: dict[str, int]
+    """At the peak of a step, by what holds it."""
+    measuring: dict[str, int]
+    """The same between two domains, while a method measures something; empty where none does."""
     methods: dict[str, Cost]
     disk: int
     evaluation: EvaluationPlan
@@ -124,6 +127,11 @@ class Plan:
         """Optimizer steps of the whole run."""
         return sum(domain.steps for domain in self.domains)
 
+    @property
+    def peak(self) -> int:
+        """Bytes of memory at most: in a step, or while something is measured."""
+        return max(_sum(self.memory), _sum(self.measuring))
+
     def lines(self) -> list[tuple[str, str]]:
         """For a table: what, and how much."""
         tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
@@ -132,8 +140,11 @@ class Plan:
         shown = [
             ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
             ("Training", f"{self.steps:,} steps of {rows} rows of {self.block_size}: {tokens:,} tokens"),
-            ("Memory, about", f"{size(sum(self.memory.values()))}: " + _listed(self.memory)),
+            ("Memory, about", f"{size(self.peak)} at the most"),
+            ("Of which steps", f"{size(_sum(self.memory))}: {_listed(self.memory)}"),
         ]
+        if self.measuring:
+            shown.append(("Of which measuring", f"{size(_sum(self.measuring))}: {_listed(self.measuring)}"))
         for domain in self.domains:
             if domain.train:
                 own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
@@ -156,7 +167,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """For another program."""
-        return asdict(self) | {"steps": self.steps}
+        return asdict(self) | {"steps": self.steps, "peak": self.peak}
 
 
 def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None = None) -> Plan:
@@ -178,19 +189,18 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     costs = {method.label: method.cost(model) for method in methods}
     sizes = Sizes.of(model, methods, len(recipe.domains))
     block_size = learner.setting().block_size
+    held = [
+        _memory(model, sizes, costs, args, block_size, recipe.model.quantization_config)
+        for args in learner.all_arguments()
+    ]
     plan = Plan(
         domains=domains,
         parameters=sizes.base,
         trainable=sizes.trained(len(domains)),
         block_size=block_size,
         rows_per_step=max(domain.rows_per_step for domain in domains),
-        memory=max(
-            (
-                _memory(model, sizes, costs, args, block_size, recipe.model.quantization_config)
-                for args in learner.all_arguments()
-            ),
-            key=_sum,
-        ),
+        memory=max((steps for steps, _ in held), key=_sum),
+        measuring=max((measuring for _, measuring in held), key=_sum),
         methods=costs,
         disk=disk_bytes(learner, model),
         evaluation=evaluation_plan(learner),
@@ -275,23 +285,29 @@ def _memory(
     args: Any,
     block_size: int,
     quantised: dict[str, Any] | None = None,
-) -> dict[str, int]:
-    """Bytes held at the peak of a step, by what holds them."""
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes held at the peak of a step, and while a method measures between two domains, by what holds them."""
     config: Any = model.config
     layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
-    per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES * (1 if args.bf16 or args.fp16 else 2)
+    per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES
     trained = sizes.trained(len(sizes.stages))
     wider = 1 + sum(cost.passes_per_step for cost in costs.values())
     rows = args.per_device_train_batch_size
     weights = 4 * sizes.stages[-1] if quantised is None else quantised_bytes(model, quantised)
     logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
-    return {
+    kept = {
         "weights": weights + 4 * sizes.added,
-        "gradients": 4 * trained,
         "Adam": (2 if "8bit" in str(getattr(args.optim, "value", args.optim)) else 8) * trained,
-        "activations (rough)": int(rows * wider * per_row) + 8 * logits,
         "methods": sum(cost.memory_bytes for cost in costs.values()),
     }
+    steps = kept | {
+        "gradients": 4 * trained,
+        "activations (rough)": int(rows * wider * per_row * (1 if args.bf16 or args.fp16 else 2)) + 8 * logits,
+    }
+    # One method after the other measures, in float32, and the optimizer lives as long as the stage.
+    most = max((cost.measuring_bytes for cost in costs.values()), default=0)
+    measuring = kept | {"activations (rough)": 2 * rows * per_row + 8 * logits, "what is measured": most}
+    return steps, measuring if most else {}
 
 
 def _notes(learner: ContinualLearner) -> list[str]:

@@ -46,6 +46,10 @@ class CorDA(Residual):
     def _reads_general(self) -> bool:
         return self.config.corda_method == "kpm"
 
+    def _read_bytes(self, inputs: int, outputs: int) -> int:
+        """The inputs' covariance and, until all are decomposed, singular vectors on both sides."""
+        return 4 * (inputs * inputs + min(inputs, outputs) * (inputs + outputs))
+
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
         model, source = stage.model, stage.general if self._reads_general else stage.source
         corda = CordaConfig(corda_method=self.config.corda_method)

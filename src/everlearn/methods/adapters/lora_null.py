@@ -43,6 +43,10 @@ class LoRANull(Residual):
 
     config: Config
 
+    def _read_bytes(self, inputs: int, outputs: int) -> int:
+        """The inputs' second moment, in float64."""
+        return 8 * inputs * inputs
+
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
         found = {}
         for path, moment in self._moments(stage).items():

@@ -21,6 +21,9 @@ from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
 from everlearn.model.targets import Targets
 
+DECOMPOSING = 24
+"""Bytes for each pair of inputs of the layer that is decomposed: six matrices in float32, or three in float64."""
+
 
 class Residual(IncLoRA):
     """Base of methods whose adapter takes a part s B₀ A₀ of W over, so that the function is unchanged:
@@ -79,16 +82,23 @@ class Residual(IncLoRA):
         return True
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter, the one that it began as, and finished domains as adapters of rank 2r."""
-        count = super()._numbers(model)
+        """The adapter, the one that it began as, and finished domains as adapters of rank 2r; before that what is
+        known of the layers' inputs."""
+        count, shapes = super()._numbers(model), self._shapes(model)
+        at_hand = DECOMPOSING * max(inputs for inputs, _ in shapes) ** 2
         return Cost(
             memory_bytes=16 * count,
+            measuring_bytes=at_hand + sum(self._read_bytes(*shape) for shape in shapes),
             disk_bytes=4 * count,
             disk_bytes_per_domain=8 * count,
             adapter_bytes_per_domain=8 * count,
             parameters=self._trains(model),
             passes_per_domain=self.config.samples,
         )
+
+    def _read_bytes(self, inputs: int, outputs: int) -> int:
+        """What is held of each layer while all of them are read and decomposed."""
+        raise NotImplementedError
 
     def _trains(self, model: nn.Module) -> int:
         """Trained parameters of one adapter."""

@@ -131,7 +131,8 @@ class DAS(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row.
+        """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row; a new map
+        and its sums while it is measured.
 
         Two where a pass of the batch's own rows is one of the three (plain text, ``anchor: masked``) or nothing is
         gated. The proxy for general importance takes two passes over ``samples``.
@@ -158,6 +159,7 @@ class DAS(Method):
         general = {"none": 0, "corpus_loss": 1}.get(options.general, 2)
         return Cost(
             memory_bytes=held,
+            measuring_bytes=8 * units if measured else 0,
             disk_bytes=8 * units,
             passes_per_step=extra * options.contrast_fraction,
             passes_per_domain=measured * (1 if options.accumulate else general),

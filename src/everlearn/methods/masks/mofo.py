@@ -19,6 +19,9 @@ MOMENTA = ("exp_avg", "momentum_buffer")
 """What torch's optimizers call the first moment: the Adam family and Lion; gradient descent with momentum, and RMSprop
 with momentum, whose moment is of gradients over their root mean squares."""
 
+SELECTING = 16
+"""Bytes an entry that :func:`largest_entries` takes: magnitudes, torch's copy of them, and its indices of 64 bits."""
+
 
 @register
 class MoFO(Method):
@@ -54,11 +57,14 @@ class MoFO(Method):
     config: Config
 
     def cost(self, model: nn.Module) -> Cost:
-        """The copy of the trained parameters that the held entries are restored from, during the optimizer's step."""
+        """The copy of the trained parameters that the held entries are restored from, during the optimizer's step; and
+        what looking for the largest entries takes, of one parameter after the other."""
         if self.config.fraction == 1:
             return Cost()
         found = self._filtered(model).values()
-        return Cost(memory_bytes=sum(parameter.numel() * parameter.element_size() for parameter in found))
+        largest = max((parameter.numel() for parameter in found), default=0)
+        copy = sum(parameter.numel() * parameter.element_size() for parameter in found)
+        return Cost(memory_bytes=copy + SELECTING * largest)
 
     def mask(self, stage: Stage) -> Mask | None:
         """FLT_α of the momentum that the coming step makes."""
@@ -110,7 +116,7 @@ def largest_entries(momentum: Tensor, fraction: float) -> Tensor:
         momentum: of one parameter, whole.
         fraction: share of its entries, in (0, 1]; floor(fraction · n) are chosen, at least one.
     """
-    sizes = momentum.abs().flatten().float()
+    sizes = momentum.float().abs().flatten()
     # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.
     count = max(1, math.floor(fraction * sizes.numel() + 1e-9))
     smallest = sizes.kthvalue(sizes.numel() - count + 1).values

@@ -59,11 +59,17 @@ class Adaptation(Method):
         self.weights.check(replace(setting, methods=tuple(m for m in setting.methods if m is not self)))
 
     def cost(self, model: nn.Module) -> Cost:
-        """The penalty's; a copy of the model and its forward pass."""
+        """The penalty's; a copy of the model and its forward pass. The copy is gone when importance is measured."""
         beside = self.weights.cost(model)
         if not self.has_teacher:
             return beside
-        return replace(beside, memory_bytes=beside.memory_bytes + cost_of_teacher(model), passes_per_step=FORWARD)
+        teacher = cost_of_teacher(model)
+        return replace(
+            beside,
+            memory_bytes=beside.memory_bytes + teacher,
+            measuring_bytes=max(0, beside.measuring_bytes - teacher),
+            passes_per_step=FORWARD,
+        )
 
     def begin_domain(self, stage: Stage) -> None:
         """The penalty's beginning; the teacher is the model as the domain finds it."""

@@ -147,7 +147,9 @@ class Budget(Method):
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes.
+        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes; while
+        it is measured the new importance and, once more where domains were known before, the new directions, with the
+        gradients of a batch and of a pile.
 
         Looks are counted at their most: each at a whole probe, as if every domain left its budget and its part that is
         within were searched for."""
@@ -161,10 +163,12 @@ class Budget(Method):
         # what was found.
         looks = probes * self.config.probe * (1 + 1 + self.config.checks + 1 + HALVINGS + 1)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
+        measuring = (12 + 2 * self.config.rank if EARLIER in self.budgets else 4) * numbers
         passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
         measured = passes + round(FORWARD * passes)
         return Cost(
             memory_bytes=known + 4 * numbers + 3 * rows,
+            measuring_bytes=measuring,
             disk_bytes=known + 2 * rows,
             passes_per_domain=measured * (EARLIER in self.budgets),
             passes_once=measured * (GENERAL in self.budgets),

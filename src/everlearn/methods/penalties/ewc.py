@@ -137,8 +137,10 @@ class EWC(MeasuredPenalty):
         if not self.config.strength:
             return beside
         beside = self.with_passes(beside, self.config.samples, 1 + FORWARD * (self.config.labels == "model"))
-        if self.reads_gradients:
-            return replace(beside, memory_bytes=beside.memory_bytes * 3 // 2, passes_per_domain=0)
+        copy = beside.memory_bytes // 2
+        if self.reads_gradients:  # no sample's gradients, and what is gathered is there already
+            measuring = beside.measuring_bytes - copy
+            return replace(beside, memory_bytes=3 * copy, measuring_bytes=measuring, passes_per_domain=0)
         return beside
 
     def mask(self, stage: Stage) -> Mask | None:

@@ -114,7 +114,7 @@ class _Weights(EWC):
     def cost(self, model: nn.Module) -> Cost:
         """Importance and anchor; the passes for F, where it counts."""
         beside = super().cost(model)
-        return beside if self._measures else replace(beside, passes_per_domain=0, passes_once=0)
+        return beside if self._measures else replace(beside, measuring_bytes=0, passes_per_domain=0, passes_once=0)
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         if not self._measures:

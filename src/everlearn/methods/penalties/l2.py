@@ -52,7 +52,7 @@ class L2(MeasuredPenalty):
             return Cost()
         trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         held = 4 * (sum(trained) + len(trained))
-        return replace(super().cost(model), memory_bytes=held, disk_bytes=held)
+        return replace(super().cost(model), memory_bytes=held, measuring_bytes=0, disk_bytes=held)
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
         """1."""

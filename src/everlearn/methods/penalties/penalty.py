@@ -23,6 +23,9 @@ from everlearn.model.sharding import local, local_part, shard_like, value_over_s
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
+MEASURING, JOINING = 8, 32
+"""Bytes an entry of the tensor at hand, one after the other: to square its gradient and look whether it is finite, and
+to put two penalties together (:func:`joined`)."""
 NOISE = 1e-12
 """Of the largest importance: squared rounding of gradients, which its own maximum would make as large as any other."""
 Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
@@ -326,6 +329,17 @@ class MeasuredPenalty(Penalty):
     def measures_base(self) -> bool:
         """Whether importance to the base model is measured."""
         return bool(self.config.protect_base or self.config.anchor == "base")
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Importance and anchor; while it is measured the new importance and the gradients of one sample, which are
+        gone when penalties of several anchors are put together."""
+        beside = super().cost(model)
+        if not self.config.strength:
+            return beside
+        sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+        numbers, largest = sum(sizes), max(sizes, default=0)
+        joining = 4 * numbers + JOINING * largest if self.config.anchor == "separate" else 0
+        return replace(beside, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
 
     def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
         """What a measurement adds that runs so many rows `each` times: after each domain, and once for the base
