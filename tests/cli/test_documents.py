@@ -29,6 +29,7 @@ from everlearn.suites import find_suite
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 import demo_picture  # noqa: E402
+import method_costs  # noqa: E402
 
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
@@ -107,6 +108,18 @@ def test_every_command_and_method_is_in_its_table() -> None:
     for kind, meaning in KINDS.items():
         of = ", ".join(f"`{name}`" for name in sorted(REGISTRY) if kind in REGISTRY[name].kinds)
         assert f"| **{kind}** | {meaning} | {of or '–'} |" in table
+
+
+def test_the_table_of_costs_says_what_was_measured() -> None:
+    """As `python docs/method_costs.py` writes it."""
+    text, measured = method_costs.PAGE.read_text(encoding="utf-8"), method_costs.measured()
+    assert method_costs.page(text, measured) == text
+    table = text.split(method_costs.HEAD, 1)[1].split("\n\n", 1)[0]
+    for name in ("ewc", "mofo", "lora"):
+        found = measured[REGISTRY[name].title]
+        numbers = f"{found['times_processor_seconds_per_step']:.2f} | {found['times_peak_bytes']:.2f} |"
+        assert re.search(rf"^\| `{name}` \|.*\| {re.escape(numbers)}$", table, re.MULTILINE), name
+    assert re.search(r"^\| `mocl` \|.*\| – \| – \|$", table, re.MULTILINE), "not measured"
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
