@@ -88,7 +88,8 @@ def main() -> None:
             contenders, segments=arguments.segments, steps=arguments.steps, warmup=arguments.warmup
         )
     args = learner.arguments(recipe.domains[0].name)
-    tokens = learner.rows_per_step(args) * learner.setting().block_size
+    report |= {"batch": learner.rows_per_step(args), "length": learner.setting().block_size}  # the recipe's own
+    tokens = report["batch"] * report["length"]
     found: dict[str, Any] = {name: timing.summary(tokens) for name, timing in timings.items()}
     for name, peak in memory.items():
         found[name] |= {"peak_bytes": peak.whole, "steps_bytes": peak.steps, "declared_bytes": declared[name]}
