@@ -55,10 +55,27 @@ def page(results: Path) -> str:
         "decoder). Written by `python benchmarks/frontier/fisher_rows.py`. All have the same steps; the passes "
         "come on top. The strength's unit is that of the mean over rows, so more rows make the same penalty less "
         "noisy.",
+        _extent(lines),
         markdown_table(table(lines, plain), 2),
         *(markdown_table(each, 2) for each in shares_table([line for line in lines if line is not plain], plain)),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _extent(lines: list[Line]) -> str:
+    """How much was run, and so how much it says."""
+    seeds = {run.seed for line in lines for run in line.runs}
+    strengths = {_options(line)[0] for line in lines if line.entry != PLAIN}
+    said = f"{_number(seeds, 'seed')} and {_number(strengths, 'strength')}."
+    if len(seeds) == 1:
+        said += " Of one seed nothing is known of how far others would lie apart."
+    if len(strengths) == 1:
+        said += " At another strength the order may be another."
+    return said
+
+
+def _number(found: set[Any], what: str) -> str:
+    return f"{len(found)} {what}{'s' if len(found) > 1 else ''} ({', '.join(f'{each:g}' for each in sorted(found))})"
 
 
 def _options(line: Line) -> tuple[float, int]:
