@@ -267,6 +267,8 @@ def test_built_in_domains_are_rows_of_the_data_folder(kept: Path) -> None:
     texts = {json.loads(line)["text"] for line in Path(made.domains[1].path).read_text().splitlines()}
     assert texts == set(lines(2, 48)[:32:2])
     assert any(note.startswith("Built-in domains that are left out") for note in made.run.notes)
+    assert any(note.startswith("Order") for note in made.run.notes)
+    assert recipe(kept, order=("yelp",)).run.notes == made.run.notes[1:], "one domain has no order"
     assert len(built_in.names()) >= 28  # without the libraries, which are taken out here
 
 

@@ -129,13 +129,16 @@ class Bound:
         return {"name": GENERAL, **self.taxonomy.general} if self.taxonomy.general else None
 
     def notes(self, order: Sequence[str]) -> list[str]:
-        """Sentences for a run's report: the order, and how the text was made."""
+        """Sentences for a run's report: the order, where there is one, and how the text was made."""
+        made = [*self.taxonomy.notes, *stream.sentences(self.folder)]
+        if len(order) < 2:  # a model for one domain alone
+            return made
         name = self.orders.name_of(order)
         how = ""
         if name in (ordering.SIMILAR, ordering.SWAPPED):
             how = f", by {self.similarity['by']} of {self.similarity['samples']:,} documents a domain"
         listed = f"Order{f' `{name}`' if name else ''}{how}: {' → '.join(order)}."
-        return [listed, *self.taxonomy.notes, *stream.sentences(self.folder)]
+        return [listed, *made]
 
     def locate(self, inside: str) -> Path:
         """The file behind an address.
