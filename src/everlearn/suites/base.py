@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +112,19 @@ class Suite:
     def wanted(self, settings: Settings) -> tuple[Fetchable, ...]:
         """Those of the sources that a stream of these settings needs."""
         return self.sources
+
+    def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
+        """Make of what was fetched what has to be made of it, and is not there yet.
+
+        Args:
+            folder: with what was fetched.
+            known: path in it → address, digest and bytes, as they were written down.
+            say: told what is going on.
+
+        Returns:
+            A sentence for each thing that could not be made.
+        """
+        return []
 
     def order_title(self, order: int) -> str:
         """An order's number, and what it is called."""

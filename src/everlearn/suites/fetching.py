@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from everlearn import files
 from everlearn.errors import DataError, RunError
+from everlearn.suites.archives import broken
 from everlearn.suites.base import Suite
 from everlearn.suites.derived import FETCHED, cache_folder
 from everlearn.suites.settings import Settings
@@ -33,7 +34,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
 
     Every file is fetched beside its place and moved there when it is whole and has the digest that is known of it, so
     an interrupted command goes on with the next one. Where no digest was ever written down, that of the first fetch is,
-    and from then on the file must have it.
+    and from then on the file must have it. In the end the suite makes of the files what it wants to have made.
 
     Args:
         suite: whose data.
@@ -44,8 +45,8 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
         The folder with the data, for ``--data``; later runs find it themselves.
 
     Raises:
-        DataError: the suite has nothing to fetch, or some file could not be had; the sentence says which, why, and
-            where to get it by hand. What was fetched stays.
+        DataError: the suite has nothing to fetch, or some file could not be had or made; the sentence says which, why,
+            and where to get it by hand. What was fetched stays.
     """
     if not suite.sources:
         raise DataError(f"`--data fetch`: the suite `{suite.name}` has nothing to fetch: it makes its own data.")
@@ -70,8 +71,9 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
         except DataError as error:
             say(str(error))
             failures.append(str(error))
+    more = f" ({len(failures)} of {len(sources)} files are missing.)" if len(failures) > 1 else ""
+    failures += suite.make(folder, known_of(folder), say)
     if failures:
-        more = f" ({len(failures)} of {len(sources)} files are missing.)" if len(failures) > 1 else ""
         raise DataError(
             f"{failures[0]}{more} The same command fetches what is missing; what was fetched lies in {folder}. "
             f"{suite.by_hand}".strip()
@@ -103,7 +105,7 @@ def _has(folder: Path, source: Fetchable) -> bool:
 
 
 def _fetch(folder: Path, source: Fetchable) -> None:
-    place, wanted = folder / source.path, _wanted(folder, source)
+    place, wanted = folder / source.path, source.sha256 if source.packed else _wanted(folder, source)
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f"{files.PARTIAL}{place.name}")
     try:
@@ -125,7 +127,9 @@ def _fetch(folder: Path, source: Fetchable) -> None:
 
 
 def _misshapen(file: Path, source: Fetchable) -> str:
-    """What contradicts what is known of a file's rows; empty where nothing does."""
+    """What contradicts what is known of a file's form; empty where nothing does."""
+    if source.packed:
+        return broken(file)
     if not source.rows:
         return ""
     try:

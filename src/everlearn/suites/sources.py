@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RAW = "https://raw.githubusercontent.com"
+PACKED = "https://codeload.github.com"
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Fetchable:
         sha256: of its bytes; empty where nobody wrote it down: then that of the first fetch is, and holds from then on.
         rows: objects in it, of a file of JSON lines whose digest nobody wrote down; 0 where that is not known either.
         columns: that each of them has.
+        packed: a ``.tar.gz`` that the server packs when it is asked: of the same files, but perhaps of other bytes next
+            time. It is read to its end before it is taken; one that was removed may come back with another digest.
     """
 
     path: str
@@ -26,8 +29,14 @@ class Fetchable:
     sha256: str = ""
     rows: int = 0
     columns: tuple[str, ...] = ()
+    packed: bool = False
 
 
 def github(repository: str, commit: str, path: str) -> str:
     """The address of a file at a commit of a public repository on GitHub."""
     return f"{RAW}/{repository}/{commit}/{path}"
+
+
+def github_archive(repository: str, commit: str) -> str:
+    """The address of all files of a public repository on GitHub at a commit, as one ``.tar.gz``."""
+    return f"{PACKED}/{repository}/tar.gz/{commit}"
