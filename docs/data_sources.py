@@ -18,10 +18,13 @@ What `everlearn bench SUITE --data fetch` gets, file by file, with the licence t
 `$EVERLEARN_CACHE` (else `everlearn` in the user's cache folder), a folder a suite, where later commands find it. A
 file is moved to its place when it is whole and has its SHA-256; where nobody wrote that down, the first fetch does, in
 `fetched.json` beside the files, and from then on the file must have it; what else is known of it, its rows and their
-columns, is looked at. An interrupted command goes on with the next file. Nothing of it is part of this repository, and
-nothing is fetched unless you ask for it.
+columns, is looked at. A `.tar.gz` of a whole repository is packed when it is asked for, perhaps of other bytes next
+time: it is read to its end, and one that was removed may come back with another SHA-256. An interrupted command goes on
+with the next file. Nothing of it is part of this repository, and nothing is fetched unless you ask for it.
 
-Addresses are those of commits, put together from repository, commit and path; they have not been tried yet. The
+Addresses are those of commits, put together from repository, commit and path; they have not been tried yet. Of those of
+`six-domains`, an index of public files knows all but two: `data/reviews.csv` only as `yelp_reviews/data/reviews.csv` of
+an earlier commit, and the folder `data/xml_all` of acl-anthology not at all, only `data/xml` of the same form. The
 checksums are those of the copies that the committed results were made with. Of CL_Benchmark the files dbpedia/train,
 yahoo, IMDB/test, yelp/test and MultiRC/test were not seen: their paths follow those of the others. Neither was the
 whole of HellaSwag: its path is the one that others read it from. M2D2 is on the Hugging Face Hub, not on GitHub; of its

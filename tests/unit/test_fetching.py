@@ -22,6 +22,7 @@ from everlearn.suites import SUITES, Settings, StreamSettings, Suite, fetching
 from everlearn.suites.code.suite import TASKS
 from everlearn.suites.derived import FETCHED, cache_folder, data_folder, read_lines
 from everlearn.suites.fetching import RECORD, fetch
+from everlearn.suites.six_domains import making, readers, recipe
 from everlearn.suites.sources import Fetchable
 
 FILES = {"/a/one.json": b"[1]", "/a/two.json": b"[2]" * 1000}
@@ -189,6 +190,140 @@ def test_phone_and_camera_are_made_of_what_is_fetched(address: str, monkeypatch:
     (cache_folder("six-domains") / FETCHED / "six_end_tasks_raw/Nokia6600.test.json").unlink()
     with pytest.raises(DataError, match=r"Nokia6600\.test\.json.*kept clear of it"):
         suite.locate("phone/train.jsonl")
+
+
+def archive(files: dict[str, str]) -> bytes:
+    """As GitHub packs a commit."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(f"repository-1234/{name}")
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+def test_an_archive_is_whole_and_may_be_packed_anew(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = suite_of(Fetchable("raw/a.tar.gz", f"{address}/a.tar.gz", "MIT", packed=True))
+    for broken in (b"<html>", archive({"a": "b" * 10_000})[:-30]):
+        monkeypatch.setitem(FILES, "/a.tar.gz", broken)
+        with pytest.raises(DataError, match=r"known as raw/a\.tar\.gz: it is no whole archive \("):
+            fetch(own)
+    monkeypatch.setitem(FILES, "/a.tar.gz", archive({"a": "b"}))
+    folder = fetch(own)
+    ASKED.clear()
+    fetch(own)
+    assert ASKED == []
+    (folder / "raw/a.tar.gz").unlink()
+    monkeypatch.setitem(FILES, "/a.tar.gz", gzip.compress(gzip.decompress(FILES["/a.tar.gz"]), 1, mtime=1))
+    fetch(own)
+    assert read_json(folder / RECORD)["raw/a.tar.gz"]["sha256"] == hashlib.sha256(FILES["/a.tar.gz"]).hexdigest()
+
+
+SENTENCE = "The {0} of {1} is as good to us as the one of {1}, and that is it, {1} of them in all."
+"""No 13 words in a row lack the number."""
+
+
+@pytest.fixture
+def six(address: str, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """The suite with every source on our own server, as small files in the layout of the repositories."""
+    monkeypatch.delenv("EVERLEARN_SIX_DOMAINS", raising=False)
+    monkeypatch.setattr(readers, "BOOKS", {readers.book(f"A/{i}.txt") for i in range(60)})
+
+    def told(of: str, number: int = 60) -> list[str]:
+        return [SENTENCE.format(of, i) for i in range(number)]
+
+    papers = "".join(
+        f"<paper><title>T{i}</title><abstract>{text * 4}</abstract></paper>" for i, text in enumerate(told("x"))
+    )
+    talks = [{"title": f"T{i}", "abstract": text * 4} for i, text in enumerate(told("talk"))]
+    trial = "<article><front><article-title>T</article-title><abstract><p>{}</p></abstract></front></article>"
+    wiki = "".join(f'<doc id="{i}">\nT{i}\n\n{text * 4}\n\n</doc>\n' for i, text in enumerate(told("town")))
+    book = "Language: English\n*** START OF A ***\n{}\n*** END OF A ***\n"
+    files: dict[str, bytes] = {
+        "acl-anthology.tar.gz": archive({"data/xml_all/P99.xml": f"<collection>{papers}</collection>"}),
+        "paperlists.tar.gz": archive({"nips/nips1999.json": json.dumps(talks)}),
+        "evidence-inference.tar.gz": archive(
+            {f"annotations/xml_files/{i}.nxml": trial.format(text) for i, text in enumerate(told("drug"))}
+        ),
+        "WikiTasks.tar.gz": archive({"text/AA/wiki_00": wiki}),
+        "Gutenberg_Text.tar.gz": archive({f"A/{i}.txt": book.format(text) for i, text in enumerate(told("book"))}),
+        "reviews.csv": "\n".join(f'"{text}"' for text in told("cell")).encode(),
+    }
+    task = json.dumps({"0": {"term": "t", "sentence": SENTENCE.format("cell", 7), "polarity": "positive"}}).encode()
+    example = json.dumps({"text": "Nothing", "label": "a"}).encode()
+    here = []
+    for each in SUITES["six-domains"].sources:
+        name = Path(each.path).name
+        content = files.get(name, task if name.endswith(".json") else example)
+        if name.endswith(".csv") and name != "reviews.csv":
+            content = b"label,sentence\n" + "\n".join(f'1,"{text}"' for text in told(name)).encode()
+        if name.startswith(("sentiment", "tokenized")):
+            content = "\n".join(told(name)).encode()
+        if each.path.startswith("reviews/"):
+            content = b"1\tgood"
+        monkeypatch.setitem(FILES, f"/{each.path}", content)
+        here.append(replace(each, address=f"{address}/{each.path}", sha256=""))
+    monkeypatch.setattr(SUITES["six-domains"], "sources", tuple(here))
+    monkeypatch.setattr(making, "CORPORA", {k: replace(corpus, documents=60) for k, corpus in making.CORPORA.items()})
+    return SUITES["six-domains"]
+
+
+def test_the_corpora_of_six_domains_are_made_of_what_is_fetched(six: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    folder = fetch(six, said.append)
+    assert said[-6:] == [f"Making {name}" for name in making.CORPORA]
+    counts = {name: read_json(folder / name / making.MADE)["documents"]["read"] for name in making.CORPORA}
+    assert counts.pop("domains/yelp_restaurants") == 60 * 3 + 4 * 8 + 15
+    assert set(counts.values()) == {60}
+    made = read_json(folder / "domains/yelp_restaurants" / making.MADE)
+    assert made["note"].startswith("made here from the same sources; not byte-identical")
+    assert made["documents"]["shared with the end task"] == 3 + 4 + 1
+    record = read_json(folder / RECORD)
+    assert made["made of"] == {path: record[path]["sha256"] for path in made["made of"]}
+    rows = [
+        row
+        for part in ("train", "validation", "test")
+        for row in read_lines(folder / f"domains/ai_papers/{part}.jsonl.gz")
+    ]
+    assert sorted(row["text"] for row in rows)[0].startswith("T0\nThe talk of 0 is as good")
+    assert list(read_lines(six.locate("general/train.jsonl")))
+    assert six.locate("restaurant/train.jsonl") == (folder / "domains/yelp_restaurants/train.jsonl.gz").resolve()
+    notes = recipe(("acl",), model="m", end_tasks=None)["run"]["notes"]
+    assert notes[1:] == [f"Proxy corpus 'acl': {making.NOTE}.", f"General text: {making.NOTE}."]
+
+    ASKED.clear()
+    said.clear()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert fetch(six, said.append) == folder
+    assert ASKED == said == []
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    monkeypatch.setattr(making, "MAKER", making.MAKER + 1)
+    (folder / "D0/books" / making.MADE).unlink()  # from here on a user's own
+    fetch(six, said.append)
+    assert said == [f"Making {name}" for name in making.CORPORA if name != "D0/books"]
+
+
+def test_what_cannot_be_made_is_said_and_the_rest_is_made(six: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(FILES, "/raw/Yelp-Reviews/data/reviews.csv")
+    monkeypatch.setitem(FILES, "/raw/WikiTasks.tar.gz", b"broken")
+    monkeypatch.setitem(FILES, "/raw/paperlists.tar.gz", archive({"nips/nips2099.json": "[]"}))
+    monkeypatch.setitem(FILES, "/raw/evidence-inference.tar.gz", gzip.compress(b"no archive"))
+    said: list[str] = []
+    with pytest.raises(
+        DataError, match=r"reviews\.csv could not be fetched: Not Found\. \(2 of \d+ files are missing"
+    ) as caught:
+        fetch(six, said.append)
+    assert str(caught.value).endswith(six.by_hand)
+    folder = cache_folder("six-domains") / FETCHED
+    assert [name for name in making.CORPORA if (folder / name).is_dir()] == ["domains/acl_papers", "D0/books"]
+    assert any("WikiTasks.tar.gz: it is no whole archive" in line for line in said)
+    assert (
+        "domains/ai_papers could not be made: raw/paperlists.tar.gz hold 0 documents, not about 60: they are others"
+        in " ".join(said)
+    )
+    assert any(line.startswith("domains/pubmed_rct could not be made: ") and "cannot be read" in line for line in said)
+    assert not list(folder.rglob(".partial.*"))
 
 
 def test_no_server_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

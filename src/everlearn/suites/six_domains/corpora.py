@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everlearn.suites.six_domains import reviews
+from everlearn.suites.six_domains import cleaning, reviews
 from everlearn.suites.six_domains.cache import VARIABLE, derived, find, read_lines, write_lines
 
 GENERAL = "general"
@@ -74,7 +74,8 @@ def proxy_file(domain: str, part: str, data: Path) -> Path:
     raw = reviews.published(proxy.category, data) if proxy.category else []
     if raw and not list((data / "domains" / proxy.corpus).glob("*.jsonl*")):
         tasks = reviews.examples(domain, data)
-        made = derived(domain, [*raw, *tasks], reviews.__file__, lambda folder: reviews.write(folder, raw, tasks))
+        sources = [*raw, *tasks, Path(cleaning.__file__)]
+        made = derived(domain, sources, reviews.__file__, lambda folder: reviews.write(folder, raw, tasks))
         return made / f"{part}.jsonl"
     instead = f"Put it there, or use text of your own: `domains.{domain}.path` in a recipe, `corpora` in Python."
     sources = [find(data, f"domains/{proxy.corpus}/{p}.jsonl", f"the domain '{domain}'", instead) for p in PARTS]

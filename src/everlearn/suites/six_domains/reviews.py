@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import html
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from everlearn.errors import DataError
 from everlearn.suites.six_domains.cache import find, read_text, write_lines
-from everlearn.suites.six_domains.tasks import RAW, TASKS, read_raw
+from everlearn.suites.six_domains.cleaning import clean, key, runs, runs_of
+from everlearn.suites.six_domains.tasks import RAW, TASKS
 
 FOLDER = "reviews"
 KINDS = ("unlabel", "train")
 """A review a line; in the second file behind a label and a tab, tokenised and in lower case."""
-RUN = 13
-"""Words in a row that a review may not share with an example of its domain's end task."""
-START = 300
-"""Letters and digits at the beginning by which two reviews are one."""
 HELD_OUT = 20
 """One review in so many is held out."""
-_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def published(category: str, data: Path) -> list[Path]:
@@ -32,12 +24,12 @@ def published(category: str, data: Path) -> list[Path]:
 
 
 def examples(domain: str, data: Path) -> list[Path]:
-    """The published files of the end task that the reviews are kept clear of.
+    """The published files of the end task that a domain's text is kept clear of.
 
     Raises:
         DataError: one is missing.
     """
-    instead = "The reviews are kept clear of it: `everlearn bench six-domains --data fetch` gets both."
+    instead = "The text is kept clear of it: `everlearn bench six-domains --data fetch` gets both."
     names = (*TASKS[domain].train, *TASKS[domain].test)
     return [find(data, f"{RAW}/{name}", f"the domain '{domain}'", instead) for name in names]
 
@@ -53,29 +45,22 @@ def write(folder: Path, reviews: Sequence[Path], tasks: Sequence[Path]) -> None:
     Raises:
         DataError: a file holds something else.
     """
-    known = {run for path in tasks for row in read_raw(path) for run in _runs(row["sentence"])}
+    known = runs_of(tasks)
     kept: dict[str, str] = {}
-    for text in _cleaned(reviews):
-        start = "".join(filter(str.isalnum, text.lower()))[:START]
-        if start and known.isdisjoint(_runs(text)):
-            kept.setdefault(hashlib.blake2b(start.encode(), digest_size=8).hexdigest(), text)
-    texts = [{"text": kept[key]} for key in sorted(kept)]
+    for text in map(clean, _published(reviews)):
+        if (mark := key(text)) and known.isdisjoint(runs(text)):
+            kept.setdefault(mark, text)
+    texts = [{"text": kept[mark]} for mark in sorted(kept)]
     held_out = -(-len(texts) // HELD_OUT)
     write_lines(folder / "validation.jsonl", texts[:held_out])
     write_lines(folder / "train.jsonl", texts[held_out:])
 
 
-def _cleaned(files: Iterable[Path]) -> Iterator[str]:
+def _published(files: Iterable[Path]) -> Iterator[str]:
     for path in files:
         for number, line in enumerate(read_text(path).split("\n"), 1):
             if path.name.endswith(".train") and line:
                 label, tab, line = line.partition("\t")
                 if label not in ("0", "1") or not tab:
                     raise DataError(f"{path}, line {number} is no label, tab and review: it begins '{label[:20]}'.")
-            plain = unicodedata.normalize("NFC", html.unescape(line))
-            yield " ".join(_NOT_TEXT.sub(" ", plain).split())
-
-
-def _runs(text: str) -> set[str]:
-    words = re.findall(r"\w+", text.lower())
-    return {" ".join(words[i : i + RUN]) for i in range(len(words) - RUN + 1)}
+            yield line

@@ -1,8 +1,8 @@
-"""Where what the suite needs can be fetched: the end tasks and the reviews, as they were published."""
+"""Where what the suite needs can be fetched: the end tasks, the reviews, and what the other corpora are made of."""
 
 from __future__ import annotations
 
-from everlearn.suites.six_domains import reviews
+from everlearn.suites.six_domains import making, reviews
 from everlearn.suites.six_domains.corpora import PROXIES
 from everlearn.suites.sources import Fetchable, github
 
@@ -54,9 +54,8 @@ DIGESTS = {
 """SHA-256 of each file as it was published, taken from the copies that the committed results were made with."""
 REVIEWS = ("ccsasuke/man", "b57b4c14340db1ca7bffb5d9737b7c2601dc8df2", "repository MIT; nothing said about the text")
 BY_HAND = (
-    "The corpora of restaurant, acl, ai and pubmed and the general text cannot be fetched file by file: "
-    "docs/six-domains.md says of which repository, commit and files each of them is made, and how. Put them beside "
-    "what was fetched, or name text of your own (`corpora` in the settings)."
+    "What cannot be fetched can be made by hand: docs/six-domains.md says of which repository, commit and files each "
+    "corpus is made, and how. Put it beside what was fetched, or name text of your own (`corpora` in the settings)."
 )
 
 
@@ -80,4 +79,5 @@ def _reviews(category: str, kind: str) -> Fetchable:
 SOURCES = (
     *(_fetchable(name, digest) for name, digest in DIGESTS.items()),
     *(_reviews(proxy.category, kind) for proxy in PROXIES.values() if proxy.category for kind in reviews.KINDS),
+    *making.SOURCES,
 )

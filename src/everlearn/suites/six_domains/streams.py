@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.methods.sequential import PLAIN
 from everlearn.suites.settings import steps_of, with_samples
 from everlearn.suites.six_domains.cache import data_folder
-from everlearn.suites.six_domains.corpora import GENERAL, PARTS, PROXIES, general_file, proxy_file
+from everlearn.suites.six_domains.corpora import GENERAL, GENERAL_SOURCES, PARTS, PROXIES, general_file, proxy_file
+from everlearn.suites.six_domains.making import NOTE, made_here
 from everlearn.suites.six_domains.tasks import EndTasks, task_file
 
 DOMAINS = ("restaurant", "acl", "ai", "phone", "pubmed", "camera")
@@ -154,7 +155,7 @@ def recipe(
             "name": title,
             "seed": seed,
             "folder": None if folder is None else str(folder),
-            "notes": sentences(names, own),
+            "notes": [*sentences(names, own), *_made(names, own, place)],
         },
     }
 
@@ -163,3 +164,14 @@ def sentences(names: Sequence[str], corpora: Mapping[str, Corpus] | None = None)
     """What a reader should know about the corpora of these domains: which are proxies, and of what."""
     found = [name for name in names if name not in (corpora or {})]
     return [f"Proxy corpus '{name}': {PROXIES[name].sentence}." for name in found]
+
+
+def _made(names: Sequence[str], own: Mapping[str, Corpus], place: Callable[[], Path]) -> list[str]:
+    """Which corpora are not those of the committed results, though of the same sources."""
+    proxies = {f"Proxy corpus '{key}'": [f"domains/{PROXIES[key].corpus}"] for key in names if key not in own}
+    general = {} if GENERAL in own else {"General text": [f"D0/{source}" for source in GENERAL_SOURCES]}
+    return [
+        f"{title}: {NOTE}."
+        for title, folders in {**proxies, **general}.items()
+        if any(made_here(place() / folder) for folder in folders)
+    ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RecipeError
 from everlearn.suites.base import Suite, register_suite
 from everlearn.suites.settings import PROGRAMS, STREAM, Settings
-from everlearn.suites.six_domains import address, streams
+from everlearn.suites.six_domains import address, making, streams
 from everlearn.suites.six_domains.claims import DAS_PAPER
 from everlearn.suites.six_domains.published import GROUPS, PAPER_NAMES, PUBLISHED
 from everlearn.suites.six_domains.sources import BY_HAND, SOURCES
@@ -30,6 +30,10 @@ class SixDomains(Suite):
     sources = SOURCES
     by_hand = BY_HAND
     lacks = (*PROGRAMS, *STREAM, "end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
+
+    def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
+        """The corpora that are made of what was fetched."""
+        return making.make(folder, known, say)
 
     def locate(self, inside: str) -> Path:
         """A corpus' or an end task's file."""
