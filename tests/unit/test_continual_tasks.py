@@ -102,8 +102,8 @@ def test_development_examples_are_held_out_of_the_training_file(data: Path) -> N
     copied = {part: rows("yelp", part, data) for part in files.PARTS}
     assert {part: len(found) for part, found in copied.items()} == dict.fromkeys(files.PARTS, 12)
     assert all("\nText: " in row["prompt"] for row in copied["train"])
-    assert not files.is_proxy("amazon", data)
-    assert files.is_proxy("yelp", data)
+    assert not files.proxy("amazon", data)
+    assert files.proxy("yelp", data) == f"{TASKS['yelp'].proxy}; not the examples of the published numbers"
     assert rows("yelp", "test", data, names=False)[0]["prompt"] in copied["test"][0]["prompt"]
 
 

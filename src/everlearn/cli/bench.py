@@ -42,7 +42,8 @@ def command(
         typer.Option(
             metavar="FOLDER|fetch",
             help="Folder with the suite's data; `fetch` gets what can be fetched into the cache, "
-            "where later calls find it (a folder of that name is ./fetch). Without `--methods` that is all.",
+            "where later calls find it (a folder of that name is ./fetch). Without `--methods` that is all. "
+            "Tasks (standard-cl, long-sequence) also have `hub`: examples drawn from sets of the Hugging Face hub.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hub id or folder of the base model.")] = None,

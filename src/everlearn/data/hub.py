@@ -11,29 +11,42 @@ from everlearn.data.readers import files_beside
 from everlearn.errors import DataError, did_you_mean, first_line
 
 
-def _explained(corpus: Corpus, error: Exception) -> DataError:
+def _explained(corpus: Corpus, error: Exception, instead: str = "set `path` to a file") -> DataError:
     name = f"The hub data set '{corpus.path}'"
-    hint = files_beside(Path(corpus.path)) if Path(corpus.path).parent.is_dir() else ""
+    place = Path(corpus.path)
+    hint = files_beside(place) if place.parent.is_dir() and not place.exists() else ""
     near = hint if "Did you mean" in hint else ""
     if isinstance(error, ConnectionError) or "offline" in type(error).__name__.lower():
         return DataError(
             f"{name} cannot be reached, and no local file has that name. Check the network (and `HF_HUB_OFFLINE`), "
-            f"or set `path` to a file.{near}"
+            f"or {instead}.{near}"
         )
     part = f"(subset {corpus.subset}, split {corpus.split})"
     return DataError(f"{name} {part} cannot be loaded: {first_line(error)}{near}")
 
 
-def _load(corpus: Corpus) -> Any:
+def load(corpus: Corpus, instead: str = "set `path` to a file", cache: Path | None = None) -> Any:
+    """A split of a data set of the hub, or of a folder in its layout.
+
+    Args:
+        corpus: names it.
+        instead: what to do where it cannot be reached, for the sentence.
+        cache: where `datasets` keeps what it converts; its own place when left out. There, a folder counts as another
+            of the same name that was loaded before, so one that may change needs a place of its own.
+
+    Raises:
+        DataError: it cannot be loaded.
+    """
     import datasets
 
+    own = {} if cache is None else {"cache_dir": str(cache)}
     try:
         return datasets.load_dataset(
-            corpus.path, corpus.subset, split=corpus.split, revision=corpus.revision, streaming=corpus.streaming
+            corpus.path, corpus.subset, split=corpus.split, revision=corpus.revision, streaming=corpus.streaming, **own
         )
     # The hub client, the file formats and the network each raise their own types; all mean the same to the user.
     except Exception as error:
-        raise _explained(corpus, error) from None
+        raise _explained(corpus, error, instead) from None
 
 
 def _check_columns(corpus: Corpus, there: list[str] | None) -> None:
@@ -66,7 +79,7 @@ def check(corpus: Corpus) -> None:
 
 def version(corpus: Corpus) -> list[str]:
     """What was downloaded: addresses with the commit in them, where the hub tells."""
-    return [] if corpus.streaming else sorted(_load(corpus).info.download_checksums or {})
+    return [] if corpus.streaming else sorted(load(corpus).info.download_checksums or {})
 
 
 def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
@@ -75,7 +88,7 @@ def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[M
     Raises:
         DataError: the data set cannot be loaded, or the stream breaks.
     """
-    data = _load(corpus)
+    data = load(corpus)
     _check_columns(corpus, data.column_names)
     position = dict(position or {})
     number = int(position.get("row", 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from everlearn.errors import DataError
 from everlearn.files import digest
 from everlearn.suites import derived as made
 from everlearn.suites.continual_tasks import prompts
+from everlearn.suites.continual_tasks.drawn import ON_HUB, WORD, drawn
+from everlearn.suites.continual_tasks.hub import SETS
 from everlearn.suites.continual_tasks.prompts import prompt
-from everlearn.suites.continual_tasks.tasks import TASKS, TextTask
+from everlearn.suites.continual_tasks.tasks import CACHE, TASKS, TextTask
 
-NAME = "continual-tasks"
-"""Folder in the cache, for both suites."""
 VARIABLE = "EVERLEARN_CONTINUAL_TASKS"
 PARTS = ("train", "dev", "test")
 HELD_OUT = 0.1
@@ -27,7 +28,8 @@ HOW = (
     f"Set {VARIABLE}, or `--data` of `everlearn bench`, to a folder with the published files "
     "(`CL_Benchmark/<group>/<data set>/{train,test}.json` of the repository cmnfriend/O-LoRA) or with copies of them "
     "(`tasks/long15_<task>/{train,dev,test}.jsonl.gz`, rows of `text` and `label`); `--data fetch` gets the published "
-    "ones. docs/continual-fine-tuning.md has the list."
+    f"ones, `--data {WORD}` draws others from the sets of the Hugging Face hub. docs/continual-fine-tuning.md has the "
+    "list."
 )
 Row = dict[str, str]
 
@@ -35,10 +37,15 @@ Row = dict[str, str]
 def data_folder(given: Path | str | None = None) -> Path:
     """The folder with the data; by default what the environment variable names, or what was fetched.
 
+    The word `hub` stays as it is: it stands for the sets of the Hugging Face hub.
+
     Raises:
         DataError: there is none.
     """
-    return made.data_folder(NAME, VARIABLE, given, HOW)
+    named = given if given is not None else os.environ.get(VARIABLE)
+    if named is not None and str(named) == WORD:
+        return ON_HUB
+    return made.data_folder(CACHE, VARIABLE, given, HOW)
 
 
 def published(task: TextTask, folder: Path) -> tuple[Path, ...]:
@@ -57,9 +64,19 @@ def copies(task: TextTask, folder: Path) -> tuple[Path, ...]:
     return tuple(found) if len(found) == len(PARTS) else ()
 
 
-def is_proxy(name: str, folder: Path) -> bool:
-    """Whether the examples in a folder stand for others that could not be had."""
-    return bool(TASKS[name].proxy) and not published(TASKS[name], folder)
+def proxy(name: str, data: Path) -> str:
+    """What a task's examples are where they stand for the published ones; empty where they are those."""
+    task = TASKS[name]
+    if data != ON_HUB and published(task, data):
+        return ""
+    if data != ON_HUB and copies(task, data):
+        return task.proxy and f"{task.proxy}; not the examples of the published numbers"
+    return f"drawn from the hub's set {SETS[name].name}, not the published examples" if name in SETS else ""
+
+
+def _sources(name: str, data: Path) -> tuple[Path, ...]:
+    task = TASKS[name]
+    return (data != ON_HUB and (published(task, data) or copies(task, data))) or drawn(name, data)
 
 
 def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
@@ -70,14 +87,14 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
         name: a key of :data:`~everlearn.suites.continual_tasks.tasks.TASKS`.
         part: ``train``, ``dev`` or ``test``. What is measured between domains is ``dev``, held out of the training
             part: the ``dev.json`` of the published folder is its ``test.json``.
-        data: the folder with the data.
+        data: the folder with the data, or what stands for the hub.
         names: whether prompts name task and data set.
 
     Raises:
         DataError: a file is missing or holds something else.
     """
     task = TASKS[name]
-    files = published(task, data) or copies(task, data)
+    files = _sources(name, data)
     if not files:
         raise DataError(
             f"The task '{name}' needs its examples, and '{data}' has none of them (no `tasks/{task.copy}`). {HOW}"
@@ -91,7 +108,7 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
 
     code = [digest(Path(module)) for module in (__file__, prompts.__file__)]
     facts = json.dumps([task.group, task.dataset, task.labels, task.train, task.test, task.opening, names])
-    return made.derived(NAME, name, files, (*code, facts), write) / f"{part}.jsonl"
+    return made.derived(CACHE, name, files, (*code, facts), write) / f"{part}.jsonl"
 
 
 def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from everlearn.errors import RecipeError, did_you_mean
-from everlearn.suites.continual_tasks.files import data_folder, is_proxy, task_file
+from everlearn.suites.continual_tasks.files import data_folder, proxy, task_file
 from everlearn.suites.continual_tasks.tasks import TASKS
 from everlearn.suites.settings import Settings, steps_of, with_samples
 
@@ -135,11 +135,8 @@ def order_of(order: int | Sequence[str], orders: Mapping[int, Sequence[str]], su
 
 def sentences(order: Sequence[str], data: Path) -> list[str]:
     """What a reader should know about the examples: which tasks are proxies, and what is held out."""
-    proxies = [name for name in sorted(TASKS) if name in order and is_proxy(name, data)]
-    found = [
-        f"Proxy task '{name}': {TASKS[name].proxy}; not the examples of the published numbers." for name in proxies
-    ]
+    proxies = {name: proxy(name, data) for name in sorted(TASKS) if name in order}
     return [
-        *found,
+        *(f"Proxy task '{name}': {what}." for name, what in proxies.items() if what),
         "Held-out text is a part of each training file: the published development files are the test files again.",
     ]

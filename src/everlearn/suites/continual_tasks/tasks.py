@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CACHE = "continual-tasks"
+"""Folder in the cache, for all suites of these tasks."""
+
 
 @dataclass(frozen=True)
 class TextTask:

@@ -1,0 +1,86 @@
+"""Where the tasks are on the Hugging Face hub: sets, parts, fields, and what their labels are called there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A task's set on the hub, from which examples are drawn that stand for the published ones.
+
+    Attributes:
+        path: hub id.
+        text: the text as published, with the set's fields in braces.
+        subset: configuration; None where the set has one only.
+        test: the part that is tested: the one for validation where nobody may see the labels of the other.
+        label: field of the label.
+        labels: label there → label as published, where they differ by more than case, blanks and signs.
+    """
+
+    path: str
+    text: str
+    subset: str | None = None
+    test: str = "test"
+    label: str = "label"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As sentences name it."""
+        return f"'{self.path}'" + (f" ({self.subset})" if self.subset else "")
+
+
+GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
+_PAIR = "sentence 1: {premise}\nsentence 2: {hypothesis}"
+_CHOICE = 'Which sentence is the {question} of "{premise}"? Choose one between A and B.\nA: {choice1}\nB: {choice2}'
+_STARS = ("very negative", "negative", "neutral", "positive", "very positive")
+
+SETS: dict[str, HubSet] = {
+    "dbpedia": HubSet("fancyzhx/dbpedia_14", "Title: {title}\nText: {content}\n"),
+    # Its makers' five stars; `amazon_polarity` has two classes, and `amazon_reviews_multi` was taken down.
+    "amazon": HubSet(
+        "yassiracharki/Amazon_Reviews_for_Sentiment_Analysis_fine_grained_5_classes",
+        "Title: {review_title}\nText: {review_text}\n",
+        label="class_index",
+        labels={str(star): label for star, label in enumerate(_STARS, 1)},
+    ),
+    "yahoo": HubSet(
+        "community-datasets/yahoo_answers_topics",
+        "Title: {question_title}\nText: {question_content} {best_answer}\n",
+        label="topic",
+    ),
+    # The set has title and text in one field.
+    "agnews": HubSet("fancyzhx/ag_news", "Text: {text}\n", labels={"Sci/Tech": "Science or Technology"}),
+    "mnli": HubSet(GLUE, _PAIR, "mnli", "validation_matched"),
+    "cb": HubSet(SUPER_GLUE, _PAIR, "cb", "validation"),
+    "wic": HubSet(SUPER_GLUE, "word: {word}\n{sentence1}\n{sentence2}", "wic", "validation"),
+    "copa": HubSet(SUPER_GLUE, _CHOICE, "copa", "validation", labels={"choice1": "A", "choice2": "B"}),
+    "qqp": HubSet(
+        GLUE,
+        "first sentence: {question1}\nsecond sentence: {question2}",
+        "qqp",
+        "validation",
+        labels={"not_duplicate": "False", "duplicate": "True"},
+    ),
+    "boolqa": HubSet(SUPER_GLUE, "question: {question}\npassage: {passage}", "boolq", "validation"),
+    "rte": HubSet(
+        GLUE,
+        "sentence 1: {sentence1}\nsentence 2: {sentence2}",
+        "rte",
+        "validation",
+        labels={"not_entailment": "contradiction"},
+    ),
+    "imdb": HubSet("stanfordnlp/imdb", "{text}", labels={"neg": "Bad", "pos": "Good"}),
+    "yelp": HubSet(
+        "Yelp/yelp_review_full",
+        "Text: {text}\n",
+        labels=dict(zip(("1 star", "2 star", "3 stars", "4 stars", "5 stars"), _STARS, strict=True)),
+    ),
+    "sst-2": HubSet(GLUE, "Text: {sentence}", "sst2", "validation", labels={"negative": "Bad", "positive": "Good"}),
+    "multirc": HubSet(
+        SUPER_GLUE, "paragraph: {paragraph}\nquestion: {question}\ncandidate answer: {answer}", "multirc", "validation"
+    ),
+}
+"""By task; ids and fields as of the sets' cards. Texts have the form of the published files, line ends included."""
