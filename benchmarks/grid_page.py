@@ -35,6 +35,7 @@ SHOWN = ("Accuracy of end tasks", "Held-out text")
 """Of the grids beside the tuned one: tables whose titles begin so."""
 BESIDE = {
     "published": "With the strengths as published",
+    "glue": "On GLUE's own tasks",
     "orders": "The other orders of four tasks",
     "orders-long": "The orders of fifteen tasks",
 }
