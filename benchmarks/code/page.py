@@ -40,7 +40,12 @@ mask acts on the update (`apply_to: update`, our default), while the paper and i
 
 A model of this size solves no problem of HumanEval and answers near chance before and after, so pass@1 and the
 choices say nothing about methods. Bits per byte do: of held-out code and of HumanEval's reference solutions for
-what is learnt, of Wikipedia for what is lost.
+what is learnt, of Wikipedia for what is lost. Full fine-tuning with MIGU learns 6 % less and loses 18 % less; LoRA
+with MIGU learns 20 % less and loses 21 % less, and where LoRA has learnt as much as that (after a quarter
+of its steps) it has lost 0.31 bits per byte, LoRA with MIGU at its end 0.27.
+
+The base model's answers are those of the first row below: on another machine one of the 492 questions came out the
+other way.
 """
 
 
