@@ -122,10 +122,11 @@ def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
     rows, columns = found[0].rows, found[0].columns
     same = [np.array(each.values, float) for each in found if (each.rows, each.columns) == (rows, columns)]
     values = np.mean(same, axis=0)
+    changes = values - values[0]
     shades = [
         [
             Shade(
-                None if np.isnan(value - values[0, j]) else float(value - values[0, j]),
+                None if np.isnan(changes[i, j]) else float(changes[i, j]),
                 "" if np.isnan(value) else fmt.fixed(float(value), 3),
                 own=column == row,
             )

@@ -13,7 +13,7 @@ from everlearn.errors import DataError
 from everlearn.files import digest
 from everlearn.suites import derived as made
 from everlearn.suites.continual_tasks import prompts
-from everlearn.suites.continual_tasks.drawn import ON_HUB, WORD, drawn
+from everlearn.suites.continual_tasks.drawn import ON_HUB, WORD, Row, drawn
 from everlearn.suites.continual_tasks.hub import SETS
 from everlearn.suites.continual_tasks.prompts import prompt
 from everlearn.suites.continual_tasks.tasks import CACHE, TASKS, TextTask
@@ -31,7 +31,6 @@ HOW = (
     f"ones, `--data {WORD}` draws others from the sets of the Hugging Face hub. docs/continual-fine-tuning.md has the "
     "list."
 )
-Row = dict[str, str]
 
 
 def data_folder(given: Path | str | None = None) -> Path:
