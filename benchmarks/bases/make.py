@@ -1,4 +1,4 @@
-"""Make the base models for English: small models of three kinds, each pre-trained on all of D0 once.
+"""Make the base models for English: small models of three kinds, each pre-trained on all of D0 once, and a smaller one.
 
     python benchmarks/bases/make.py prepare DATA    text, tokenizers and starts of all bases
     python benchmarks/bases/make.py train BASE      begins, or goes on with, runs/<BASE>
@@ -6,7 +6,8 @@
     python benchmarks/bases/make.py page            docs/results/english-bases.md of what is shipped
 
 DATA holds ``wikipedia`` and ``books``, each with ``train.jsonl.gz`` and ``validation.jsonl.gz`` (JSON lines with
-``text``). BASE is english-decoder, english-encdec or english-encoder. ``prepare`` makes what is missing.
+``text``). BASE is english-decoder, english-decoder-small (made of the shipped english-decoder), english-encdec or english-encoder.
+``prepare`` makes what is missing.
 """
 
 from __future__ import annotations
@@ -106,6 +107,14 @@ def decoder(*purpose: str) -> Any:
     )
     with seeded(*(purpose or ("english-decoder", "start"))):
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def small_decoder() -> Any:
+    """The first layer of the shipped decoder between its words and its head, 4.0 M parameters."""
+    model: Any = load_weights(str(HERE / "english-decoder"), "decoder").float()
+    model.model.layers = model.model.layers[:1]
+    model.config.num_hidden_layers = 1
+    return model
 
 
 def encoder_decoder() -> Any:
@@ -235,6 +244,7 @@ class Base:
 
 BASES = {
     "english-decoder": Base("decoder", decoder, begins_text, ContinualLearner, {}),
+    "english-decoder-small": Base("decoder", small_decoder, begins_text, ContinualLearner, {}),
     "english-encdec": Base("encoder-decoder", encoder_decoder, with_sentinels, SpanLearner, {"dropout": 0.1}),
     "english-encoder": Base(
         "encoder", encoder, same_tokenizer, ContinualLearner, {"hidden_dropout_prob": 0.1}, (0.15, 0.3)
@@ -370,7 +380,8 @@ def processor() -> str:
 PAGE = HERE.parents[1] / "docs" / "results" / "english-bases.md"
 INTRODUCTION = """# The base models for English
 
-Small models of different kinds, each pre-trained on all of D0 once: 34,570 documents of the English Wikipedia and of
+Small models of different kinds, each pre-trained on all of D0 once (`english-decoder-small` is the first layer of
+`english-decoder` and has read a part of D0 again): 34,570 documents of the English Wikipedia and of
 books, 115 MB, in the order of their hashes. `benchmarks/bases/README.md` says how they are made, and what an
 encoder-decoder lost that never learnt to read its prompt; this page is what `make.py page` wrote of the shipped ones.
 """

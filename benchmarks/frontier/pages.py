@@ -9,7 +9,7 @@ from typing import Any
 import choice
 import yaml
 from choice import ENOUGH, FIRST, MOST, AgainstPlain
-from rows import STREAMS, Way, entries, lines_of, reads_old_text, rows_of
+from rows import STREAMS, Way, entries, lines_of, parts_of, reads_old_text, rows_of
 
 from everlearn import files
 from everlearn.benchmarking import Line
@@ -36,7 +36,7 @@ Rows = Mapping[str, Mapping[str, Way]]
 
 def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     """A page for each stream of which there are results, and one of both: ``frontier*.md``, ``.svg`` and ``.json``."""
-    found: dict[str, Any] = {"recommended": None, "streams": {}}
+    found: dict[str, Any] = {"recommended": None, "recommended_with": {}, "streams": {}}
     rows = {stream: entries(rows_of(stream, rows_file), recipes / f"{stream}.yaml") for stream in STREAMS}
     penalties = list(yaml.safe_load(rows_file.read_text())["penalties"])
     for stream in STREAMS:
@@ -48,7 +48,8 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
             files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
     name = choice.recommended(results) if len(found["streams"]) == len(STREAMS) else None
     if name is not None:
-        found["recommended"] = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
+        way = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
+        found["recommended"], found["recommended_with"] = parts_of(way)
     files.write_json(place / "frontier.json", found)
     files.write_text(place / "frontier.md", both(found, results))
 
@@ -212,7 +213,8 @@ def both(found: Mapping[str, Any], results: Path) -> str:
     )
     methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
     if methods is not None:
-        said = f"`method: {method_text(methods)}`. It is what `everlearn init` writes."
+        changes = ", ".join(f"`{key}: {value:g}`" for key, value in found["recommended_with"].items())
+        said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}. It is what `everlearn init` writes."
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
     else:
@@ -223,7 +225,7 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         "# One comparison at equal compute",
         f"Written by `{COMMAND}`. The streams, with all strengths and the frontiers' pictures: {links or 'none yet'}.",
         f"## Recommended\n\n{said}",
-        f"## The rule\n\nWritten before the runs.\n\n{rule}",
+        f"## The rule\n\n{rule}",
         markdown_table(table, 2) if names else "",
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"

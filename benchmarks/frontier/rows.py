@@ -18,7 +18,7 @@ from everlearn.errors import RunError
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
 Way = list[dict[str, Any]]
-"""Methods that work together, as a recipe has them."""
+"""Methods that work together, as a recipe has them; a key with a point in it is one of the recipe (:func:`parts_of`)."""
 
 
 def places(recipe: Path, data: Path) -> list[str]:
@@ -47,15 +47,31 @@ def rows_of(stream: str, file: Path = HERE / "rows.yaml") -> dict[str, list[Way]
     return {name: list(ways(row)) for group in ("both", stream, "penalties") for name, row in raw[group].items()}
 
 
+def parts_of(way: Way) -> tuple[Way, dict[str, Any]]:
+    """The methods, and what is changed of the recipe: keys with a point, as `train.learning_rate`."""
+    methods = [{key: value for key, value in method.items() if "." not in key} for method in way]
+    return methods, {key: value for method in way for key, value in method.items() if "." in key}
+
+
 def as_methods(wanted: Iterable[Way]) -> str:
     """As `everlearn sweep --methods` reads them."""
-    return ",".join(json.dumps(way[0] if len(way) == 1 else way) for way in wanted)
+    each = (parts_of(way)[0] for way in wanted)
+    return ",".join(json.dumps(methods[0] if len(methods) == 1 else methods) for methods in each)
+
+
+def sets_of(way: Way) -> tuple[str, ...]:
+    """As `everlearn sweep --set` reads what is changed of the recipe."""
+    return tuple(f"{key}={json.dumps(value)}" for key, value in parts_of(way)[1].items())
 
 
 def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[str, Way]]:
     """Row → the names of its entries, as they are with all steps → what they are."""
     suite = RecipeSuite(load(recipe, ()), recipe.stem)
-    return {row: {named(read_ways(as_methods([way]), (), suite)[0]): way for way in each} for row, each in rows.items()}
+
+    def name(way: Way) -> str:
+        return named(read_ways(as_methods([way]), sets_of(way), suite)[0])
+
+    return {row: {name(way): way for way in each} for row, each in rows.items()}
 
 
 def named(entry: Entry) -> str:

@@ -5,7 +5,8 @@
     python benchmarks/frontier/run.py --page
 
 DATA holds the corpora (docs/data-sources.md). It is `everlearn sweep --equal-compute` on the stream's recipe
-(masked.yaml, causal.yaml) with the rows of rows.yaml. First all strengths with one seed, then with all seeds what
+(masked.yaml, causal.yaml) with the rows of rows.yaml, once for all ways that change nothing of the recipe and once for
+each change. First all strengths with one seed, then with all seeds what
 choice.py chooses of them (`--chosen`), and each time the pages in docs/results. A cell that is there is not made again,
 and a command that is started twice shares the cells out.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pages
 from choice import FIRST, candidates, chosen
-from rows import HERE, STREAMS, as_methods, entries, lines_of, places, rows_of
+from rows import HERE, STREAMS, as_methods, entries, lines_of, places, rows_of, sets_of
 
 from everlearn.methods.sequential import PLAIN
 
@@ -58,12 +59,15 @@ def main() -> None:
     if not given.page:
         if given.data is None:
             parser.error("DATA is missing: the folder of the corpora")
-        options = {"--methods": as_methods(wanted.values()), "--seeds": given.seeds, "--results": place}
+        options = {"--seeds": given.seeds, "--results": place}
         options |= {"--runs": given.runs / given.stream, "--output": place / "index.html"}
         changes = places(recipe, given.data.resolve())
         said = [str(part) for pair in options.items() for part in pair]
         call = [sys.executable, "-m", "everlearn", "sweep", str(recipe), *changes, "--equal-compute", *said]
-        code = subprocess.run(call).returncode
+        for sets in dict.fromkeys(map(sets_of, wanted.values())):
+            ways = as_methods(way for way in wanted.values() if sets_of(way) == sets)
+            set_too = [word for change in sets for word in ("--set", change)]
+            code = max(code, subprocess.run([*call, "--methods", ways, *set_too]).returncode)
     pages.write(given.pages, given.recipes, given.results, given.rows_file)
     sys.exit(code)
 
