@@ -1,15 +1,15 @@
 """Which strength of a row is run with all seeds, and which row is recommended: one rule.
 
-The aim is at least 98 % of what plain training learns, with at most 25 % of its forgetting and 25 % of its drift left, all
-as shares of plain training's. Of several ways the best is
+The aim is at least 98 % of what plain training learns, with at most 25 % of its forgetting and 25 % of its drift left.
+Of several ways the best is
 
 * among those that reach it on every stream asked about the one with the least forgetting left + drift left, mean over
   these streams;
 * where none does, the one nearest to it: the distance from the corner of 98 % learning, 25 % forgetting and 25 % drift
   (what is better than the corner counts as the corner), mean over the streams.
 
-The rule was changed once, when the penalties on the causal stream were known and nothing else was: before, ways that learn
-98 % came before all others, whatever they forget, so that 98, 80, 32 % was better than 97, 25, 25 %.
+The rule was changed once, when the penalties on the causal stream were known and nothing else was: before, ways that
+learn 98 % came before all others, whatever they forget, so that 98, 80, 32 % was better than 97, 25, 25 %.
 
 A row's strength is chosen by this on each stream alone, from the first seed. Recommended is the best on both streams
 together, of all ways that learn from no old text again (of earlier domains, or general text): by the first seed the

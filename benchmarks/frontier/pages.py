@@ -214,7 +214,8 @@ def both(found: Mapping[str, Any], results: Path) -> str:
     methods, running = found["recommended"], choice.candidates(results) if len(streams) == len(STREAMS) else []
     if methods is not None:
         changes = ", ".join(f"`{key}: {value:g}`" for key, value in found["recommended_with"].items())
-        said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}. It is what `everlearn init` writes."
+        said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}"
+        said += ". It is what `everlearn init` writes."
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
     else:

@@ -18,7 +18,7 @@ from everlearn.errors import RunError
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
 Way = list[dict[str, Any]]
-"""Methods that work together, as a recipe has them; a key with a point in it is one of the recipe (:func:`parts_of`)."""
+"""Methods that work together, as a recipe has them; a key with a point is one of the recipe (:func:`parts_of`)."""
 
 
 def places(recipe: Path, data: Path) -> list[str]:

@@ -14,6 +14,7 @@ and a command that is started twice shares the cells out.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--stream", choices=STREAMS, default=STREAMS[0])
     parser.add_argument("--rows", help="Only these, with commas.")
+    parser.add_argument("--only", help="Of these rows the ways whose names match this regular expression.")
     parser.add_argument("--chosen", action="store_true", help="Of each row the chosen strength alone.")
     parser.add_argument("--seeds", default="1", help="With commas.")
     parser.add_argument("--page", action="store_true", help="Run nothing: write the pages.")
@@ -52,6 +54,8 @@ def main() -> None:
         own = lines_of(place, FIRST)
         kept = {PLAIN, *chosen(known, own).values(), *([] if given.rows else candidates(given.results))}
         wanted = {name: way for each in everything.values() for name, way in each.items() if name in kept}
+    if given.only:
+        wanted = {name: way for name, way in wanted.items() if re.search(given.only, name)}
     if given.list:
         print(*wanted, sep="\n")
         return

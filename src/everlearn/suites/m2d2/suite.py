@@ -51,7 +51,7 @@ class M2D2(Suite):
     systems: Mapping[str, System] = {
         "small": System("Sequential, smaller base model", ({"name": PLAIN},), wants=("model.path",)),
     }
-    """Which base model it is, the settings say: `entries: {small: {model.path: …}}`; the larger one is the grid's own."""
+    """Which base model it is, the settings say (`entries: {small: {model.path: …}}`); the larger is the grid's own."""
     claims = study_claims(
         (NUMBERS[SIMILAR],),
         [number for name, number in NUMBERS.items() if name.startswith(f"{RANDOM}-")],
