@@ -6,8 +6,8 @@
     python benchmarks/bases/make.py page            docs/results/english-bases.md of what is shipped
 
 DATA holds ``wikipedia`` and ``books``, each with ``train.jsonl.gz`` and ``validation.jsonl.gz`` (JSON lines with
-``text``). BASE is english-decoder, english-decoder-small (made of the shipped decoder), english-encdec or english-encoder.
-``prepare`` makes what is missing.
+``text``). BASE is english-decoder, english-decoder-small (made of the shipped decoder), english-encdec or
+english-encoder. ``prepare`` makes what is missing.
 """
 
 from __future__ import annotations
