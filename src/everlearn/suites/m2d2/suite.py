@@ -72,6 +72,12 @@ class M2D2(Suite):
         return None if self.bound is None else self.bound.locate(stream.REPORT)
 
     @property
+    def super_domains(self) -> Mapping[str, str]:
+        """Those of its data; until :meth:`on` has been told of them, of M2D2's own names and of the built-in ones."""
+        known = built_in.branches() | NAMES if self.bound is None else self.bound.branches
+        return {name: branch.super_domain for name, branch in known.items()}
+
+    @property
     def first(self) -> tuple[str, ...]:
         """The domains as they are listed, so that no order need be made for what has none."""
         return self.domains
