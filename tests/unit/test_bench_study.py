@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import tiny
 from everlearn.benchmarking.cells import CellResult, ScoreMatrix
+from everlearn.benchmarking.effort import evaluation_share
 from everlearn.benchmarking.long_streams import LongStreams
+from everlearn.benchmarking.page import Sheet
 from everlearn.benchmarking.sweep import RecipeSuite
 from everlearn.config.recipe import parse
 from everlearn.report.tables import Table
@@ -57,7 +59,8 @@ def streamed(**own: object) -> CellResult:
 
 
 def alone() -> CellResult:
-    bits = {name: {"base": 4.0, "learnt": 4.0 - gain} for name, gain in zip(NAMES, ALONE, strict=True)}
+    own = zip(NAMES, ALONE, strict=True)
+    bits = {name: {"base": 4.0, "learnt": 4.0 - gain, "final": 4.0 - gain} for name, gain in own}
     return streamed(entry="separate", title="Alone", order=None, bits_per_byte=bits, matrix=None)
 
 
@@ -85,6 +88,41 @@ def test_medians_stand_beside_means_and_the_max_form_beside_forgetting() -> None
     assert found["Backward against CPT"] == f"{mean:+.3f} ({sum(middle) / 2:+.3f})".replace("-", "\u2212")
     assert found["Backward against ZS"] == f"{1 + mean:+.3f} ({1 + sum(middle) / 2:+.3f})"
     assert row(table, "Alone (DAPT)")["CPT against ZS"] == "+0.600 (+0.500)"
+
+
+def test_evaluation_is_counted_against_training() -> None:
+    settings = {"blocks": 32, "block_size": 128}
+    # 10 × 9 texts of 32 rows, forward only: 960 passes; 128 × 2000 tokens are 2000 rows.
+    plain = streamed(tokens=128 * 2000, settings=settings)
+    assert evaluation_share(plain) == pytest.approx(0.48)
+    some = [[None if row < 9 else value for value in values] for row, values in enumerate(plain.matrix.values)]
+    matrix = plain.matrix.model_copy(update={"values": some})
+    assert evaluation_share(plain.model_copy(update={"matrix": matrix})) == pytest.approx(0.048)
+    shown = Sheet(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=settings), alone()])
+    (takes,) = (table for table in shown.tables() if table.title == "What each takes")
+    assert takes.header[-1] == "Evaluation, of training"
+    assert {name: cells[-1].text for name, cells in takes.rows} == {"Plain": "72.00 %", "Alone": "–"}, "0.48 and 0.96"
+    assert "each text counts as `blocks` rows" in takes.caption
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"settings": {"block_size": 128}},
+        {"settings": {"blocks": 32}},
+        {"options": {"data.block_size": 64}},
+        {"options": {"evaluation.stride": 64}},
+        {"tasks": {"d0": {"final": {"accuracy": [0.5]}}}},
+        {"tokens": 0},
+        {"matrix": None},
+    ],
+)
+def test_evaluation_whose_rows_are_not_known_is_left_out(own: dict[str, Any]) -> None:
+    cell = streamed(**{"tokens": 1000, "settings": {"blocks": 32, "block_size": 128}} | own)
+    assert evaluation_share(cell) is None
+    (takes,) = (table for table in Sheet(Suite({}), [cell]).tables() if table.title == "What each takes")
+    assert takes.header[-1] == "Tokens learnt from"
+    assert "Evaluation" not in takes.caption
 
 
 def test_every_super_domain_has_its_mean_and_median() -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
+from everlearn.benchmarking.effort import evaluation_share
 from everlearn.benchmarking.study import UNIT, Spreads, by_super_domain, of_all_domains, spreads
 from everlearn.benchmarking.transfer import learnt_alone, stream_of
 from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
@@ -51,6 +52,15 @@ class LongStreams:
         runs = self._runs()
         grouped = by_super_domain(runs)
         return [of_all_domains(runs), *([grouped] if grouped else []), self._saturation()]
+
+    @cached_property
+    def evaluation(self) -> dict[str, float]:
+        """Entry → what its score matrix takes, as a share of its steps: the mean over runs, where it is known."""
+        shares: dict[str, list[float]] = {}
+        for cell in (cell for cells in self._groups.values() for cell in cells):
+            if (share := evaluation_share(cell)) is not None:
+                shares.setdefault(cell.entry, []).append(share)
+        return {entry: float(np.mean(own)) for entry, own in shares.items()}
 
     def plates(self) -> Iterator[Plate]:
         """The score matrix, then forgetting by gap, each a picture for each entry and order."""
