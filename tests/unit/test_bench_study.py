@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,12 +35,16 @@ class Suite(BaseSuite):
     name = "two levels"
     orders: ClassVar = {0: tuple(NAMES)}
 
-    def __init__(self, levels: Mapping[str, str]) -> None:
-        self.levels = levels
+    def __init__(self, levels: Mapping[str, str], sizes: Mapping[str, int] | None = None) -> None:
+        self.levels, self.sizes = levels, sizes or {}
 
     @property
     def super_domains(self) -> Mapping[str, str]:
         return self.levels
+
+    @property
+    def training_bytes(self) -> Mapping[str, int]:
+        return self.sizes
 
 
 def streamed(**own: object) -> CellResult:
@@ -146,6 +151,32 @@ def test_domains_without_a_super_domain_leave_the_other_tables() -> None:
         assert list(tables(suite, streamed())) == wanted
 
 
+SIZES = dict(zip(NAMES, [200_000, 1_000_000, 249_999, *[250_000] * 5, 1_999_999], strict=True))
+BY_SIZE = "What domains gain by the size of their training text (bits/byte)"
+
+
+def test_gains_stand_by_the_size_of_a_domain() -> None:
+    suite = Suite({}, SIZES)
+    table = tables(suite, streamed(), streamed(order=1, seed=1), alone())[BY_SIZE]
+    assert table.header == ("Training text of a domain", "Domains", "Alone (DAPT) ↑", "Plain (CPT) ↑")
+    assert {label: [f"{c.text} {c.detail}".strip() for c in cells] for label, cells in table.rows} == {
+        "0.125 to 0.25 MB": ["2", "+0.500 (+0.500)", "+1.000 (+1.000)"],
+        "0.25 to 0.5 MB": ["5", "+0.500 (+0.500)", "+1.000 (+1.000)"],
+        "1 to 2 MB": ["2", "+0.950 (+0.950)", "+1.450 (+1.450)"],
+    }
+    better = {name: own | {"learnt": 2.0} for name, own in streamed().bits_per_byte.items()}
+    other = streamed(order=1, seed=1, bits_per_byte=better)
+    cells = dict(tables(suite, streamed(), other)[BY_SIZE].rows)["1 to 2 MB"]
+    # Over orders the one has gained (1 + 2) / 2, the other (1.9 + 2) / 2.
+    assert [cell.text for cell in cells] == ["2", "+1.725"]
+
+
+def test_without_sizes_or_with_sizes_that_are_alike_nothing_stands_by_size() -> None:
+    other = {name: size for name, size in SIZES.items() if name != "d4"}
+    for sizes in ({}, other, dict.fromkeys(NAMES, 990_000)):
+        assert BY_SIZE not in tables(Suite({}, sizes), streamed(), alone())
+
+
 def test_m2d2_knows_the_super_domains_of_its_names_before_it_knows_its_data() -> None:
     levels = find_suite("m2d2").super_domains
     chosen = [
@@ -180,6 +211,16 @@ def test_the_data_says_the_super_domains_of_a_corpus_of_ones_own(corpus: Path) -
     assert bound.super_domains == {"cases": "law", "notes": "health", "movies": "health"}
     chosen = find_suite("m2d2").on(Settings(model="m", stream=StreamSettings(domains=("health",))), corpus)
     assert set(chosen.super_domains) == {"notes", "movies"}
+
+
+def test_the_data_says_the_sizes_that_were_kept(corpus: Path) -> None:
+    assert find_suite("m2d2").training_bytes == {}
+    options = StreamSettings(duplicates="report", domain_bytes=1500)
+    found = find_suite("m2d2").on(Settings(model="m", stream=options), corpus)
+    for name, size in found.training_bytes.items():
+        rows = (found.bound.folder / name / "train.jsonl").read_text().splitlines()
+        assert size == sum(len(json.loads(row)["text"]) for row in rows) <= 1500
+    assert set(found.training_bytes) == {"cases", "notes", "movies"}
 
 
 def test_a_recipe_says_the_super_domains_of_its_domains() -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effort import evaluation_share
-from everlearn.benchmarking.study import UNIT, Spreads, by_super_domain, of_all_domains, spreads
-from everlearn.benchmarking.transfer import learnt_alone, stream_of
+from everlearn.benchmarking.study import UNIT, Spreads, by_size, by_super_domain, of_all_domains, spreads
+from everlearn.benchmarking.transfer import learnt_alone, stream_of, transfer
 from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SERIES
@@ -27,12 +27,12 @@ class LongStreams:
     """Cells whose streams are long enough to ask whether late stages forget more.
 
     Args:
-        suite: names the orders, and the super-domains that it knows.
+        suite: names the orders, and super-domains and sizes of domains where it knows them.
         cells: of one grid; the short ones, and those of no order, are left out.
     """
 
     def __init__(self, suite: Suite, cells: Sequence[CellResult]) -> None:
-        self._super_domains = dict(suite.super_domains)
+        self._suite, self._super_domains = suite, dict(suite.super_domains)
         self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
         self._groups: dict[str, list[CellResult]] = {}
         self._entries: dict[str, list[CellResult]] = {}
@@ -46,12 +46,12 @@ class LongStreams:
         return bool(self._groups)
 
     def tables(self) -> list[Table]:
-        """Transfer, of all domains and of each super-domain, and forgetting by position; none without long streams."""
+        """Transfer, of all domains, by super-domain and by size, and forgetting by position; none of short streams."""
         if not self:
             return []
         runs = self._runs()
-        grouped = by_super_domain(runs)
-        return [of_all_domains(runs), *([grouped] if grouped else []), self._saturation()]
+        parts = (by_super_domain(runs), by_size(self._gains(), self._suite.training_bytes))
+        return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
 
     @cached_property
     def evaluation(self) -> dict[str, float]:
@@ -84,6 +84,12 @@ class LongStreams:
             own = [spreads(learnt_alone(cell, self._groups_of(cell))) for cell in self._alone.values()]
             found[f"{title} (DAPT)"] = own
         return found
+
+    def _gains(self) -> dict[str, list[dict[str, float]]]:
+        """The models of single domains, and each entry with all its orders, to what domains have gained in each run."""
+        entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
+        alone = {f"{cell.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
+        return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
 
     def _groups_of(self, cell: CellResult) -> dict[str, str]:
         """Super-domains of a cell's domains; none where one of them is not known: means would be of a part."""

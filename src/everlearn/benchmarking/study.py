@@ -1,9 +1,10 @@
-"""Tables of the causal study's measures over a grid, in bits per byte: all domains, and by super-domain."""
+"""Tables of the causal study's measures over a grid, in bits per byte: all domains, by super-domain, by size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from everlearn.benchmarking.summary import estimate
 from everlearn.evaluation.results import Spread
@@ -24,6 +25,7 @@ COLUMNS = {
     "backward_own": "Backward against CPT ↑",
     "forward": "Forward ↑",
 }
+MEGABYTE = 1_000_000
 BY_SUPER_DOMAIN = ("continual", "lc", "fg")
 _WORDS = (
     "ZS: the base model; CPT: right after the domain; DAPT: after that domain alone, of the same seed; LC: the last "
@@ -71,6 +73,44 @@ def by_super_domain(runs: Mapping[str, Sequence[Spreads]]) -> Table | None:
     header = ("Method, order: super-domain", "Domains", *(COLUMNS[measure] for measure in BY_SUPER_DOMAIN))
     caption = f"Means over the domains of a super-domain. {_WORDS}. {_BRACKETS}"
     return Table(f"Transfer by super-domain ({UNIT})", header, tuple(rows), caption) if rows else None
+
+
+def by_size(gains: Mapping[str, Sequence[Mapping[str, float]]], sizes: Mapping[str, int]) -> Table | None:
+    """What domains gain by the size of their training text; None where all sizes are alike or one is not known.
+
+    Args:
+        gains: of single runs, domain → base model − after its training; by what the runs are called.
+        sizes: domain → bytes.
+    """
+    names = dict.fromkeys(name for runs in gains.values() for run in runs for name in run)
+    if not names.keys() <= {name for name, size in sizes.items() if size > 0}:
+        return None
+    bins: dict[int, list[str]] = {}
+    for name in names:
+        bins.setdefault(math.floor(math.log2(sizes[name] / MEGABYTE)), []).append(name)
+    if len(bins) < 2:
+        return None
+
+    def cell(runs: Sequence[Mapping[str, float]], members: Sequence[str]) -> TableCell:
+        each = {name: [run[name] for run in runs if name in run] for name in members}
+        found = [fmean(own) for own in each.values() if own]
+        if not found:
+            return TableCell(fmt.MISSING)
+        return TableCell(fmt.fixed(fmean(found), 3, signed=True), f"({fmt.fixed(median(found), 3, signed=True)})")
+
+    rows = [
+        (f"{2.0**at:g} to {2.0 ** (at + 1):g} MB", (TableCell(f"{len(own)}"), *(cell(r, own) for r in gains.values())))
+        for at, own in sorted(bins.items())
+    ]
+    return Table(
+        f"What domains gain by the size of their training text ({UNIT})",
+        ("Training text of a domain", "Domains", *gains),
+        tuple(rows),
+        "Base model − right after the domain (DAPT: after that domain alone), of each domain the mean over orders and "
+        "seeds; then means over domains, in brackets medians. The size is that of a domain's whole text (1 MB: 10⁶ "
+        "bytes), without what was cut or repeated; where `steps` or `budget_tokens` are set, all learn from as many "
+        "tokens.",
+    )
 
 
 def _cell(runs: Sequence[Spreads], measure: str, group: str) -> TableCell:

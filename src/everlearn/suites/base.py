@@ -101,6 +101,11 @@ class Suite:
         return {}
 
     @property
+    def training_bytes(self) -> Mapping[str, int]:
+        """Domain → bytes of its training text, of suites that have written them down."""
+        return {}
+
+    @property
     def first(self) -> tuple[str, ...]:
         """The domains in the order of what is not learnt in any."""
         return tuple(self.orders[min(self.orders)])
