@@ -8,8 +8,10 @@ import pytest
 
 import tiny
 from cli_project import Project
-from everlearn.benchmarking import load_results
+from everlearn.benchmarking import CellResult, load_results
+from everlearn.benchmarking.cells import ScoreMatrix
 from everlearn.evaluation import Results
+from everlearn.files import write_text
 
 SETTINGS = """\
 model: models
@@ -57,3 +59,34 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
     everlearn.fails(
         *words, says=("The row 'small' has a `model.path` of its own", "`entries: {small: {model.path: …}}`")
     )
+
+
+def test_shown_results_have_the_super_domains_of_the_data_that_is_named(
+    everlearn: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, names = everlearn.folder, [f"d{number}" for number in range(9)]
+    monkeypatch.setenv("EVERLEARN_CACHE", str(folder / "cache"))
+    for seed, name in enumerate((*names, "other")):
+        place = folder / "own" / ("law" if seed < 4 else "health") / name
+        place.mkdir(parents=True)
+        for offset, part in enumerate(("train", "valid", "test")):
+            (place / f"{part}.txt").write_text("\n".join(tiny.texts(8, 10 * seed + offset, words=30)))
+    values = [[4.0 - (row > place) for place in range(9)] for row in range(10)]
+    cell = CellResult(
+        suite="m2d2", entry="sequential", title="Plain", order=2, seed=0, domains=names,
+        bits_per_byte={name: {"base": 4.0, "learnt": 3.0, "final": 3.0} for name in names},
+        matrix=ScoreMatrix(rows=["base", *names], columns=names, values=values),
+        settings={"stream": {"domains": names}},
+    )  # fmt: skip
+    write_text(folder / "bench/m2d2/sequential-order2-seed0.json", cell.model_dump_json())
+    words = ("bench", "m2d2", "--show", "-o", "page.md")
+    assert everlearn(*words).code == 0
+    assert "by super-domain" not in (folder / "page.md").read_text()
+    assert everlearn(*words, "--data", "own").code == 0
+    page = (folder / "page.md").read_text()
+    assert "| Plain, order 2 (file): law | 4 | +1.000 (+1.000) |" in page
+    assert "| Plain, order 2 (file): health | 5 | +1.000 (+1.000) |" in page
+    everlearn.fails(*words, "--data", "none", says=("`data` is 'none', and there is no such folder",))
+    cell.settings["stream"]["domain"] = "d0"
+    write_text(folder / "bench/m2d2/sequential-order2-seed0.json", cell.model_dump_json())
+    everlearn.fails(*words, "--data", "own", says=("`stream` settings of another version",))

@@ -1,10 +1,11 @@
-"""What training takes, counted in passes: the same on every machine, however busy it is."""
+"""What training and evaluation take, counted in passes: the same on every machine, however busy it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from everlearn.benchmarking.cells import CellResult
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
 
@@ -51,3 +52,22 @@ class Effort:
     def share(self) -> float:
         """(R − E) / (R (1 + p)): of its steps, how many take what all steps of plain training take; 0 or less: none."""
         return (1 - self.outside / self.plain) / (1 + self.per_step)
+
+
+def evaluation_share(cell: CellResult) -> float | None:
+    """What a stream's score matrix takes, as a share of the steps that were learnt in: n b / 3 over t / s.
+
+    n texts were scored, each a sample of b rows (`blocks`; a text that has fewer counts as if it had them all) and
+    a third of a pass forward and backward a row; t tokens were learnt from in rows of s (`block_size`).
+
+    Returns:
+        None where this cannot be known: the settings say no `blocks` or `block_size`, or the row of the table has its
+        own; or end tasks were asked too.
+    """
+    rows, tokens = (cell.settings.get(key) for key in ("blocks", "block_size"))
+    own = any(key.startswith(("evaluation.", "data.")) for key in cell.options)
+    asked = cell.tasks or cell.points or cell.accuracies
+    if cell.matrix is None or own or asked or not (rows and tokens and cell.tokens):
+        return None
+    scored = sum(value is not None for values in cell.matrix.values for value in values)
+    return float(scored * rows / 3 / (cell.tokens / tokens))

@@ -8,42 +8,31 @@ from functools import cached_property
 import numpy as np
 
 from everlearn.benchmarking.cells import CellResult
-from everlearn.benchmarking.summary import estimate
-from everlearn.benchmarking.transfer import stream_of, transfer
+from everlearn.benchmarking.effort import evaluation_share
+from everlearn.benchmarking.study import UNIT, Spreads, by_size, by_super_domain, of_all_domains, spreads
+from everlearn.benchmarking.transfer import learnt_alone, stream_of, transfer
 from everlearn.evaluation.saturation import SaturationByGap, long_enough, saturation
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate
 from everlearn.report.figures.saturation import at_equal_gaps
-from everlearn.report.tables import Table, TableCell
+from everlearn.report.tables import Table
 from everlearn.report.transfer import saturation_rows
 from everlearn.suites import Suite
-from everlearn.suites.claims import Number
 from everlearn.suites.m2d2.claims import ALONE
-
-OVER_ALONE = "continual_over_dapt"
-UNIT = "bits/byte"
-_MEASURES: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward")
-_COLUMNS = {
-    "continual": "CPT against ZS ↑",
-    OVER_ALONE: "CPT against DAPT ↑",
-    "lc": "LC against ZS ↑",
-    "fg": "FG ↓",
-    "backward": "Backward ↑",
-    "forward": "Forward ↑",
-}
 
 
 class LongStreams:
     """Cells whose streams are long enough to ask whether late stages forget more.
 
     Args:
-        suite: names the orders.
+        suite: names the orders, and super-domains and sizes of domains where it knows them.
         cells: of one grid; the short ones, and those of no order, are left out.
     """
 
     def __init__(self, suite: Suite, cells: Sequence[CellResult]) -> None:
+        self._suite, self._super_domains = suite, dict(suite.super_domains)
         self._alone = {cell.seed: cell for cell in cells if cell.entry == ALONE}
         self._groups: dict[str, list[CellResult]] = {}
         self._entries: dict[str, list[CellResult]] = {}
@@ -57,8 +46,21 @@ class LongStreams:
         return bool(self._groups)
 
     def tables(self) -> list[Table]:
-        """Transfer, and forgetting by position; nothing without long streams."""
-        return [self._transfer(), self._saturation()] if self else []
+        """Transfer, of all domains, by super-domain and by size, and forgetting by position; none of short streams."""
+        if not self:
+            return []
+        runs = self._runs()
+        parts = (by_super_domain(runs), by_size(self._gains(), self._suite.training_bytes))
+        return [of_all_domains(runs), *(part for part in parts if part is not None), self._saturation()]
+
+    @cached_property
+    def evaluation(self) -> dict[str, float]:
+        """Entry → what its score matrix takes, as a share of its steps: the mean over runs, where it is known."""
+        shares: dict[str, list[float]] = {}
+        for cell in (cell for cells in self._groups.values() for cell in cells):
+            if (share := evaluation_share(cell)) is not None:
+                shares.setdefault(cell.entry, []).append(share)
+        return {entry: float(np.mean(own)) for entry, own in shares.items()}
 
     def plates(self) -> Iterator[Plate]:
         """The score matrix, then forgetting by gap, each a picture for each entry and order."""
@@ -67,36 +69,32 @@ class LongStreams:
         for label, found in list(self._saturations.items())[:SERIES]:
             yield from at_equal_gaps(label, found, UNIT)
 
-    def _transfer(self) -> Table:
-        # The other measures are of a stream.
-        alone = [{"continual": _means(cell, None)["continual"]} for cell in self._alone.values()]
-        rows = [(label, self._cells([self._measured(cell) for cell in own])) for label, own in self._groups.items()]
-        if alone:
+    def _runs(self) -> dict[str, list[Spreads]]:
+        """Entry and order, and the models of single domains, to the measures of each run."""
+        found = {
+            label: [
+                spreads(stream)
+                for cell in cells
+                if (stream := stream_of(cell, self._alone.get(cell.seed), self._groups_of(cell))) is not None
+            ]
+            for label, cells in self._groups.items()
+        }
+        if self._alone:
             title = next(iter(self._alone.values())).title
-            rows.append((f"{title} (DAPT)", self._cells(alone)))
-        return Table(
-            f"Transfer ({UNIT})",
-            ("Method, order", *_COLUMNS.values()),
-            tuple(rows),
-            "Differences of log-perplexities, means over domains. ZS: the base model; CPT: right after the domain; "
-            "DAPT: after that domain alone, of the same seed; LC: the last checkpoint; FG: lost from CPT to LC. "
-            "Backward: over all later checkpoints, forward: over all before the own stage, both against ZS. In "
-            "brackets: 95 % bootstrap intervals over seeds.",
-        )
+            own = [spreads(learnt_alone(cell, self._groups_of(cell))) for cell in self._alone.values()]
+            found[f"{title} (DAPT)"] = own
+        return found
 
-    def _measured(self, cell: CellResult) -> dict[str, float]:
-        return _means(cell, self._alone.get(cell.seed))
+    def _gains(self) -> dict[str, list[dict[str, float]]]:
+        """The models of single domains, and each entry with all its orders, to what domains have gained in each run."""
+        entries = {f"{title} (CPT) ↑": cells for title, cells in self._entries.items()}
+        alone = {f"{cell.title} (DAPT) ↑": list(self._alone.values()) for cell in self._alone.values()}
+        return {label: [transfer(cell, "continual") for cell in cells] for label, cells in (alone | entries).items()}
 
-    def _cells(self, runs: Sequence[dict[str, float]]) -> tuple[TableCell, ...]:
-        cells = []
-        for name in _COLUMNS:
-            values = [run[name] for run in runs if name in run]
-            if not values:
-                cells.append(TableCell(fmt.MISSING))
-                continue
-            found = estimate(values, name)
-            cells.append(TableCell(fmt.fixed(found.value, 3, signed=True), fmt.interval(found, 3, signed=True)))
-        return tuple(cells)
+    def _groups_of(self, cell: CellResult) -> dict[str, str]:
+        """Super-domains of a cell's domains; none where one of them is not known: means would be of a part."""
+        known = self._super_domains
+        return {name: known[name] for name in cell.domains} if known.keys() >= set(cell.domains) else {}
 
     @cached_property
     def _saturations(self) -> dict[str, SaturationByGap]:
@@ -137,12 +135,3 @@ def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
     of = f"{UNIT} of each text after each domain"
     seeds = f"mean of {len(same)} seeds" if len(same) > 1 else f"seed {cells[0].seed}"
     return Heat(f"{label}: {of}, {seeds}", "after", columns, list(zip(rows, shades, strict=True)))
-
-
-def _means(cell: CellResult, alone: CellResult | None) -> dict[str, float]:
-    """The measures of a cell, each the mean over the domains that have it."""
-    each: dict[str, dict[str, float]] = {name: transfer(cell, name) for name in _MEASURES}
-    if alone is not None:
-        theirs = transfer(alone, "continual")
-        each[OVER_ALONE] = {d: own - theirs[d] for d, own in each["continual"].items() if d in theirs}
-    return {name: float(np.mean(list(values.values()))) for name, values in each.items() if values}

@@ -198,6 +198,7 @@ class Sheet:
     def _facts_table(self) -> Table:
         plain = next((line for line in self.lines if line.entry == PLAIN), None)
         seconds = plain.seconds if plain is not None else 0.0
+        scored = self.long_streams.evaluation
 
         def cells(line: Line) -> list[TableCell]:
             facts = line.facts
@@ -210,18 +211,24 @@ class Sheet:
                 TableCell(_times(None if plain is None else compute_of(line, plain))),
                 TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
                 TableCell(fmt.whole(facts.tokens)),
+                *([TableCell(fmt.percent(scored.get(line.entry)))] if scored else []),
             ]
 
         header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
+        columns = ("Evaluation, of training",) if scored else ()
+        evaluation = (
+            " Evaluation, of training: passes of the score matrix, the base model's row included, of those of the "
+            "tokens learnt from; each text counts as `blocks` rows, and each row as one forward pass, a third."
+        )
         return Table(
             "What each takes",
-            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from"),
+            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from", *columns),
             self._rows(cells),
             "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
             "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
             "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
             "batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those of the second "
-            "domain.",
+            f"domain.{evaluation if scored else ''}",
         )
 
     def _published_table(self, published: Published) -> Table:

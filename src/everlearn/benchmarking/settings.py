@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from everlearn.config.reading import read_yaml
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import corpus_fingerprint
-from everlearn.errors import MethodError, RecipeError, did_you_mean
+from everlearn.errors import MethodError, RecipeError, RunError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
 from everlearn.options import wrong_value
@@ -64,6 +65,23 @@ def _sentence(error: ValidationError) -> str:
         group = _GROUPS[first["loc"][0]] if len(first["loc"]) > 1 else Settings
         return f"Unknown key `{key}` in the settings.{did_you_mean(str(first['loc'][-1]), group.model_fields)}"
     return f"`{key}` in the settings: {wrong_value(first)}."
+
+
+def as_measured(settings: Settings, kept: Mapping[str, Any]) -> Settings:
+    """Settings with the stream that cells were measured on.
+
+    Args:
+        settings: what else is set.
+        kept: of a cell (:func:`identity`).
+
+    Raises:
+        RunError: the cell's settings are of another version.
+    """
+    try:
+        own = Settings.model_validate({"stream": kept.get("stream")})
+    except ValidationError as error:
+        raise RunError(f"The results have `stream` settings of another version: {_sentence(error)}") from None
+    return settings.model_copy(update={"stream": own.stream})
 
 
 def identity(settings: Settings, suite: Suite, recipe: Recipe) -> dict[str, Any]:

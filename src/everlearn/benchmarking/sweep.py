@@ -54,6 +54,11 @@ class RecipeSuite(Suite):
         return self.domains
 
     @property
+    def super_domains(self) -> Mapping[str, str]:
+        """What the recipe says of its domains (`group`)."""
+        return {domain.name: domain.group for domain in self.own.domains if domain.group is not None}
+
+    @property
     def settings(self) -> Settings:
         """The options that the recipe gives its own methods count wherever these are named."""
         return Settings(methods={spec["name"]: spec for spec in self.own.method})

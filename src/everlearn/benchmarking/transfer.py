@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from everlearn.benchmarking.cells import CellResult, Moment
@@ -41,8 +43,16 @@ def transfer(cell: CellResult, number: Number) -> dict[str, float]:
     return {f"gap {gap}": late.gaps[gap] - early.gaps[gap] for gap in sorted(early.gaps.keys() & late.gaps.keys())}
 
 
-def stream_of(cell: CellResult) -> StreamLosses | None:
-    """Bits per byte of the domains after each; None where nothing was learnt in an order."""
+def stream_of(
+    cell: CellResult, alone: CellResult | None = None, groups: Mapping[str, str] | None = None
+) -> StreamLosses | None:
+    """Bits per byte of the domains after each; None where nothing was learnt in an order.
+
+    Args:
+        cell: of the stream.
+        alone: of the same domains, each learnt alone.
+        groups: domain → its super-domain.
+    """
     if cell.matrix is None or cell.order is None:
         return None
     scores = {
@@ -51,7 +61,20 @@ def stream_of(cell: CellResult) -> StreamLosses | None:
         for column, value in zip(cell.matrix.columns, values, strict=True)
         if value is not None
     }
-    return StreamLosses.of(cell.matrix.rows, cell.matrix.columns, scores)
+    own = {} if alone is None else _at(alone, "learnt")
+    return StreamLosses.of(cell.matrix.rows, cell.matrix.columns, scores, own, groups)
+
+
+def learnt_alone(cell: CellResult, groups: Mapping[str, str] | None = None) -> StreamLosses:
+    """Bits per byte of the base model and of one model for each domain: there is DAPT, and nothing of a stream."""
+    scores = {(0, name): value for name, value in _at(cell, "base").items()}
+    return StreamLosses.of(["base", *cell.domains], cell.domains, scores, _at(cell, "learnt"), groups)
+
+
+def _at(cell: CellResult, moment: Moment) -> dict[str, float]:
+    """Domain → bits per byte at a moment."""
+    known = {name: cell.bits_per_byte.get(name, {}) for name in cell.domains}
+    return {name: moments[moment] for name, moments in known.items() if moment in moments}
 
 
 def _between(cell: CellResult, quantity: str) -> dict[str, float]:

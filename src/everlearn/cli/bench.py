@@ -74,8 +74,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
-    from everlearn.benchmarking import Grid, load_settings, resolve
+    from everlearn.benchmarking import Grid, load_results, load_settings, resolve
     from everlearn.benchmarking.claims_page import write_claims
+    from everlearn.benchmarking.settings import as_measured
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.run.places import check_place
@@ -108,6 +109,8 @@ def command(
     if claims is not None:
         check_place("--claims", claims)
     states = []
+    if only_show and data is not None and str(data) != FETCH and (there := load_results(place)):
+        chosen = chosen.on(as_measured(shared, there[0].settings), data)
     if not only_show:
         chosen = chosen.on(shared, data)
         grid = Grid(

@@ -96,6 +96,16 @@ class Suite:
         return None
 
     @property
+    def super_domains(self) -> Mapping[str, str]:
+        """Domain → its super-domain, of those that have one; domains of other streams may be listed too."""
+        return {}
+
+    @property
+    def training_bytes(self) -> Mapping[str, int]:
+        """Domain → bytes of its training text, of suites that have written them down."""
+        return {}
+
+    @property
     def first(self) -> tuple[str, ...]:
         """The domains in the order of what is not learnt in any."""
         return tuple(self.orders[min(self.orders)])

@@ -94,9 +94,15 @@ LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
 """Super-domain → group → libraries; a domain is called ``docs_<library>`` or ``code_<library>``."""
 
 
+def branches() -> dict[str, Branch]:
+    """The place of every built-in domain, in the order of its table."""
+    kept = {name: Branch(top, kept.group, 2) for top, domains in KEPT.items() for name, kept in domains.items()}
+    return kept | {name: Branch(top, group, 2) for name, top, group, _ in _installed()}
+
+
 def names() -> tuple[str, ...]:
     """Every built-in domain, in the order of its table."""
-    return tuple([name for domains in KEPT.values() for name in domains] + [name for name, *_ in _installed()])
+    return tuple(branches())
 
 
 def taxonomy(folder: Path | None) -> Taxonomy:
@@ -108,7 +114,8 @@ def taxonomy(folder: Path | None) -> Taxonomy:
     """
     leaves: list[Leaf] = []
     absent: set[str] = set()
-    for super_domain, domains in KEPT.items():
+    places = branches()
+    for domains in KEPT.values():
         for name, kept in domains.items():
             files = None if folder is None else _files(folder / "domains" / kept.corpus)
             if files is None:
@@ -116,7 +123,7 @@ def taxonomy(folder: Path | None) -> Taxonomy:
                 continue
             texts = {part: _reader(kept, file) for part, file in files.items()}
             mark = hash_of(repr(kept), *(mark_of(file) for file in files.values()))
-            leaves.append(Leaf(name, Branch(super_domain, kept.group, 2), texts, mark))
+            leaves.append(Leaf(name, places[name], texts, mark))
     leaves += [_library(*each) for each in _installed()]
     notes = ["The domains are the built-in ones, small public corpora that stand for M2D2's Wikipedia and S2ORC."]
     if absent:

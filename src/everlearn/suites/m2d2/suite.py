@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from everlearn.errors import RecipeError, did_you_mean, first_line
+from everlearn.files import read_json
 from everlearn.methods.sequential import PLAIN
 from everlearn.options import wrong_value
 from everlearn.suites import derived as made
@@ -70,6 +71,19 @@ class M2D2(Suite):
     def report(self) -> Path | None:
         """What was found of duplicates and kept of each domain, with the settings of the stream."""
         return None if self.bound is None else self.bound.locate(stream.REPORT)
+
+    @property
+    def super_domains(self) -> Mapping[str, str]:
+        """Those of its data; until :meth:`on` has been told of them, of M2D2's own names and of the built-in ones."""
+        known = built_in.branches() | NAMES if self.bound is None else self.bound.branches
+        return {name: branch.super_domain for name, branch in known.items()}
+
+    @property
+    def training_bytes(self) -> Mapping[str, int]:
+        """Those of its data, which is made unless it is there; none until :meth:`on` has been told of it."""
+        if self.report is None:
+            return {}
+        return {name: int(parts["train"][1]) for name, parts in read_json(self.report)["kept"].items()}
 
     @property
     def first(self) -> tuple[str, ...]:
