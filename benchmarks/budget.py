@@ -31,7 +31,7 @@ import numpy as np
 
 from everlearn import files
 from everlearn.analysis.distance import Pair
-from everlearn.analysis.repairing import repair
+from everlearn.analysis.repairing import search_repair
 from everlearn.config.recipe import parse
 from everlearn.learner import ContinualLearner
 from everlearn.report.figures.budget import DriftLook, looks_of, predicted_and_measured
@@ -99,7 +99,7 @@ def of_run(learner: ContinualLearner) -> Cell:
 
 def of_repair(learner: ContinualLearner, budget: float, blocks: int) -> Cell:
     """What is left of the plain run, of which nothing changes, at the step that the budget allows."""
-    found = repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
+    found = search_repair(learner, Pair(0, len(DOMAINS)), budget, blocks=blocks)
     left = {name: _known(found.remains[name].left.value) for name in DOMAINS}
     learnt = RunResults.load(learner.folder.path).summary["bits_per_byte"].learnt[DOMAINS[0]].value
     return {

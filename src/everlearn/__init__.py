@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everlearn.version import __version__
 
 if TYPE_CHECKING:
+    from everlearn.analysis.repairing import repair
     from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
     from everlearn.data.endtask import EndTask
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from everlearn.tools.merging import merge
 
 _WHERE = {
+    "everlearn.analysis.repairing": ("repair",),
     "everlearn.data.corpus": ("Corpus", "Domain"),
     "everlearn.data.endtask": ("EndTask",),
     "everlearn.errors": ("EverlearnError",),
@@ -210,6 +212,7 @@ __all__ = [
     "merge",
     "protect",
     "register",
+    "repair",
 ]
 
 

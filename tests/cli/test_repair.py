@@ -6,13 +6,15 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+import everlearn as package
 import tiny
 from cli_project import Project, write_jsonl
 from everlearn.evaluation import HeldOut, HeldOutText
@@ -103,6 +105,73 @@ def test_a_budget_is_kept_and_what_is_left_is_told(forgetful: Project) -> None:
     assert mine["text"] == "text"
     assert 0 < mine["step"] < 1
     assert np.isclose(mine["step"], found["step"], atol=0.25)
+
+
+def causal_bits(learner: ContinualLearner, model: torch.nn.Module, name: str, half: int) -> float:
+    """The same of a half of any held-out set, for a model that reads a whole row from left to right."""
+    path = learner.scorer().held_out(name).path
+    ids = torch.from_numpy(HeldOutText(path, None, None, half).held_out.blocks.arrays["input_ids"]).long()
+    with torch.no_grad():
+        said = model(ids).logits.double().log_softmax(-1)[:, :-1]
+    nats = -said.gather(-1, ids[:, 1:, None])
+    return float(nats.mean()) / math.log(2) / HeldOut.load(path).bytes_per_token
+
+
+METHODS: dict[str, tuple[Any, float]] = {
+    "every weight": ("sequential", 0.01),
+    "LoRA, merged": ({"name": "lora", "r": 4, "target_modules": "all-linear"}, 0.1),
+    "LoRA, not merged": ({"name": "inc_lora", "r": 4, "target_modules": "all-linear", "merge": False}, 0.1),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_earlier_domain_loses_to_a_later_one(everlearn: Project, method: str) -> None:
+    """`--from a --on a`, of a causal model: written at the step, it is a plain model and loses what is said."""
+    write_jsonl(everlearn.folder / "b.jsonl", scrambled(60))
+    everlearn.recipe["model"] = str(everlearn.models / "llama")
+    chosen, rate = METHODS[method]
+    everlearn.recipe["method"] = chosen
+    everlearn.recipe["data"]["isolate_documents"] = False
+    everlearn.recipe["train"] |= {"max_steps": 8, "learning_rate": rate, "lr_scheduler_type": "constant"}
+    everlearn.recipe["evaluation"] |= {"blocks": 16, "samples": 0}
+    done = everlearn("run", "recipe.yaml")
+    assert done.code == 0, done.err
+    run = everlearn.run_folder
+    adapter_alone = not (run / "stage-02-b" / "model.safetensors").is_file()
+    assert adapter_alone == ("not merged" in method)
+
+    whole = json.loads(everlearn.call("repair", str(run), "--from", "a", "--on", "a", "--budget", "100", "--json").out)
+    assert whole["step"] == 1
+    budget = whole["whole"]["value"] / 4
+    assert budget > 0.002, "it forgets"
+    found = package.repair(run, budget, everlearn.folder / "out", on="a", since="a")
+    assert (found.since, found.until, found.text) == ("a", "b", "a")
+    assert 0 < found.step < 1
+    assert found.remains["b"].role == "learnt in between"
+    assert found.curve[found.step].value <= budget
+
+    learner = ContinualLearner.open(run)
+    start, end = (dict(learner.model_after(index).state_dict()) for index in (1, 2))
+    written = load_file(everlearn.folder / "out" / "model.safetensors")
+    assert not [name for name in written if "lora" in name]
+    for name, tensor in written.items():
+        wanted = start[name].double() + found.step * (end[name].double() - start[name].double())
+        torch.testing.assert_close(tensor.double(), wanted, rtol=1e-5, atol=1e-7)
+    model = AutoModelForCausalLM.from_pretrained(everlearn.folder / "out").eval()
+    before = learner.model_after(1).eval()
+    lost = causal_bits(learner, model, "a", 1) - causal_bits(learner, before, "a", 1)
+    assert lost == pytest.approx(found.lost.value, abs=1e-4)
+
+
+def test_in_python_mistakes_are_found_before_anything_is_read(finished_run: Path, tmp_path: Path) -> None:
+    for options, says in (
+        ({"on": "a", "text": "mine.jsonl"}, "Leave one out"),
+        ({"on": "a", "folder": finished_run / "out"}, "inside the run"),
+        ({"on": "a", "since": "bse"}, "Did you mean 'base'"),
+    ):
+        with pytest.raises(package.EverlearnError, match=says):
+            package.repair(finished_run, 0.02, **options)
+    assert not (tmp_path / "out").exists()
 
 
 def test_mistakes_are_sentences(everlearn: Project, finished_run: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_runs
+import yaml
 
 import tiny
 from everlearn.config.recipe import load
@@ -16,6 +19,7 @@ from everlearn.evaluation.cell import task_path
 from everlearn.learner import ContinualLearner
 from everlearn.run.wanted import wanted_tasks
 
+RECIPE = Path(__file__).parents[2] / "recipes" / "gpt2-big-bench.yaml"
 TASK = {
     "metrics": ["multiple_choice_grade", "exact_str_match"],
     "preferred_score": "multiple_choice_grade",
@@ -68,3 +72,57 @@ def test_what_cannot_be_asked_is_found_before_the_run(tmp_path: Path) -> None:
         small_runs.recipe(tmp_path, "gpt2", evaluation={"chat": {"promts": "x"}})
     with pytest.raises(RecipeError, match=r"Unknown key `evaluation\.lm_eval\.shots`"):
         small_runs.recipe(tmp_path, "gpt2", evaluation={"lm_eval": {"tasks": ["x"], "shots": 3}})
+
+
+def big_bench(folder: Path) -> None:
+    """Files in the format of the five tasks that the recipe names, two of them with subtasks."""
+    options = {key: TASK[key] for key in ("preferred_score", "examples")} | {"metrics": ["multiple_choice_grade"]}
+    written: dict[str, Any] = {"examples": [{"input": f"Write {i}.", "target": f"{i} is written"} for i in range(4)]}
+    text = written | {"metrics": ["bleu", "bleurt"], "preferred_score": "bleurt"}
+    tasks = {
+        "arithmetic/1_digit_addition": TASK,
+        "arithmetic/2_digit_addition": TASK,
+        "general_knowledge": options,
+        "physics": options,
+        "cs_algorithms": {"name": "cs_algorithms", "keywords": ["algorithms"]},
+        "cs_algorithms/lcs": options,
+        "cs_algorithms/valid_parentheses": options,
+        "few_shot_nlg": text,
+    }
+    for name, raw in tasks.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "task.json").write_text(json.dumps(raw), encoding="utf-8")
+
+
+def test_the_shipped_recipe_asks_the_tasks_of_the_causal_study(tmp_path: Path) -> None:
+    """As it stands, but for a tiny model, files of its form, and a step a stage."""
+    raw = yaml.safe_load(RECIPE.read_text(encoding="utf-8"))
+    names = [task["name"] for task in raw["end_tasks"]]
+    assert names == ["arithmetic", "general_knowledge", "physics", "cs_algorithms", "few_shot_nlg"]
+    guide = (RECIPE.parents[1] / "docs" / "downstream.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in guide.split("### The tasks of the causal study")[1] for name in names)
+    (asked,) = re.findall(r"# (lm_eval: .*?) #", RECIPE.read_text(encoding="utf-8"))
+    with_lm_eval = load(RECIPE, [f"evaluation.{key}={json.dumps(of)}" for key, of in yaml.safe_load(asked).items()])
+    assert [task.kind for task in with_lm_eval.tasks] == ["big-bench"] * 5 + ["lm_eval"] * 2
+
+    place = tmp_path / "tasks"
+    big_bench(place)
+    domains = [domain["name"] for domain in raw["domains"]]
+    changes = [f"domains.{name}.path={small_runs.corpus(tmp_path, name, 200)}" for name in domains]
+    changes += [f"general.path={small_runs.corpus(tmp_path, 'general', 200)}"]
+    for number, task in enumerate(raw["end_tasks"]):
+        at = task["test"].removeprefix("data/BIG-bench/bigbench/benchmark_tasks/")
+        changes += [f"end_tasks.{number}.test={place / at}", f"end_tasks.{number}.max_new_tokens=2"]
+    changes += [f"model={small_runs.save_model('gpt2', tmp_path / 'models')}", "train.max_steps=1", "train.bf16=false"]
+    changes += ["train.gradient_accumulation_steps=1", "train.per_device_train_batch_size=2", "evaluation.blocks=4"]
+    changes += ["data.block_size=32", f"data.cache={tmp_path / 'cache'}", f"run.folder={tmp_path / 'run'}"]
+    results = ContinualLearner(load(RECIPE, changes)).run()
+    assert results.matrices["normalised"].columns == names
+    assert len(results.matrices["normalised"].cells) == len(names) * (1 + len(domains))
+    for metric, columns in (
+        ("multiple_choice_grade", ["arithmetic", "general_knowledge", "physics", "cs_algorithms"]),
+        ("exact_match", ["arithmetic"]),
+        ("rouge_l", ["few_shot_nlg"]),
+    ):
+        assert results.matrices[metric].columns == columns, metric
+    assert any("few_shot_nlg" in note and "bleurt" in note for note in results.notes)

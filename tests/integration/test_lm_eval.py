@@ -172,3 +172,18 @@ def test_scores_of_a_checkpoint_are_what_lm_eval_says_of_its_folder(
             assert value == pytest.approx(said[task][f"{name},none"], rel=1e-6), (row, task, name)
     assert Results.load(run / "results.json").matrices.keys() == results.matrices.keys()
     assert "own_sums" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_is_recorded_of_a_real_checkpoint_is_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of `benchmarks/lm_eval_equal.py` follows from its numbers, which are those of both."""
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    import lm_eval_equal
+
+    found = json.loads(lm_eval_equal.PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+    assert lm_eval_equal.page(found) == lm_eval_equal.PAGE.read_text(encoding="utf-8")
+    compared = [row for row in found["rows"] if not lm_eval_equal.saved_otherwise(row)]
+    assert {row["checkpoint"] for row in compared} == {"base", lm_eval_equal.DOMAIN}
+    assert lm_eval_equal.differ(found["rows"]) == []
+    wrong = {**compared[0], "everlearn": compared[0]["everlearn"] + 1e-6}
+    assert lm_eval_equal.differ([wrong]) == [wrong]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_runs import Killer, kill_and_resume, recipe
+from small_runs import Killer, corpus, kill_and_resume, recipe
 
 from everlearn.evaluation import Results
 from everlearn.run.folder import RunFolder
@@ -54,3 +55,28 @@ def test_realised_is_what_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "what each stage was made of" in page
     if method["name"] == "replay_generated":
         assert any("before 'second' the model wrote 12 rows" in note for note in results.notes)
+
+
+def test_tokens_of_a_sample_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shares are of the rows, and those of an earlier domain may be longer: tokens do not follow from them."""
+    of = recipe(
+        tmp_path,
+        "t5",
+        {"name": "replay", "sample": 0.5, "capacity": 64},
+        train={"max_steps": 4, "per_device_train_batch_size": 4, "save_steps": 3},
+        data={"block_size": 64, "cache": str(tmp_path / "cache")},
+    )
+    long = corpus(tmp_path / "data", "first", answers=True)
+    short = [json.loads(line) for line in long.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({"text": row["text"][:20] + " ", "answer": row["answer"][:9]}) for row in reversed(short)]
+    (tmp_path / "data" / "second.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+    place = kill_and_resume(Killer(monkeypatch), of, ["step 2.3"])
+    results = Results.load(place / "results.json")
+    found = {share.source: share for share in results.mixture if share.domain == "second"}
+    tokens = results.cost.stages[1].tokens
+    assert sum(share.tokens for share in found.values()) == tokens
+    rows = 4 * 2 * 4
+    for share in found.values():
+        assert share.realised * rows == pytest.approx(round(share.realised * rows)), "of the rows"
+    assert found["earlier domains"].tokens > 1.2 * found["earlier domains"].realised * tokens

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everlearn.data.blocks import PackedBlocks, stack, tokens_in
-from everlearn.data.mixing import Mixture
+from everlearn.data.mixing import Concatenation, Mixture, shares
 from everlearn.errors import DataError, RunError
 
 
@@ -85,3 +85,13 @@ def test_bad_mixtures_and_foreign_states_are_refused():
             Mixture([("a", source("a"), share)])
     with pytest.raises(RunError, match=r"sources \['a'\]; this one has \['a', 'b'\]"):
         mixture([1, 1]).load_state_dict(mixture([1]).state_dict())
+
+
+def test_tokens_of_every_source_are_counted_also_where_shares_are_of_rows():
+    inner = Mixture([("x", source("x", 6, 4), 0.5), ("y", source("y", 6, 4), 0.5)])
+    joined = Concatenation([("short", inner, 12), ("long", source("long", 4, 32), 4)], 0)
+    blocks = list(islice(joined, 16))
+    said = {each["source"]: each for each in shares(joined)}
+    assert {name: each["tokens"] for name, each in said.items()} == {"short.x": 24, "short.y": 24, "long": 128}
+    assert said["long"]["realised"] == 4 / 16
+    assert sum(map(tokens_in, blocks)) == sum(each["tokens"] for each in said.values())

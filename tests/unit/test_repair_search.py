@@ -9,7 +9,7 @@ import pytest
 
 from everlearn.analysis.distance import Pair
 from everlearn.analysis.repair_page import said
-from everlearn.analysis.repairing import PRECISION, STEPS, Repair, largest_step, repair
+from everlearn.analysis.repairing import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.data.blocks import PackedBlocks
 from everlearn.errors import RecipeError
 from everlearn.evaluation import HeldOut
@@ -80,4 +80,4 @@ def test_what_is_said_of_the_other_half(lost, says):
 )
 def test_what_is_no_budget_is_refused_before_anything_is_read(budget, text, says):
     with pytest.raises(RecipeError, match=says):
-        repair(None, Pair(0, 1), budget, text=text)
+        search_repair(None, Pair(0, 1), budget, text=text)

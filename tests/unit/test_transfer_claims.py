@@ -104,3 +104,10 @@ def test_the_findings_and_their_page() -> None:
     assert "comparisons, as they are for tasks in general. 10 comparisons in all" in " ".join(text.split())
     assert "Eight domains." in text
     assert len(study_claims((0,), (1,)).claims) == 4
+
+
+def test_the_page_names_the_rows_that_the_claim_about_sizes_compares() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "transfer.md").read_text(encoding="utf-8")
+    (sizes,) = [claim for claim in find_suite("m2d2").claims.claims if claim.sentence.startswith("Small models")]
+    ((entry, other),) = {(question.entry, question.other) for question in sizes.questions}
+    assert f"CPT and FG: entry `{entry}` > `{other}` |" in text

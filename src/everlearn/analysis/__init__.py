@@ -6,7 +6,7 @@ from everlearn.analysis.magnitude import Alike, Magnitudes, alike, output_magnit
 from everlearn.analysis.maps import Maps, Saturation, maps_of, saturation, without_maps
 from everlearn.analysis.prequential import Prequential, prequential
 from everlearn.analysis.ranks import Ranks, prediction_ranks
-from everlearn.analysis.repairing import Repair, repair, save_repaired
+from everlearn.analysis.repairing import Repair, repair, save_repaired, search_repair
 from everlearn.analysis.similarity import Similarity, general_similarity
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "restored",
     "saturation",
     "save_repaired",
+    "search_repair",
     "threshold_of",
     "updated_rows",
     "without_maps",

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everlearn.analysis.distance import Pair, limited
+from everlearn.analysis.distance import Pair, limited, pair_of
 from everlearn.analysis.going_back import (
     BEFORE,
     LEARNT,
@@ -34,13 +34,16 @@ from everlearn.data.corpus import Corpus
 from everlearn.data.prepare import prepare
 from everlearn.errors import DataError, RecipeError, did_you_mean
 from everlearn.evaluation import METRICS, Cell, HeldOut, HeldOutText, resample
+from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import estimate
+from everlearn.learner import ContinualLearner
 from everlearn.merging import MergedModel, WiSELine, open_checkpoints, write_merged
 from everlearn.options import path_or_id
+from everlearn.run.places import check_new
+from everlearn.run.progress import Reporter
 
 if TYPE_CHECKING:
-    from everlearn.learner import ContinualLearner
     from everlearn.run.scoring import Scorer
 
 STEPS, PRECISION = 8, 0.01
@@ -128,6 +131,56 @@ def largest_step(lost: Callable[[float], float], budget: float) -> float:
 
 
 def repair(
+    run: str | Path,
+    budget: float,
+    folder: str | Path | None = None,
+    *,
+    on: str | None = None,
+    text: str | Path | None = None,
+    since: str = BASE,
+    until: str | None = None,
+    blocks: int | None = None,
+    sure: bool = False,
+    reporter: Reporter | None = None,
+) -> Repair:
+    """Find the largest step along a run's update that keeps a text within a budget, without training.
+
+    ```python
+    found = everlearn.repair("runs/first", 0.02, "repaired")
+    ```
+
+    Args:
+        run: the run's folder; it stays as it is.
+        budget: bits per byte that the text may lose.
+        folder: where to write the repaired model, as ``save_pretrained`` would; a new folder. Nothing is written when
+            left out.
+        on: the held-out set that has the budget; the run's general text when left out.
+        text: a text of one's own in its place: a file, a folder, or a hub id.
+        since: where the update begins: a domain, or `base`.
+        until: where it ends; the last stage when left out.
+        blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
+        sure: the upper end of the 95 % interval of what is lost must be within the budget.
+        reporter: who is told what is going on; nobody when left out.
+
+    Raises:
+        RecipeError: there is no such set or stage, or no text at all, or the budget is no number of 0 or more.
+        MethodError: a method reads texts with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights are not there.
+        RunError: there is no such run, or the folder is taken.
+    """
+    if on is not None and text is not None:
+        raise RecipeError("`on` names a held-out set of the run, and `text` a text in its place. Leave one out.")
+    if folder is not None:
+        check_new(Path(folder))
+    learner = ContinualLearner.open(run, reporter)
+    pair = pair_of(learner, since, until)
+    found = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
+    if folder is not None:
+        save_repaired(learner, pair, found, Path(folder))
+    return found
+
+
+def search_repair(
     learner: ContinualLearner,
     pair: Pair,
     budget: float,
@@ -212,7 +265,7 @@ def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: 
     Args:
         learner: of the run.
         pair: the stages that were looked at.
-        found: what :func:`repair` found.
+        found: what :func:`search_repair` found.
         folder: a new one.
     """
     with tempfile.TemporaryDirectory() as thrown_away:

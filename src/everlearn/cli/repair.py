@@ -45,7 +45,7 @@ def command(
     from everlearn.analysis import pair_of
     from everlearn.analysis.page import write_analysis
     from everlearn.analysis.repair_page import of_repair, said
-    from everlearn.analysis.repairing import repair, save_repaired
+    from everlearn.analysis.repairing import save_repaired, search_repair
     from everlearn.errors import RecipeError
     from everlearn.report.tables import terminal_table
     from everlearn.run.places import check_new, check_place
@@ -57,7 +57,7 @@ def command(
         check_new(output)
     learner = learner_of(run, as_json)
     pair = pair_of(learner, since, until)
-    found = repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
+    found = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
     section = of_repair(found)
     files.write_json(run / "repair.json", found.to_json())
     page = write_analysis(run / "repair.html", learner.recipe.run.name, sections=[section])

@@ -181,8 +181,9 @@ class Concatenation(Mixture):
 
 
 def shares(source: BlockSource) -> list[dict[str, Any]]:
-    """Of each source of a mixture, and of what a source is itself mixed from: its name, and its share of the tokens (of
-    a :class:`Concatenation` of the rows) as asked and as realised so far. Empty for a source that is no mixture."""
+    """Of each source of a mixture, and of what a source is itself mixed from: its name, its share of the tokens (of
+    a :class:`Concatenation` of the rows) as asked and as realised so far, and the tokens that it gave. Empty for a
+    source that is no mixture."""
     found: list[dict[str, Any]] = []
     if isinstance(source, Mixture):
         for name, asked in source.asked.items():
@@ -192,7 +193,8 @@ def shares(source: BlockSource) -> list[dict[str, Any]]:
                     "source": f"{name}.{part['source']}",
                     "asked": asked * part["asked"],
                     "realised": realised * part["realised"],
+                    "tokens": part["tokens"],
                 }
                 for part in shares(source.sources[name])
-            ] or [{"source": name, "asked": asked, "realised": realised}]
+            ] or [{"source": name, "asked": asked, "realised": realised, "tokens": source.tokens[name]}]
     return found

@@ -230,7 +230,9 @@ class SourceShare(Part):
     asked: Number
     """Share asked for."""
     realised: Number
-    """Share of the tokens that were trained on."""
+    """Share of the tokens that were trained on; of the rows where a sample of earlier rows was added."""
+    tokens: int | None = None
+    """How many; null in stages of earlier versions."""
 
 
 class StageFacts(Part):
@@ -310,9 +312,9 @@ class Share(Part):
     asked: Number
     """Share asked for."""
     realised: Number
-    """Share of the tokens that were trained on."""
+    """Share of the tokens that were trained on; of the rows where a sample of earlier rows was added."""
     tokens: int
-    """How many."""
+    """How many tokens, counted."""
 
 
 class RunFacts(Part):

@@ -298,7 +298,8 @@ class Cocktail(Way):
 class FisherMean(Way):
     """Fisher-weighted merging (arXiv 2111.09832, eq. 4): θ = Σ wᵢ Fᵢ θᵢ / Σ wᵢ Fᵢ, weight by weight.
 
-    Fᵢ is checkpoint i's Fisher diagonal on text that it knows (`--text`). Of a base model and one checkpoint with the
+    Fᵢ is checkpoint i's Fisher diagonal on text that it knows (`--text`): the empirical one, of the text's own labels
+    (the paper's expectation is over labels of the model). Of a base model and one checkpoint with the
     weights 1 − α and α it is the Fisher-weighted form of WiSE-FT.
     """
 

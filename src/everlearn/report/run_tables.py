@@ -141,7 +141,7 @@ def study_table(label: str, runs: Sequence[Run]) -> Table | None:
 
 
 def mixture_table(label: str, run: Run) -> Table | None:
-    """The share of each source in each stage, asked and realised."""
+    """The share of each source in each stage, asked and realised, and its tokens."""
     rows = []
     for entry in run.results.get("mixture") or []:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]

@@ -87,7 +87,7 @@ class Outcome:
                     source=share.source,
                     asked=share.asked,
                     realised=share.realised,
-                    tokens=round(share.realised * fact.tokens),
+                    tokens=round(share.realised * fact.tokens) if share.tokens is None else share.tokens,
                 )
                 for fact in facts
                 for share in fact.mixture

@@ -1,0 +1,206 @@
+"""lm_eval's scores in a run, beside what lm_eval says of the same folders by itself.
+
+    python -m venv v && v/bin/pip install 'everlearn[lm-eval]'
+    v/bin/python benchmarks/lm_eval_equal.py DATA [--limit 40] [--steps 5]
+
+A short run from `benchmarks/bases/english-decoder` learns Yelp reviews under bf16, with `evaluation.lm_eval` before the
+stage and after it; then `lm_eval.simple_evaluate` reads the base model's folder and the stage's. DATA has `domains` and
+`eval`, of which tasks of lm_eval are made as its users write their own. Written to `docs/results/lm-eval.md` and
+`.json`; exit code 1 where a score differs by more than TOLERANCE of it.
+
+lm_eval takes the weights in the number format that they are saved in. The base model's is bfloat16, and a run computes
+in float32: so the base model is also asked with `dtype=float32`, which is what has to be equal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from everlearn import files
+from everlearn.config import recipe as recipes
+from everlearn.evaluation.harness import LOWER, PREFIX
+from everlearn.learner import ContinualLearner
+from everlearn.model.loading import quiet
+
+HERE = Path(__file__).parent
+BASE = HERE / "bases/english-decoder"
+PAGE = HERE.parent / "docs/results/lm-eval.md"
+DOMAIN = "yelp_restaurants"
+CHOICE = {"output_type": "multiple_choice", "doc_to_text": "{{query}}", "doc_to_choice": "choices"}
+ROLLING = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
+PICKED = ("acc", "acc_norm")
+TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+TASKS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "hellaswag_1000": ("eval/hellaswag_1000.jsonl.gz", CHOICE | {"doc_to_target": "{{gold}}"}, PICKED),
+    "novel_concepts": ("eval/bigbench_novel_concepts.jsonl.gz", CHOICE | {"doc_to_target": "{{gold}}"}, PICKED),
+    "strange_stories": ("eval/bigbench_strange_stories.jsonl.gz", CHOICE | {"doc_to_target": "{{gold}}"}, PICKED),
+    "yelp_text": (f"domains/{DOMAIN}/test.jsonl.gz", ROLLING, TEXT),
+}
+"""Name: file in DATA, how lm_eval reads it, its metrics."""
+TOLERANCE = 1e-9
+
+
+def write_tasks(data: Path, folder: Path, limit: int) -> Path:
+    """The tasks as files of lm_eval, in one folder."""
+    folder.mkdir()
+    for name, (file, options, metrics) in TASKS.items():
+        with gzip.open(data / file, "rt", encoding="utf-8") as lines:
+            kept = list(itertools.islice(lines, limit))
+        rows = folder / f"{name}.jsonl"
+        rows.write_text("".join(kept), encoding="utf-8")
+        config = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(rows)}},
+            "test_split": "test",
+            "metric_list": [{"metric": each} for each in metrics],
+            **options,
+        }
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+def recipe(data: Path, tasks: Path, runs: Path, steps: int) -> dict[str, Any]:
+    """One domain, and lm_eval at both ends."""
+    place = data / "domains" / DOMAIN
+    return {
+        "model": str(BASE),
+        "domains": [
+            {
+                "name": DOMAIN,
+                "path": str(place / "train.jsonl.gz"),
+                "validation": str(place / "validation.jsonl.gz"),
+                "max_documents": 500,
+            }
+        ],
+        "data": {"block_size": 128, "cache": str(runs / "cache")},
+        "train": {"max_steps": steps, "per_device_train_batch_size": 8, "learning_rate": 5e-4, "bf16": True},
+        "evaluation": {
+            "lm_eval": {"tasks": list(TASKS), "include_path": str(tasks)},
+            "blocks": 16,
+            "batch_size": 8,
+            "samples": 0,
+        },
+        "run": {"name": "lm-eval", "folder": str(runs / "run")},
+    }
+
+
+def by_itself(folder: Path, tasks: Path, dtype: str = "auto") -> dict[str, dict[str, Any]]:
+    """What lm_eval says of a folder: task and metric to value."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    found = lm_eval.simple_evaluate(
+        model="hf",
+        model_args={"pretrained": str(folder), "device": "cpu", "dtype": dtype},
+        batch_size=8,
+        tasks=list(TASKS),
+        task_manager=TaskManager(include_path=str(tasks)),
+        bootstrap_iters=0,
+    )
+    return {
+        name: {metric: found["results"][name][f"{metric},none"] for metric in metrics}
+        | {"examples": len(found["samples"][name])}
+        for name, (_, _, metrics) in TASKS.items()
+    }
+
+
+def measure(data: Path, limit: int, steps: int) -> dict[str, Any]:
+    """The run, and lm_eval beside it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        tasks = write_tasks(data, Path(scratch, "tasks"), limit)
+        learner = ContinualLearner(recipes.parse(recipe(data, tasks, Path(scratch), steps)))
+        results = learner.run()
+        stage = next(learner.folder.path.glob("stage-01*"))
+        asked = ((BASE, "base", "auto"), (BASE, "base", "float32"), (stage, DOMAIN, "auto"))
+        rows = []
+        for folder, row, dtype in asked:
+            said = by_itself(folder, tasks, dtype)
+            for name, (_, _, metrics) in TASKS.items():
+                for metric in metrics:
+                    here = (LOWER if metric in TEXT else PREFIX) + metric
+                    rows.append(
+                        {
+                            "checkpoint": row,
+                            "dtype": dtype,
+                            "task": name,
+                            "metric": metric,
+                            "examples": said[name]["examples"],
+                            "everlearn": results.matrices[here].estimates()[row, name].value,
+                            "lm_eval": said[name][metric],
+                        }
+                    )
+    versions = {each: metadata.version(each) for each in ("lm_eval", "transformers", "torch")}
+    return {"versions": versions, "domain": DOMAIN, "steps": steps, "limit": limit, "rows": rows}
+
+
+def saved_otherwise(row: Mapping[str, Any]) -> bool:
+    """Whether lm_eval read other numbers than the run did: the base model's bfloat16."""
+    return bool(row["checkpoint"] == "base" and row["dtype"] == "auto")
+
+
+def differ(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that should be equal and are not."""
+    return [
+        row
+        for row in rows
+        if not saved_otherwise(row) and not abs(row["everlearn"] - row["lm_eval"]) <= TOLERANCE * abs(row["lm_eval"])
+    ]
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Both numbers side by side."""
+    versions = found["versions"]
+    lines = [
+        f"| {row['checkpoint']} | {row['dtype']} | {row['task']} ({row['examples']}) | {row['metric']} "
+        f"| {row['everlearn']:.8g} | {row['lm_eval']:.8g} | {abs(row['everlearn'] - row['lm_eval']):.2g} |"
+        for row in found["rows"]
+    ]
+    compared = [row for row in found["rows"] if not saved_otherwise(row)]
+    wrong = len(differ(found["rows"]))
+    verdict = f"All {len(compared)} are equal" if not wrong else f"{wrong} of {len(compared)} differ"
+    return f"""# lm_eval in a run, and by itself
+
+`evaluation.lm_eval` in a run of one domain ({found["domain"]}, {found["steps"]} steps under bf16, from
+`benchmarks/bases/english-decoder`), beside `lm_eval.simple_evaluate(model="hf", …)` of the base model's folder and of
+the stage's. lm_eval {versions["lm_eval"]}, transformers {versions["transformers"]}, torch {versions["torch"]},
+on a CPU. Tasks are local files, the first {found["limit"]} examples of each (the number in brackets). Written by
+`python benchmarks/lm_eval_equal.py DATA --limit {found["limit"]} --steps {found["steps"]}`; [json](lm-eval.json).
+
+{verdict} (to a relative {TOLERANCE:g}). Not counted: the base model with `dtype` auto. Its weights are saved in
+bfloat16, lm_eval then computes in bfloat16, and a run computes in float32; with `dtype=float32` it is counted. A
+stage's folder is float32 by itself.
+
+| checkpoint | dtype of lm_eval | task (examples) | metric | in the run | lm_eval by itself | difference |
+|---|---|---|---|---:|---:|---:|
+{chr(10).join(lines)}
+"""
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--limit", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    asked = parser.parse_args()
+    quiet()
+    found = measure(asked.data, asked.limit, asked.steps)
+    files.write_json(asked.page.with_suffix(".json"), found)
+    files.write_text(asked.page, page(found))
+    sys.exit(bool(differ(found["rows"])))
+
+
+if __name__ == "__main__":
+    main()
