@@ -186,8 +186,10 @@ RECOMMENDED: tuple[dict[str, Any], ...] = (
 """What `everlearn init` writes as `method`: methods with their options, as a recipe has them. It is what
 docs/results/frontier.json recommends, once that recommends anything; until then what came nearest to its aim on the one
 stream that has been measured, docs/results/frontier-causal.md."""
-_WHY = """This one came nearest to learning all and forgetting a quarter on four domains of a small causal model, at equal
-compute and without old text; there it was trained at three times plain training's learning rate."""
+_WHY = (
+    "This one came nearest to learning all and forgetting a quarter on four domains of a small causal model, at equal "
+    "compute and without old text; there it was trained at three times plain training's learning rate."
+)
 _EXAMPLE: dict[str, dict[str, Any]] = {
     "model": {"path": "FacebookAI/roberta-base"},
     "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
