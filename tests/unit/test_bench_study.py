@@ -95,6 +95,16 @@ def test_medians_stand_beside_means_and_the_max_form_beside_forgetting() -> None
     assert row(table, "Alone (DAPT)")["CPT against ZS"] == "+0.600 (+0.500)"
 
 
+def test_domains_alone_are_beside_streams_of_their_own_base_model() -> None:
+    """A model of another size loses something else to begin with."""
+    plain = streamed()
+    bits = {name: {at: value + 0.3 for at, value in each.items()} for name, each in plain.bits_per_byte.items()}
+    small = streamed(entry="small", title="Smaller", bits_per_byte=bits)
+    table = tables(Suite({}), plain, small, alone())["Transfer (bits/byte)"]
+    assert row(table, "Plain, order 0")["CPT against DAPT"] == "+0.500 (+0.500)"
+    assert row(table, "Smaller, order 0")["CPT against DAPT"] == "–"
+
+
 def test_evaluation_is_counted_against_training() -> None:
     settings = {"blocks": 32, "block_size": 128}
     # 10 × 9 texts of 32 rows, forward only: 960 passes; 128 × 2000 tokens are 2000 rows.

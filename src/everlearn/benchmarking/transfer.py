@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -50,7 +51,7 @@ def stream_of(
 
     Args:
         cell: of the stream.
-        alone: of the same domains, each learnt alone.
+        alone: of the same domains, each learnt alone; left out where it began with another base model.
         groups: domain → its super-domain.
     """
     if cell.matrix is None or cell.order is None:
@@ -61,7 +62,7 @@ def stream_of(
         for column, value in zip(cell.matrix.columns, values, strict=True)
         if value is not None
     }
-    own = {} if alone is None else _at(alone, "learnt")
+    own = {} if alone is None or not _same_base(cell, alone) else _at(alone, "learnt")
     return StreamLosses.of(cell.matrix.rows, cell.matrix.columns, scores, own, groups)
 
 
@@ -69,6 +70,12 @@ def learnt_alone(cell: CellResult, groups: Mapping[str, str] | None = None) -> S
     """Bits per byte of the base model and of one model for each domain: there is DAPT, and nothing of a stream."""
     scores = {(0, name): value for name, value in _at(cell, "base").items()}
     return StreamLosses.of(["base", *cell.domains], cell.domains, scores, _at(cell, "learnt"), groups)
+
+
+def _same_base(cell: CellResult, other: CellResult) -> bool:
+    """Whether both began with one model: its scores are the same, but for what another machine rounds otherwise."""
+    ours, theirs = _at(cell, "base"), _at(other, "base")
+    return all(math.isclose(ours[name], theirs[name], rel_tol=1e-3) for name in ours.keys() & theirs.keys())
 
 
 def _at(cell: CellResult, moment: Moment) -> dict[str, float]:
