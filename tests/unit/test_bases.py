@@ -131,15 +131,16 @@ def test_muon_takes_layers_and_leaves_words(kind: str) -> None:
 
 
 def test_tokenizers_put_around_a_text_what_their_models_know(tmp_path: Path) -> None:
-    for base in make.BASES.values():
-        (tmp_path / base.kind).mkdir()
+    for name, base in make.BASES.items():
+        (tmp_path / name).mkdir()
         plain = train_tokenizer(tiny.texts(60), tmp_path / "plain", 350, 64)
-        base.tokenizer(plain, tmp_path / base.kind)
+        base.tokenizer(plain, tmp_path / name)
     bare = AutoTokenizer.from_pretrained(tmp_path / "plain")("the model", add_special_tokens=False).input_ids
-    found = {kind: AutoTokenizer.from_pretrained(tmp_path / kind) for kind in ("encoder", "decoder", "encoder-decoder")}
-    assert found["encoder"]("the model").input_ids == [0, *bare, 2]
-    assert found["decoder"]("the model").input_ids == [0, *bare]
-    last = found["encoder-decoder"]
+    found = {name: AutoTokenizer.from_pretrained(tmp_path / name) for name in make.BASES}
+    assert found["english-encoder"]("the model").input_ids == [0, *bare, 2]
+    for name in ("english-decoder", "english-decoder-small"):
+        assert found[name]("the model").input_ids == [0, *bare]
+    last = found["english-encdec"]
     assert last("the model").input_ids == [*bare, 2]
     assert last.convert_tokens_to_ids("<extra_id_0>") == len(last) - make.SENTINELS
     assert last.decode(last("the<extra_id_3> model").input_ids, skip_special_tokens=True) == "the model"
@@ -150,11 +151,19 @@ def test_starts_are_small_enough_and_recipes_are_of_their_kind(name: str, monkey
     monkeypatch.setitem(REGISTRY, "muon", MUON)
     base = make.BASES[name]
     model = base.start()
-    assert 5e6 < model.num_parameters() < 6.9e6
+    least, most = (3.9e6, 4e6) if name == "english-decoder-small" else (5e6, 6.9e6)
+    assert least < model.num_parameters() < most
     recipe = recipes.load(BASES / name / "recipe.yaml")
     assert Path(str(recipe.model.path)).parts[-4:] == (*make.BUILD.parts, name, "start")
     again = base.start().state_dict()
     assert all(torch.equal(value, again[key]) for key, value in model.state_dict().items())
+
+
+def test_the_small_decoder_is_the_first_layer_of_the_shipped_one() -> None:
+    theirs = load_weights(str(BASES / "english-decoder"), "decoder").state_dict()
+    mine = make.small_decoder().state_dict()
+    assert mine.keys() == {name for name in theirs if ".layers." not in name or ".layers.0." in name}
+    assert all(torch.equal(value, theirs[name].float()) for name, value in mine.items())
 
 
 def test_the_encoder_decoders_encoder_is_roberta() -> None:
