@@ -209,11 +209,12 @@ def page(found: Mapping[str, list[Cell]], asked: argparse.Namespace) -> str:
     counted = "one seed" if seeds == 1 else f"{seeds} seeds"
     ends = "its interval" if seeds == 1 else "the lowest and highest seed"
     notes = [f"* {name}: {note}" for name, cells in found.items() for note in cells[0].get("notes", [])]
+    options = " ".join(f"--{key} {getattr(asked, key)}" for key in (*MADE_OF, "seeds", "budgets"))
     return f"""# A forgetting budget
 
 Yelp reviews, then medical articles, {asked.steps} steps each of 16 rows of 128 tokens on
 `benchmarks/bases/english-decoder` (5.6 M parameters), learning rate 5e-4, bf16, {counted}.
-Written by `python benchmarks/budget.py --steps {asked.steps} --seeds {asked.seeds}`. All numbers are bits per byte
+Written by `python benchmarks/budget.py {options}`. All numbers are bits per byte
 at the end of the stream. *gained* is the mean over both domains against the base model, *p* what ½ Δᵀ F Δ predicts with
 {asked.rank} directions of F, without the correction, *probe* what was measured on the rows that steer the budget,
 *unseen text* {asked.blocks} held-out rows that neither has read (and {ends}). The budget, the same for both
