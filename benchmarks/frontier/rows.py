@@ -22,10 +22,11 @@ Way = list[dict[str, Any]]
 
 
 def places(recipe: Path, data: Path) -> list[str]:
-    """The corpora's files, as changes of a recipe."""
+    """The corpora's files, as changes of a recipe; a suite's own text is where it is."""
     raw = yaml.safe_load(recipe.read_text())
     groups = {f"domains.{number}": domain for number, domain in enumerate(raw["domains"])} | {"general": raw["general"]}
-    return [f"{key}.{part}={data / group[part]}" for key, group in groups.items() for part in ("path", "validation")]
+    files = ((f"{key}.{part}", group[part]) for key, group in groups.items() for part in ("path", "validation"))
+    return [f"{key}={data / file}" for key, file in files if not file.startswith("suite:")]
 
 
 def ways(row: Iterable[Any]) -> Iterator[Way]:
