@@ -42,7 +42,8 @@ class Penalty(Method):
       domain nothing has been learnt, and nothing is held: unlike the `last` of methods that stay near a model.
     * `separate`: Σ_k ½ Σ Ω_k (θ − θ_k)², a penalty for each domain (EWC, arXiv 1612.00796). It is kept as
       ½ Σ (Σ_k Ω_k)(θ − θ̄)² + c with θ̄ = Σ_k Ω_k θ_k / Σ_k Ω_k and the number c = ½ Σ_k Σ Ω_k (θ_k − θ̄)², which is the
-      same function of θ, exactly. That holds for the quadratic norm only; others are refused.
+      same function of θ, exactly. That holds for the quadratic norm only; others are refused. With `follow` β each
+      θ_k goes on by β (θ_t − θ̄) when domain t is added: between the two, 0 is EWC and 1 online EWC.
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
     Attributes:
@@ -62,6 +63,9 @@ class Penalty(Method):
         anchor: Literal["online", "separate", "base"] = "online"
         """Where weights are held: at the last learnt domain's, at each domain's own (as one quadratic, exactly), or at
         those before the first domain, whatever is learnt later."""
+        follow: float = Field(0.0, ge=0, le=1)
+        """β of separate anchors: the part of the way to the new weights that earlier anchors go along when a domain is
+        added. 0 leaves them where they are; with 1 all are held at the last learnt domain's weights, as `online`."""
         norm: Literal["quadratic", "root", "absolute"] = "quadratic"
         """½ Σ Ω Δ²; √(Σ Ω Δ² + 1e-8); or Σ Ω |Δ|."""
         normalise: Literal["none", "mean", "max"] = "none"
@@ -103,10 +107,15 @@ class Penalty(Method):
                 "`norm: quadratic` or `norm: absolute`",
             ),
             ("accumulate", "mean", self.config.decay < 1, "`decay: 1`: in a mean no domain fades"),
+            ("follow", self.config.follow, self.config.follow and not self._separate, "`anchor: separate`"),
         )
         for key, value, broken, needed in rules:
             if getattr(self.config, key) == value and broken:
                 raise MethodError(f"Method '{self.name}', option '{key}': '{value}' needs {needed}.")
+
+    @property
+    def _separate(self) -> bool:
+        return bool(self.config.anchor == "separate")
 
     @property
     def factor(self) -> float:
@@ -206,8 +215,9 @@ class Penalty(Method):
             anchor = weights[name].detach().to(torch.float32, copy=True)
             if old is not None and old_anchor is not None:
                 old = old.to(value.device)
-                if self.config.anchor == "separate":
-                    anchor, apart = joined(old_anchor.to(anchor.device), old * fading, anchor, value)
+                if self._separate:
+                    old_anchor = old_anchor.to(anchor.device).lerp_(anchor, self.config.follow)
+                    anchor, apart = joined(old_anchor, old * fading, anchor, value)
                     self._constant += apart
                 value.add_(old, alpha=fading)
                 if mean:
