@@ -136,20 +136,27 @@ def test_last_means_one_thing() -> None:
 
 
 @pytest.mark.parametrize("accumulate", ["sum", "mean"])
+@pytest.mark.parametrize("follow", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("spec", ["ewc_separate", {"name": "l2", "anchor": "separate"}])
-def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, accumulate: str) -> None:
-    spec = {"name": spec} if isinstance(spec, str) else spec
+def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, follow: float, accumulate: str) -> None:
+    spec = ({"name": spec} if isinstance(spec, str) else spec) | {"follow": follow}
     method, model = build({**spec, "strength": 50.0, "accumulate": accumulate}), tiny.model()
     each = []
     for index in (1, 2, 3):
-        single, twin = build({**spec, "anchor": "online"}), tiny.model()
+        single, twin = build({**spec, "anchor": "online", "follow": 0}), tiny.model()
         stage = stages.stage(model, index)
         Protection([method], stage).begin()
         moved(model, seed=index)
         twin.load_state_dict(model.state_dict())
         stages.end([single], stages.stage(twin, index))  # the importance of this domain alone
         stages.end([method], stage)
-        each.append(({n: v.double() for n, v in kept(single, single.stored).items()}, doubled(model)))
+        now = doubled(model)
+        for n in now if each else ():
+            middle = sum(f[n] * a[n] for f, a in each) / sum(f[n] for f, _ in each)
+            shift = follow * (now[n] - middle).nan_to_num(0.0)  # what nothing holds has no middle
+            for _, a in each:
+                a[n] = a[n] + shift
+        each.append(({n: v.double() for n, v in kept(single, single.stored).items()}, now))
     anchors = sum(value.numel() for value in kept(method, "anchor").values())
     assert anchors == sum(p.numel() for p in model.parameters()), "one anchor, however many domains"
     copy = build({**spec, "strength": 50.0, "accumulate": accumulate})
@@ -168,6 +175,23 @@ def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, accumulate: str)
             wanted = wanted / 3 if accumulate == "mean" else wanted
             nothing = 1e-5 * float(wanted.abs().max())
             torch.testing.assert_close(parameter.grad.double(), wanted, rtol=2e-3, atol=nothing)
+
+
+def test_anchors_that_follow_all_the_way_are_the_last_weights() -> None:
+    """Between separate anchors and online ones: with `follow: 1` the gradients are those of the online penalty."""
+    gradients = []
+    for spec in ({"anchor": "separate", "follow": 1}, {"anchor": "online"}):
+        method, model = build({"name": "ewc", "strength": 50.0, **spec}), tiny.model()
+        for index in (1, 2, 3):
+            stage = stages.stage(model, index)
+            Protection([method], stage).begin()
+            moved(model, seed=index)
+            stages.end([method], stage)
+        moved(model, 0.05, seed=8)
+        penalty(method, model).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for mine, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-6 * float(wanted.abs().max()))
 
 
 def test_one_anchor_at_the_last_weights_is_another_function() -> None:
@@ -575,6 +599,7 @@ def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
         ({"name": "rewc", "anchor": "separate"}, "'rewc'|'ewc'.*'anchor': 'separate' needs `norm: quadratic`"),
         ({"name": "aewc", "anchor": "separate"}, "'anchor': 'separate' needs `norm: quadratic`"),
         ({"name": "rewc", "apply_to": "update"}, "'apply_to': 'update' needs"),
+        ({"name": "mas", "follow": 0.5}, "option 'follow': '0.5' needs `anchor: separate`"),
         ({"name": "l2", "decay": 0.5}, "'accumulate': 'mean' needs `decay: 1`"),
         ({"name": "si", "anchor": "base"}, "'anchor'"),
     ],
