@@ -103,6 +103,16 @@ def test_the_best_reaches_the_aim_and_loses_least_else_it_is_nearest(scripts: Sc
     assert scripts.choice.best({"one": [meets, all_learnt], "both": [meets_less, meets_less]}) == ["both", "one"]
 
 
+def test_only_files_lie_in_the_folder_of_the_corpora(scripts: Scripts) -> None:
+    """A suite's own text has an address, and no folder is put before it."""
+    found = dict(change.split("=", 1) for change in scripts.rows.places(FOLDER / "masked.yaml", Path("corpora")))
+    assert found["domains.0.path"] == "corpora/domains/yelp_restaurants/train.jsonl.gz"
+    assert found["general.validation"] == "corpora/D0/wikipedia/validation.jsonl.gz"
+    assert set(found) == {
+        f"{group}.{part}" for group in ("domains.0", "domains.2", "general") for part in ("path", "validation")
+    }
+
+
 def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_seeds(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
