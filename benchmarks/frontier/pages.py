@@ -36,7 +36,7 @@ Rows = Mapping[str, Mapping[str, Way]]
 
 def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     """A page for each stream of which there are results, and one of both: ``frontier*.md``, ``.svg`` and ``.json``."""
-    found: dict[str, Any] = {"recommended": None, "recommended_with": {}, "streams": {}}
+    found: dict[str, Any] = {"recommended": None, "recommended_with": {}, "recommended_shares": {}, "streams": {}}
     rows = {stream: entries(rows_of(stream, rows_file), recipes / f"{stream}.yaml") for stream in STREAMS}
     penalties = list(yaml.safe_load(rows_file.read_text())["penalties"])
     for stream in STREAMS:
@@ -50,6 +50,8 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     if name is not None:
         way = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
         found["recommended"], found["recommended_with"] = parts_of(way)
+        fresh = {stream: choice.scored(lines_of(results / stream, without=FIRST)) for stream in STREAMS}
+        found["recommended_shares"] = {stream: vars(scores[name]) for stream, scores in fresh.items()}
     files.write_json(place / "frontier.json", found)
     files.write_text(place / "frontier.md", both(found, results))
 
@@ -179,7 +181,7 @@ class StreamPage:
     def _seeds(self, name: str) -> str:
         """What its scores are of."""
         fresh = self.fresh.get(name)
-        return _count(fresh, "seed") + " that chose nothing" if fresh else "the seed that it was chosen with"
+        return _count(fresh, "seed") + " that chose no strength" if fresh else "the seed that it was chosen with"
 
     def _curves(self, wanted: Sequence[str], share: str) -> list[tuple[str, list[Strength]]]:
         """Rows through their ways, by what they keep; of the first seed."""
@@ -215,7 +217,10 @@ def both(found: Mapping[str, Any], results: Path) -> str:
     if methods is not None:
         changes = ", ".join(f"`{key}: {value:g}`" for key, value in found["recommended_with"].items())
         said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}"
-        said += ". It is what `everlearn init` writes."
+        shares = found["recommended_shares"].items()
+        own = "; ".join(f"{stream} {_said(AgainstPlain.read(scores))}" for stream, scores in shares)
+        said += ". It is what `everlearn init` writes. Learning kept, forgetting and drift left, by the seeds that "
+        said += f"chose among the candidates alone: {own}."
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
     else:

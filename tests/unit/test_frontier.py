@@ -171,7 +171,7 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     told = found["streams"]["masked"]["rows"]["ewc"]
     assert (told["other_seeds"], round(told["kept"], 6)) == (2, 0.7), "of the seeds that chose nothing"
     assert "is **not reached** by any row" in (pages / "frontier-masked.md").read_text()
-    assert "(70, 20, 20 %; 2 seeds that chose nothing)" in (pages / "frontier-masked.md").read_text()
+    assert "(70, 20, 20 %; 2 seeds that chose no strength)" in (pages / "frontier-masked.md").read_text()
     assert found["streams"]["masked"]["rows"]["ewc"]["entry"] == "ewc-strength100", "chosen with the first seed"
     assert found["recommended"] == [{"name": "ewc", "strength": 10}, {"name": "wise_ft", "alpha": 0.75}]
     assert found["recommended_with"] == {}
