@@ -39,10 +39,12 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     found: dict[str, Any] = {"recommended": None, "recommended_with": {}, "recommended_shares": {}, "streams": {}}
     rows = {stream: entries(rows_of(stream, rows_file), recipes / f"{stream}.yaml") for stream in STREAMS}
     penalties = list(yaml.safe_load(rows_file.read_text())["penalties"])
+    fresh: dict[str, Any] = {}  # stream → scores by the seeds that chose no strength
     for stream in STREAMS:
         if PLAIN in (lines := lines_of(results / stream)):
             steps = int(yaml.safe_load((recipes / f"{stream}.yaml").read_text())["train"]["max_steps"])
             first, others = lines_of(results / stream, FIRST), lines_of(results / stream, without=FIRST)
+            fresh[stream] = choice.scored(others)
             page = StreamPage(stream, rows[stream], lines, first, others, steps)
             found["streams"][stream] = page.as_data()
             files.write_text(place / f"frontier-{stream}.md", page.text(place, penalties))
@@ -50,7 +52,6 @@ def write(place: Path, recipes: Path, results: Path, rows_file: Path) -> None:
     if name is not None:
         way = next(each[name] for each in rows[STREAMS[0]].values() if name in each)
         found["recommended"], found["recommended_with"] = parts_of(way)
-        fresh = {stream: choice.scored(lines_of(results / stream, without=FIRST)) for stream in STREAMS}
         found["recommended_shares"] = {stream: vars(scores[name]) for stream, scores in fresh.items()}
     files.write_json(place / "frontier.json", found)
     files.write_text(place / "frontier.md", both(found, results))
