@@ -101,7 +101,7 @@ class StreamPage:
     def text(self, place: Path, penalties: Sequence[str]) -> str:
         """The page; its pictures are written beside it."""
         parts = [f"# The frontier of learning and forgetting: the {self.stream} stream", self._begin()]
-        parts += [markdown_table(self._table("Each row at its chosen strength", self.chosen.items()), 2)]
+        parts += [markdown_table(self._table("Each row at its chosen strength", self._one_each()), 2)]
         parts += ["## Verdict", self.verdict()]
         groups = {
             "": [row for row in self.rows if row not in penalties],
@@ -133,6 +133,11 @@ class StreamPage:
             "weights are taken at the end of every domain, the last one too, and what is learnt is measured then. "
             "Shares are percent of plain training's with the same seed, ± their standard deviation over seeds."
         )
+
+    def _one_each(self) -> list[tuple[str, str]]:
+        """Row and entry: the chosen one; where nothing can be chosen (no order, no forgetting) all that were run."""
+        run = [(row, [name for name in names if name in self.lines]) for row, names in self.rows.items()]
+        return [(row, name) for row, names in run for name in ([self.chosen[row]] if row in self.chosen else names)]
 
     def _table(self, title: str, wanted: Any, lines: Mapping[str, Line] | None = None) -> Table:
         lines = lines or self.lines

@@ -34,6 +34,9 @@ def test_all_scenarios_learn_from_equally_many_tokens(everlearn: Project) -> Non
     assert (plain["old_data"], both["old_data"]) == (False, True)
     final = {name: [cell["bits_per_byte"][d]["final"] for d in "ab"] for name, cell in cells.items()}
     assert len({tuple(each) for each in final.values()}) == 6
+    alone, merged = cells["separate-seed0"], cells["merged-seed0"]
+    learnt = [{d: cell["bits_per_byte"][d]["learnt"] for d in "ab"} for cell in (alone, merged)]
+    assert learnt[0] == learnt[1], "what is averaged are the models of one domain each"
 
     runs = everlearn.folder / "runs" / "sweep-first"
     (corpus,) = runs.glob("pool-corpus-*/documents.jsonl")

@@ -25,6 +25,7 @@ both:
     - - {name: ewc, strength: 10}
       - {name: wise_ft, alpha: [0.5, 0.75]}
   replay: [{name: replay, share: 0.05}]
+  merged: [{name: merged}]
 masked: {}
 causal: {}
 penalties:
@@ -52,6 +53,11 @@ def cell(entry: str, seed: int, kept: float, forgotten: float, drift: float, **m
         tokens=100, extra_tokens=0, seconds=1.0,
         bits_per_byte={"a": bits, "b": bits, "general": {"base": 2.0, "final": 2.0 + 0.4 * drift}}, **more,
     )  # fmt: skip
+
+
+def unordered(cell: CellResult) -> CellResult:
+    """The same of one model for each domain, averaged."""
+    return cell.model_copy(update={"order": None})
 
 
 def write(folder: Path, cells: list[CellResult]) -> None:
@@ -135,7 +141,7 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
                 cell(name, seed, *shares, old_data=name.startswith("replay"), options={"train.max_steps": 96})
                 for name, shares in ways.items()
             ]
-            write(results / stream, made)
+            write(results / stream, [*made, unordered(cell("merged", seed, 1.0, 0.6, 0.3))])
 
     def written() -> dict[str, Any]:
         scripts.pages.write(pages, FOLDER, results, tmp_path / "rows.yaml")
@@ -156,6 +162,8 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     assert "learns 1.000 bits per byte of its domains, forgets 0.500" in page
     assert "Both are at least 0.25" in page
     assert "| 99 |" in page
+    once = page.partition("## Verdict")[0]
+    assert "| merged | merged | 1 | no | 120 | 1.00× | 1.00× | 100 | 70 | – | 30 |  |" in once, "no order, no forgetting"
     for name in ("frontier-causal-forgetting", "frontier-causal-penalties-drift"):
         assert "<svg" in (pages / f"{name}.svg").read_text()
         assert f"({name}.svg)" in page

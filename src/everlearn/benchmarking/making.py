@@ -230,7 +230,7 @@ def pool(bench: Workbench, job: Job, place: Path) -> Measured:
 
 
 def merged(bench: Workbench, job: Job, place: Path) -> Measured:
-    """The mean of the weights of one model per domain, each trained from the base model."""
+    """The mean of the weights of one model per domain, each trained from the base model; learnt is what these knew."""
     parts = [bench.finish(job, bench.recipe(job, place / name, (name,))) for name in job.domains]
     model = parts[0].model_after(1)
     with torch.no_grad():
@@ -247,6 +247,7 @@ def merged(bench: Workbench, job: Job, place: Path) -> Measured:
     bits = {
         name: METRICS["bits_per_byte"].score(scorer.held_out(name).measure(predictor, how)) for name in scorer.names()
     }
+    learnt = {part.recipe.domains[0].name: part.folder.path / "evaluation" for part in parts}
     spent = [_spent(part) for part in parts]
     return Measured(
         domains=list(job.domains),
@@ -255,7 +256,12 @@ def merged(bench: Workbench, job: Job, place: Path) -> Measured:
             | {"final": scores_of(make_task(task).measure(predictor, how))}
             for task in scored(whole)
         },
-        bits_per_byte={name: {"base": bits_of(base, 0, name), "final": found} for name, found in bits.items()},
+        bits_per_byte={
+            name: {"base": bits_of(base, 0, name)}
+            | ({"learnt": bits_of(learnt[name], 1, name)} if name in learnt else {})
+            | {"final": found}
+            for name, found in bits.items()
+        },
         tokens=sum(each["tokens"] for each in spent),
         seconds=sum(each["seconds"] for each in spent),
         extra_tokens=0,
