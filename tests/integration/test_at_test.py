@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -140,3 +141,15 @@ def test_after_mixed_precision_methods_measure_in_float32(tmp_path: Path, monkey
     monkeypatch.setattr(Sequential, "end_domain", lambda self, stage: seen["end"].append(precision(stage)))
     ContinualLearner(recipe(tmp_path, train={"bf16": True, "use_cpu": True, "max_steps": 1})).run()
     assert seen == {"step": [torch.bfloat16] * 2, "end": [torch.float32] * 2}
+
+
+def test_rounding_in_mixed_precision_is_no_drift(tmp_path: Path) -> None:
+    """A budget looks at where a domain begins: nothing has been lost there."""
+    train = {"bf16": True, "use_cpu": True, "max_steps": 2, "per_device_train_batch_size": 4}
+    budget = {"name": "budget", "general": None, "earlier": 0.05, "samples": 4, "probe": 4, "checks": 1}
+    learner = ContinualLearner(recipe(tmp_path, train=train, method=budget))
+    learner.run()
+    lines = [json.loads(line) for line in (learner.folder.path / "metrics.jsonl").read_text().splitlines()]
+    looks = [line["drift"]["earlier"] for line in lines if "drift" in line]
+    assert abs(looks[0]["measured"]) < 1e-6
+    assert abs(looks[1]["measured"]) > 1e-6, "and after a step something was"

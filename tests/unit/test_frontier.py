@@ -163,7 +163,9 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     assert "Both are at least 0.25" in page
     assert "| 99 |" in page
     once = page.partition("## Verdict")[0]
-    assert "| merged | merged | 1 | no | 120 | 1.00× | 1.00× | 100 | 70 | – | 30 |  |" in once, "no order, no forgetting"
+    assert "| merged | merged | 1 | no | 120 | 1.00× | 1.00× | 100 | 70 | – | 30 |  |" in once, (
+        "no order, no forgetting"
+    )
     for name in ("frontier-causal-forgetting", "frontier-causal-penalties-drift"):
         assert "<svg" in (pages / f"{name}.svg").read_text()
         assert f"({name}.svg)" in page

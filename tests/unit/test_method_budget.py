@@ -445,6 +445,27 @@ def _stream(
     return done, method, lines
 
 
+def test_a_domain_may_be_called_as_the_general_text_is_here() -> None:
+    """Its drift is its own, and a memory knows it."""
+    found = []
+    for name in ("d1", "general"):
+        method, model, lines = Budget(samples=8, probe=8, checks=2), tiny.model("gpt2"), []
+        for index in (1, 2):
+            stage = stages.stage(model, index, "causal", count=40, general=True)
+            if index == 1:
+                stage.domain = name
+            stage.log = lambda line, lines=lines: lines.append(line["drift"])
+            stages.learn([method], stage, lr=1e-3)
+            memory, method = method.memory(), Budget(samples=8, probe=8, checks=2)
+            method.load_memory(memory)
+        assert memory.facts["earlier"]["texts"] == [name, "d2"]
+        found.append(
+            [(line["general"]["measured"], line["earlier"]["measured"]) for line in lines if "earlier" in line]
+        )
+    assert found[0] == found[1]
+    assert all(general != earlier for general, earlier in found[0][1:])
+
+
 @pytest.fixture(scope="module")
 def stream() -> tuple[list[Stage], Budget, list[dict[str, Any]]]:
     return _stream(general=0.006, earlier=0.005)
@@ -594,7 +615,7 @@ def test_replay_and_a_budget_go_together() -> None:
         stages.learn(methods, stage)
         held = methods[0].memory().facts["probes"]["domains"]
         assert stage.domain in held
-    probes = {tuple(row["input_ids"]) for name, p in methods[0]._probes.items() if name != "general" for row in p.rows}
+    probes = {tuple(row["input_ids"]) for p in methods[0]._probes.values() for row in p.rows}
     replayed = {tuple(block["input_ids"]) for block in methods[1]._reservoir.blocks}
     assert probes
     assert not probes & replayed, "what is measured on is not replayed"

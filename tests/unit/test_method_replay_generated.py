@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from everlearn.methods import build
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import check_methods
 from everlearn.methods.rehearsal import generated
-from everlearn.methods.rehearsal.generated import FOLDER, generated_rows
+from everlearn.methods.rehearsal.generated import FOLDER, _sampled, generated_rows
 from everlearn.methods.rehearsal.replay import Replay
 from everlearn.seeding import seed_for
 
@@ -158,6 +159,15 @@ def test_processes_share_the_lots_and_read_the_same(tmp_path: Path, monkeypatch:
     assert sorted(made, key=str) == [(0, range(4)), (1, range(4, 8))]
     for rows in found.values():
         assert [row["input_ids"].tolist() for row in rows] == [row["input_ids"].tolist() for row in alone]
+
+
+def test_a_text_begins_with_the_end_token_whatever_its_number() -> None:
+    stage = _stage()
+    encoder = SimpleNamespace(prefix=[], end=0, pad=1)
+    texts = _sampled(stage, [torch.Generator().manual_seed(seed) for seed in range(3)], encoder, 8)
+    assert [text[0] for text in texts] == [0, 0, 0]
+    encoder.end = None
+    assert _sampled(stage, [torch.Generator().manual_seed(1)], encoder, 8)[0][0] == 1, "none: the padding"
 
 
 def test_a_model_that_ends_at_once_is_no_endless_loop() -> None:

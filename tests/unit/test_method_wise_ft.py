@@ -9,6 +9,7 @@ import stages
 import tiny
 from everlearn.errors import MethodError
 from everlearn.methods import build
+from everlearn.methods.engine.protection import check_methods
 from everlearn.methods.stage import Checkpoints
 
 
@@ -59,6 +60,22 @@ def test_the_running_average_is_the_mean_of_what_the_stages_ended_in() -> None:
             torch.testing.assert_close(value.double(), wanted, rtol=1e-5, atol=1e-7)
     assert build("model_average").config.alpha == "1/n"
     assert build("model_average").title == "Running average"
+
+
+def test_beside_what_begins_a_domain_with_another_model_it_is_refused() -> None:
+    model = tiny.model()
+
+    def check(alpha: float, anchor: str, other: dict[str, object]) -> None:
+        methods = [build({"name": "wise_ft", "alpha": alpha, "anchor": anchor}), build(other)]
+        check_methods(methods, stages.setting(model, methods))
+
+    for other in ({"name": "selective_init"}, {"name": "ensemble", "combine": "mean"}):
+        with pytest.raises(MethodError, match=f"'wise_ft' ends between.*'{other['name']}'.*Set `anchor: base`"):
+            check(0.5, "before", other)
+        check(0.5, "base", other)
+        check(1, "before", other)
+    check(0.5, "before", {"name": "selective_init", "samples": 0})
+    check(0.5, "before", {"name": "ensemble", "combine": "mean", "start": "previous"})
 
 
 def test_what_it_needs() -> None:

@@ -247,7 +247,11 @@ def merged(bench: Workbench, job: Job, place: Path) -> Measured:
     bits = {
         name: METRICS["bits_per_byte"].score(scorer.held_out(name).measure(predictor, how)) for name in scorer.names()
     }
-    learnt = {part.recipe.domains[0].name: part.folder.path / "evaluation" for part in parts}
+    moments: dict[str, dict[Moment, float]] = {
+        name: {"base": bits_of(base, 0, name), "final": found} for name, found in bits.items()
+    }
+    for part, name in zip(parts, job.domains, strict=True):
+        moments[name]["learnt"] = bits_of(part.folder.path / "evaluation", 1, name)
     spent = [_spent(part) for part in parts]
     return Measured(
         domains=list(job.domains),
@@ -256,12 +260,7 @@ def merged(bench: Workbench, job: Job, place: Path) -> Measured:
             | {"final": scores_of(make_task(task).measure(predictor, how))}
             for task in scored(whole)
         },
-        bits_per_byte={
-            name: {"base": bits_of(base, 0, name)}
-            | ({"learnt": bits_of(learnt[name], 1, name)} if name in learnt else {})
-            | {"final": found}
-            for name, found in bits.items()
-        },
+        bits_per_byte=moments,
         tokens=sum(each["tokens"] for each in spent),
         seconds=sum(each["seconds"] for each in spent),
         extra_tokens=0,

@@ -197,6 +197,8 @@ class Method:
         grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
             decide that, ``__init__`` sets it.
         freezes: whether nothing but what it adds is trained. Where options decide that, ``__init__`` sets it.
+        goes_back: whether a domain may begin with another model than the last one. Where options decide that,
+            ``__init__`` sets it.
         merges: whether a stage keeps its whole model; without, its :meth:`peft_adapter` alone. Where options decide
             that, ``__init__`` sets it.
         importance_samples: whether its option `samples` counts rows that importance is measured on, which a grid sets
@@ -217,6 +219,7 @@ class Method:
     adds_peft: ClassVar[bool] = False
     grows: int = 0
     freezes: bool = False
+    goes_back: bool = False
     merges: bool = True
     importance_samples: ClassVar[bool] = False
     idle: frozenset[str] = frozenset()

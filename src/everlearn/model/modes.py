@@ -1,11 +1,13 @@
-"""Evaluation or training mode for a while, and the rates of dropout."""
+"""Evaluation or training mode for a while, the forward of a model's class, and the rates of dropout."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 
 @contextlib.contextmanager
@@ -28,6 +30,25 @@ def training(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         _restore(modes)
+
+
+@contextlib.contextmanager
+def as_its_class_computes(model: nn.Module) -> Iterator[None]:
+    """Without a forward that somebody put on the model itself (mixed precision, TRL's fused head).
+
+    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own: one
+    that was put there may be bound to the original. A forward that moves weights between devices stays.
+    """
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for module in model.modules():
+        own = vars(module)
+        if (module is model or isinstance(module, PreTrainedModel)) and "_hf_hook" not in own:
+            kept.append((own, {name: own.pop(name) for name in ("forward", "_original_forward") if name in own}))
+    try:
+        yield
+    finally:
+        for own, forwards in kept:
+            own.update(forwards)
 
 
 def _restore(modes: list[tuple[nn.Module, bool]]) -> None:

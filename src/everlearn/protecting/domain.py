@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from everlearn import files
 from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
+from everlearn.model.modes import as_its_class_computes
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.theirs import Collator, Examples, their_objective
 from everlearn.run.trainer import load_memories, save_memories
@@ -185,25 +184,6 @@ def _refuse(methods: Sequence[Method], examples: Examples) -> None:
                 f"Method '{method.label}' keeps examples, but those of this dataset are not lists of token ids under "
                 "names alone. Tokenise the dataset before training, and drop its other columns."
             )
-
-
-@contextlib.contextmanager
-def as_its_class_computes(model: nn.Module) -> Iterator[None]:
-    """Without a forward that somebody put on the model itself (mixed precision, TRL's fused head).
-
-    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own: one
-    that was put there may be bound to the original. A forward that moves weights between devices stays.
-    """
-    kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for module in model.modules():
-        own = vars(module)
-        if (module is model or isinstance(module, PreTrainedModel)) and "_hf_hook" not in own:
-            kept.append((own, {name: own.pop(name) for name in ("forward", "_original_forward") if name in own}))
-    try:
-        yield
-    finally:
-        for own, forwards in kept:
-            own.update(forwards)
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from everlearn.methods.base import Method, MethodConfig, Needs, Stage, Variant, register
+from everlearn.errors import MethodError
+from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage, Variant, register
 
 
 @register
@@ -51,6 +52,17 @@ class WiSEFT(Method):
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, base_model=self.config.anchor == "base" and self.config.alpha != 1)
+
+    def check(self, setting: Setting) -> None:
+        """What a domain began with must be the last model, which is what is read for it."""
+        super().check(setting)
+        for other in setting.methods:
+            if other.goes_back and self.config.anchor == "before" and self.config.alpha != 1:
+                raise MethodError(
+                    f"Method '{self.label}' ends between the last model and what was learnt from it, but method "
+                    f"'{other.label}' has a domain begin with another one. Set `anchor: base`, or remove one of them "
+                    "from `method`."
+                )
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
         """Between the two; the earlier model is read from its folder. What a method adds or grows stays as it is."""

@@ -59,7 +59,8 @@ class DomainEnsemble(Method):
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self.needs = replace(type(self).needs, base_model=self.config.start == "base")
+        self.goes_back = self.config.start == "base"
+        self.needs = replace(type(self).needs, base_model=self.goes_back)
 
     def check(self, setting: Setting) -> None:
         """A member must be a whole model, of which nothing is kept elsewhere, and must be able to be weighed."""

@@ -44,6 +44,7 @@ class SelectiveInit(Method):
         super().__init__(config, **options)
         active = self.config.samples > 0
         self.needs = replace(type(self).needs, importance_pass=active, earlier_models=active, base_model=active)
+        self.goes_back = active
         self.idle = frozenset() if active else frozenset({"starting_weights"})
 
     def check(self, setting: Setting) -> None:

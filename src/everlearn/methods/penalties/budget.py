@@ -126,7 +126,8 @@ class Budget(Method):
         self._keeps = EARLIER in self.budgets and self.config.earlier_by == "measured"
         self.needs = replace(type(self).needs, old_data=self._keeps, importance_pass=bool(self.budgets))
         self._known = {group: Known() for group in self.budgets}
-        self._probes: dict[str, DriftProbe] = {}
+        self._general_probe: DriftProbe | None = None
+        self._probes: dict[str, DriftProbe] = {}  # of earlier domains
         self._checks: dict[str, LastLook] = {}
         self._ratio = 1.0
         self._general_nats: Tensor | None = None
@@ -207,7 +208,7 @@ class Budget(Method):
                 f"Method '{self.label}' measures drift on the general text that the stream began with, and `general` "
                 "is another one now. Restore it, or set `general: null` in the method."
             )
-        self._probes[GENERAL] = replace(probe, nats=self._general_nats)
+        self._general_probe = replace(probe, nats=self._general_nats)
 
     def _check_memory(self) -> None:
         """What is known of earlier domains must be of these options: this one is added to it.
@@ -356,8 +357,10 @@ class Budget(Method):
         """Predict and measure each group; with a share of the stage's way, at its end."""
         found: dict[str, Any] = {}
         for group, inside in self._inside.items():
-            texts = [GENERAL] if group == GENERAL else self._known[EARLIER].texts
-            drifts = {text: self._probes[text].drift(stage) for text in texts if text in self._probes}
+            probes: dict[str, DriftProbe | None] = {GENERAL: self._general_probe}
+            if group == EARLIER:  # a domain of that name is none of the general text
+                probes = {text: self._probes.get(text) for text in self._known[EARLIER].texts}
+            drifts = {text: probe.drift(stage) for text, probe in probes.items() if probe is not None}
             before = self._checks[group].ratio if group in self._checks else self._ratio
             found[group] = {"allowed": self.budgets[group]} | self._taken(group, inside.predicted(), drifts, before)
         stage.log({"step": step, "drift": found} | ({} if share is None else {"share": share}))
@@ -410,10 +413,9 @@ class Budget(Method):
             facts["general_text"] = self._general_text
         kept = Reservoir(self.config.probe, 0)
         for text, probe in self._probes.items():
-            if text != GENERAL:
-                kept.blocks, kept.domains = [*kept.blocks, *probe.rows], [*kept.domains, *[text] * len(probe.rows)]
-                tensors[f"nats/{text}"] = probe.nats if probe.nats is not None else torch.zeros(0)
-                facts.setdefault("widths", {})[text] = probe.width
+            kept.blocks, kept.domains = [*kept.blocks, *probe.rows], [*kept.domains, *[text] * len(probe.rows)]
+            tensors[f"nats/{text}"] = probe.nats if probe.nats is not None else torch.zeros(0)
+            facts.setdefault("widths", {})[text] = probe.width
         if kept.blocks:
             rows, facts["probes"] = kept.to_memory()
             tensors |= {f"probes/{key}": value for key, value in rows.items()}

@@ -14,6 +14,7 @@ from everlearn.data.blocks import Block, PackedBlocks
 from everlearn.evaluation.perplexity import block_losses
 from everlearn.methods.engine.processes import everywhere, processes
 from everlearn.methods.stage import Stage
+from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import IGNORE
 
 MASKS = "drift"
@@ -79,10 +80,14 @@ class DriftProbe:
         return Drift(mean / bits, (error if rows > 1 else abs(mean)) / bits)
 
     def _losses(self, stage: Stage) -> tuple[Tensor, Tensor]:
-        """Nats and labels of each row, float64 [n]; the same on every process."""
+        """Nats and labels of each row, float64 [n]; the same on every process.
+
+        In the middle of training, too, without its mixed precision: what was known was measured without, and rounding
+        would count as drift."""
         objective, size = stage.objective.reseeded(MASKS), len(self.rows)
         source = PackedBlocks.from_blocks(self.rows, 0, "probe")
-        found = block_losses(stage.model, source, objective, batch_size=stage.batch_size)
+        with as_its_class_computes(stage.model):
+            found = block_losses(stage.model, source, objective, batch_size=stage.batch_size)
         nats = torch.from_numpy(found.nats)
         if processes() > 1:  # processors that round otherwise would lead the processes' weights apart
             nats = everywhere(nats.to(next(stage.model.parameters()).device))[:size].cpu()

@@ -106,7 +106,8 @@ def _written(stage: Stage, numbers: range, encoder: Encoder, size: int, sweeps: 
 
 def _sampled(stage: Stage, generators: Sequence[torch.Generator], encoder: Encoder, size: int) -> list[list[int]]:
     """Of a decoder: from the beginning of a text, at temperature 1, to its end or to the length of a row."""
-    start, end = encoder.prefix or [encoder.end or encoder.pad], encoder.end
+    end = encoder.end
+    start = encoder.prefix or [encoder.pad if end is None else end]
     most = size - len(start)
     ids = torch.tensor([start] * len(generators), device=_device(stage))
     draws = torch.stack([torch.rand(most, generator=each, dtype=torch.float64) for each in generators])
