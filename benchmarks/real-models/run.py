@@ -115,7 +115,7 @@ def equal_steps(changes: Sequence[str]) -> int:
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import load_model
 
-    recipe = load(HERE / f"{STREAM}.yaml", [*changes, "run.name=effort"])
+    recipe = load(HERE / f"{STREAM}.yaml", changes)
     learner = ContinualLearner(recipe)
     model = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
