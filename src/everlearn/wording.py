@@ -1,0 +1,26 @@
+"""Numbers with their nouns, in the grammar that the number asks for."""
+
+from __future__ import annotations
+
+import re
+
+_SIBILANT = re.compile(r"(s|x|z|ch|sh)$")
+_CONSONANT_Y = re.compile(r"[^aeiou]y$")
+
+
+def plural(noun: str) -> str:
+    """Return the regular plural of a noun or of a phrase that ends in one: "end task" → "end tasks"."""
+    if _SIBILANT.search(noun):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if _CONSONANT_Y.search(noun) else f"{noun}s"
+
+
+def count(number: float, noun: str, several: str | None = None) -> str:
+    """Return a number with its noun: "1 domain", "3 domains", "12,800 tokens".
+
+    Args:
+        number: How many there are; thousands are separated.
+        noun: What is counted, in the singular.
+        several: The plural where it is irregular.
+    """
+    return f"{number:,} {noun if number == 1 else several or plural(noun)}"
