@@ -111,3 +111,10 @@ def test_the_page_names_the_rows_that_the_claim_about_sizes_compares() -> None:
     (sizes,) = [claim for claim in find_suite("m2d2").claims.claims if claim.sentence.startswith("Small models")]
     ((entry, other),) = {(question.entry, question.other) for question in sizes.questions}
     assert f"CPT and FG: entry `{entry}` > `{other}` |" in text
+
+
+def test_a_verdict_stands_with_what_limits_it() -> None:
+    """The committed grid has one pair of models, which differ in size and in training."""
+    text = (Path(__file__).parents[2] / "docs" / "claims-m2d2.md").read_text(encoding="utf-8")
+    (row,) = [line for line in text.splitlines() if line.startswith("| 3\\. Small models learn most")]
+    assert row.count("(one pair of models; size is confounded with training)") == 2

@@ -106,7 +106,8 @@ def summary(judged: Sequence[Judged], these: Sequence[Judged] = ()) -> Table:
     for number, each in enumerate(judged, 1):
         counts = Counter(finding.verdict for finding in each.findings if finding.question.published)
         counted = [TableCell(str(counts[verdict])) for verdict in verdicts]
-        bold = [TableCell(f"**{one.verdict}**") for one in (each, *these[number - 1 : number])]
+        limited = f" ({each.claim.caveat})" if each.claim.caveat else ""
+        bold = [TableCell(f"**{one.verdict}**{limited}") for one in (each, *these[number - 1 : number])]
         rows.append((f"{number}. {each.claim.sentence}", (*bold, *counted)))
     tested = sum(finding.p_value is not None for each in judged for finding in each.findings)
     asked = sum(len(each.findings) for each in judged)

@@ -57,11 +57,19 @@ class ClaimQuestion:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that holds if all of its comparisons do."""
+    """A sentence that holds if all of its comparisons do.
+
+    Attributes:
+        sentence: what is claimed.
+        questions: its comparisons.
+        remark: Markdown below the table of comparisons.
+        caveat: what limits any verdict, whichever it is; it stands beside the verdict.
+    """
 
     sentence: str
     questions: tuple[ClaimQuestion, ...]
     remark: str = ""
+    caveat: str = ""
 
 
 @dataclass(frozen=True)

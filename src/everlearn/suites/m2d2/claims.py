@@ -67,7 +67,12 @@ def study_claims(
         found.insert(
             2,
             Claim(
-                "Small models learn most and forget most.", sizes, "Both versions. In bits per byte of the same text."
+                "Small models learn most and forget most.",
+                sizes,
+                "Both versions. In bits per byte of the same text. The smaller base of the committed grid is the first "
+                "layer of the larger one, trained on for 2.5 million tokens: the two differ in size and in training, "
+                "and one pair cannot tell which of the two matters.",
+                caveat="one pair of models; size is confounded with training",
             ),
         )
     return Claims("The findings of the causal study", f"{INTRODUCTION}\n{introduction}".strip(), tuple(found), True)
