@@ -71,6 +71,15 @@ def test_what_is_not_known_is_not_said() -> None:
     assert str(Logged("a", 1, 1, 5, 5, 1.5, stage_left=0.0, run_left=0.2)) == "a 1/1  step 5/5  loss 1.5  run ~1 s left"
 
 
+def test_what_methods_add_stands_beside_the_loss() -> None:
+    at = Logged("a", 1, 1, 1, 5, 3.8312, added=11.748)
+    assert str(at) == "a 1/1  step 1/5  loss 3.831 + 11.7 of methods"
+    reporter, file = printed(terminal=True)
+    with reporter.activity("Learning a", 5):
+        reporter.log(at)
+    assert "loss 3.831 + 11.7 of methods" in file.getvalue()
+
+
 def test_a_reporter_of_ones_own_need_not_know_of_lines() -> None:
     class Mine(Reporter):
         def __init__(self) -> None:

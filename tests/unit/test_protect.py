@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import shutil
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,7 @@ def ours(
             outputs, extra = protection.forward(model, batch)
             loss = outputs.losses.sum() / count if count else outputs.loss
             (loss + sum(extra.values()) / len(own)).backward()
+            line["loss"] = line.get("loss", 0.0) + float(loss.detach())
             for name, value in extra.items():
                 line[name] = line.get(name, 0.0) + float(value.detach()) / len(own)
         logged.append(line)
@@ -216,10 +218,14 @@ def test_a_trainer_has_the_penalties_masks_and_weights_of_our_engine(
     lines = [line for line in trainer.state.log_history if "loss" in line]
     assert len(lines) == len(logged) == 3
     for theirs, expected in zip(lines, logged, strict=True):
-        assert expected.keys() == {"das/contrast", "ewc/penalty"}
+        assert expected.keys() == {"loss", "das/contrast", "ewc/penalty"}
         assert min(expected.values()) > 1e-3
         for name, value in expected.items():
             assert theirs[name] == pytest.approx(value, rel=1e-4), name
+        assert theirs["loss_added"] == pytest.approx(expected["das/contrast"] + expected["ewc/penalty"], rel=1e-4)
+    assert trainer.state.log_history[-1]["train_loss"] == pytest.approx(
+        statistics.mean(line["loss"] for line in logged), rel=1e-4
+    )
     wanted = {name: factor for _, mask in engine._masks for name, factor in mask.factors.items()}
     assert wanted.keys() == masks[-1].keys()
     assert all(torch.equal(masks[-1][name], factor) for name, factor in wanted.items())
@@ -243,7 +249,7 @@ def loop(
             pair, line = [dict(next(batches)) for _ in range(2)], {}
             for batch in pair:
                 (protected.loss(batch) / 2).backward()
-                for name, value in protected.parts.items():
+                for name, value in {"loss": protected.own, **protected.parts}.items():
                     line[name] = line.get(name, 0.0) + float(value) / 2
             protected.clip(0.5)
             optimizer.step()

@@ -57,8 +57,7 @@ def prequential(run: RunFolder) -> list[Prequential]:
     logged: dict[int, dict[int, float]] = {}
     for line in run.metrics():
         stage, step = number(line.get("stage")), number(line.get("step"))
-        # Where methods add losses of their own, that of the text has a name of its own.
-        loss = number(line.get("objective", line.get("loss")))
+        loss = number(line.get("loss"))
         if stage is not None and step is not None and loss is not None:
             logged.setdefault(int(stage), {})[int(step)] = loss
     found = []

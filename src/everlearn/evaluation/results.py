@@ -235,6 +235,16 @@ class SourceShare(Part):
     """How many; null in stages of earlier versions."""
 
 
+def in_present_form(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl`` whose `loss` is the objective's.
+
+    In lines of earlier versions `loss` includes what methods add, and the objective's loss stands beside it as
+    `objective`.
+    """
+    own = line.pop("objective", None)
+    return line if own is None else line | {"loss": own}
+
+
 class StageFacts(Part):
     """``stage.json`` in a stage's folder."""
 
@@ -253,7 +263,7 @@ class StageFacts(Part):
     tokens: int
     """Trained on."""
     final_loss: Number | None = None
-    """Last logged training loss."""
+    """The objective's loss, without what methods add, as it was logged last."""
     mixture: list[SourceShare] = []
     """What was mixed in."""
     fingerprint: str = ""
@@ -278,7 +288,7 @@ class StageCost(Part):
     tokens_per_second: Number
     """While training."""
     final_loss: Number | None = None
-    """Last logged training loss."""
+    """The objective's loss, without what methods add, as it was logged last."""
 
 
 class Spent(Part):

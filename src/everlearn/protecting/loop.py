@@ -82,6 +82,8 @@ class ProtectedLoop:
         self._computed = 0
         self.parts: dict[str, Tensor] = {}
         """The methods' losses in the last :meth:`loss`, for a log."""
+        self.own: Tensor | None = None
+        """The loop's own loss in the last :meth:`loss`, without them, for a log."""
 
     @property
     def data(self) -> Any:
@@ -109,7 +111,7 @@ class ProtectedLoop:
             self._computed, self._ready = 0, False
         read = self._domain.objective.read(batch)
         own, extra = self._domain.protection.beside(self._model, read, lambda: self._loss(self._model, batch))
-        self.parts = {name: value.detach() for name, value in extra.items()}
+        self.own, self.parts = own.detach(), {name: value.detach() for name, value in extra.items()}
         self._computed += 1
         return own + scaled_sum(extra, own)
 

@@ -17,6 +17,7 @@ from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+from everlearn.run.trainer import ADDED
 
 _BYPASSED = (
     "The methods had no part in this step: the trainer did not come by `{}`, which is set on the trainer itself, or is "
@@ -38,6 +39,7 @@ class Protected(_Base):
     _computing = _beside = _acted = False
     _parts: dict[str, Tensor]
     _passes = 0
+    _added: Tensor | None = None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Begin the domain, train as before, end the domain, and write the memory.
@@ -74,8 +76,12 @@ class Protected(_Base):
         return result
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping."""
-        self._computing, self._beside = True, False
+        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping.
+
+        Returns:
+            The trainer's own loss without what the methods add, which the Trainer adds up for its logs.
+        """
+        self._computing, self._beside, self._added = True, False, None
         try:
             loss = super().training_step(model, inputs, num_items_in_batch)
         finally:
@@ -85,7 +91,9 @@ class Protected(_Base):
         if self.accelerator.sync_gradients:
             self.protected.protection.after_backward(self.accelerator.backward, loss_scale(self.accelerator))
             self._acted = True
-        return loss
+        # The Trainer has divided a step's loss among its passes by now, whoever of the two did it.
+        passes = self.current_gradient_accumulation_steps
+        return loss if self._added is None else loss - (self._added / passes).to(loss.dtype)
 
     def before_update(self) -> None:
         """Right before the optimizer's step."""
@@ -112,7 +120,10 @@ class Protected(_Base):
                 self.model_accepts_loss_kwargs and num_items_in_batch is not None
             ) or self.compute_loss_func is not None
         # What is not divided by the Trainer later must be divided here: a step's loss is the mean of its passes'.
-        loss = loss + scaled_sum(extra, loss) / (self.current_gradient_accumulation_steps if divided else 1)
+        added = scaled_sum(extra, loss)
+        loss = loss + added / (self.current_gradient_accumulation_steps if divided else 1)
+        if extra:
+            self._added = added.detach() + (0 if self._added is None else self._added)
         self._passes += 1
         for name, value in extra.items():
             self._parts[name] = self._parts.get(name, torch.zeros((), device=value.device)) + value.detach()
@@ -136,9 +147,10 @@ class Protected(_Base):
         return made
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Also log the methods' losses, the mean over passes since the last line."""
+        """Also log the methods' losses, the mean over passes since the last line; `loss` is without them."""
         if "loss" in logs and self._passes:
-            logs |= {name: float(value) / self._passes for name, value in self._parts.items()}
+            parts = {name: float(value) / self._passes for name, value in self._parts.items()}
+            logs |= {ADDED: sum(parts.values()), **parts} if parts else {}
             self._parts, self._passes = {}, 0
         super().log(logs, *args, **kwargs)
 

@@ -19,7 +19,7 @@ import numpy as np
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
-from everlearn.evaluation.results import check_types
+from everlearn.evaluation.results import check_types, in_present_form
 from everlearn.files import check, read_json, reading
 from everlearn.model.movement import Movement, movements
 
@@ -285,7 +285,7 @@ def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
         except (ValueError, RecursionError):
             entry = None
         if isinstance(entry, dict):
-            lines.append(clean(entry))
+            lines.append(in_present_form(clean(entry)))
         else:
             broken += 1
     return lines, broken

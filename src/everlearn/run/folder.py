@@ -21,6 +21,7 @@ from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import ALONE
+from everlearn.evaluation.results import in_present_form
 from everlearn.run.trainer import checkpoints
 from everlearn.version import __version__
 
@@ -256,7 +257,7 @@ class RunFolder:
             for text in texts:
                 with contextlib.suppress(ValueError, RecursionError):
                     if isinstance(line := json.loads(text), dict):
-                        lines.append(line)
+                        lines.append(in_present_form(line))
         return lines
 
     def forget_log_after(self, stage: int, step: int) -> None:

@@ -30,7 +30,10 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Logged:
-    """What is known at a logging step (`train.logging_steps`); times are in seconds, and estimates."""
+    """What is known at a logging step (`train.logging_steps`); times are in seconds, and estimates.
+
+    `loss` is the objective's, `added` the sum of what methods add to it, None where they add nothing.
+    """
 
     domain: str
     stage: int
@@ -38,6 +41,7 @@ class Logged:
     step: int
     steps: int
     loss: float
+    added: float | None = None
     learning_rate: float | None = None
     tokens_per_second: float | None = None
     stage_left: float | None = None
@@ -48,7 +52,7 @@ class Logged:
         parts = [
             f"{self.domain} {self.stage}/{self.stages}",
             f"step {self.step:,}/{self.steps:,}",
-            f"loss {self.loss:.4g}",
+            losses(self.loss, self.added),
             None if self.learning_rate is None else f"learning rate {self.learning_rate:.3g}",
             None if self.tokens_per_second is None else f"{self.tokens_per_second:,.0f} tokens/s",
             f"stage {_left(self.stage_left)}" if self.step < self.steps and self.stage_left is not None else None,
@@ -114,18 +118,23 @@ class Terminal(Reporter):
             return
         progress, task = self._bar
         ends = None if at.run_left is None else time.monotonic() + at.run_left
-        progress.update(task, loss=at.loss, ends=ends)
+        progress.update(task, losses=losses(at.loss, at.added), ends=ends)
 
 
 class _AtLastLog(ProgressColumn):
     """The last logged loss, and the time left of the whole run, which goes on running down between two of them."""
 
     def render(self, task: Task) -> Text:
-        loss, ends = task.fields.get("loss"), task.fields.get("ends")
-        parts = [] if loss is None else [f"loss {loss:.4g}"]
+        loss, ends = task.fields.get("losses"), task.fields.get("ends")
+        parts = [] if loss is None else [loss]
         if ends is not None:
             parts.append(f"run {_left(ends - time.monotonic())}")
         return Text("  ".join(parts))
+
+
+def losses(loss: float, added: float | None) -> str:
+    """The objective's loss, and beside it what methods add."""
+    return f"loss {loss:.4g}" if added is None else f"loss {loss:.4g} + {added:.3g} of methods"
 
 
 def _left(seconds: float) -> str:

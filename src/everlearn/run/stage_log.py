@@ -9,6 +9,7 @@ from everlearn.methods.base import Stage
 from everlearn.run.forecast import ROWS
 from everlearn.run.open_run import OpenRun
 from everlearn.run.progress import Logged
+from everlearn.run.trainer import ADDED
 
 
 class StageLog:
@@ -39,6 +40,7 @@ class StageLog:
                 step=step,
                 steps=stage.steps,
                 loss=line["loss"],
+                added=line.get(ADDED),
                 learning_rate=line.get("learning_rate"),
                 tokens_per_second=line.get("tokens_per_second"),
                 stage_left=forecast.seconds({ROWS: (stage.steps - step) * stage.rows_per_step}),

@@ -39,6 +39,8 @@ from everlearn.run.rehearsal import check_distribution, check_processes, given, 
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
+ADDED = "loss_added"
+"""In a logged line: the sum of what methods add to `loss`; each part stands beside it as `<method>/<name>`."""
 Progress = Callable[[int], None]
 
 
@@ -83,6 +85,7 @@ class StageTrainer(Trainer):
         self.loss_is_scaled_for_ga = True
         self._progress, self._write, self._carried = progress, log, carried
         self._parts: dict[str, Tensor] = {}
+        self._objective: Tensor | None = None
         self._bad: Tensor | None = None
         self._mark, self._tokens_logged = (time.monotonic(), 0), 0
         self.seconds_before, self._started = 0.0, time.monotonic()
@@ -94,7 +97,7 @@ class StageTrainer(Trainer):
 
     @property
     def last_loss(self) -> float | None:
-        """The last logged loss."""
+        """The objective's loss, as it was logged last."""
         return next((line["loss"] for line in reversed(self.state.log_history) if "loss" in line), None)
 
     @property
@@ -133,7 +136,7 @@ class StageTrainer(Trainer):
         outputs, extra = self.protection.forward(model, inputs)
         # DDP averages over processes what each has summed over its own rows.
         total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)
-        self._add("objective", total)
+        self._objective = total.detach()
         for name, value in extra.items():
             part = value / self.current_gradient_accumulation_steps
             self._add(name, part)
@@ -141,7 +144,11 @@ class StageTrainer(Trainer):
         return (total, outputs) if return_outputs else total
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping."""
+        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping.
+
+        Returns:
+            The objective's loss alone, which the Trainer adds up for its logs: it can be compared with plain training.
+        """
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self._bad is None:
             self._bad = torch.zeros_like(loss)
@@ -149,7 +156,7 @@ class StageTrainer(Trainer):
         self._bad = torch.where(now_bad, float(self.state.global_step + 1), self._bad)
         if self.accelerator.sync_gradients:
             self.protection.after_backward(self.accelerator.backward, loss_scale(self.accelerator))
-        return loss
+        return loss if self._objective is None else self._objective
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The optimizer that `train` asks for, or what the methods make of it."""
@@ -202,8 +209,8 @@ class StageTrainer(Trainer):
             now, step = time.monotonic(), self.state.global_step
             steps = step - self._mark[1]
             parts = {name: self._mean(value) / steps for name, value in self._parts.items()}
-            if len(parts) > 1:
-                logs |= parts
+            if parts:
+                logs |= {ADDED: sum(parts.values()), **parts}
             seconds = now - self._mark[0]
             if seconds > 0:
                 logs["tokens_per_second"] = round((self.loader.tokens - self._tokens_logged) / seconds, 1)
