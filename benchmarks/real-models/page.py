@@ -1,0 +1,137 @@
+"""Write docs/results/real-models.md of the trials in ``development.jsonl``: python benchmarks/real-models/page.py
+
+The text above the first table is the page's own and stays as it is; tables and picture are made of the trials.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everlearn import files
+from everlearn.report.tables import Table, TableCell, markdown_table
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs/results/real-models.md"
+METRIC = "bits_per_byte"
+LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
+"""The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
+OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
+"""Rows that read text which the base model had read."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one trial measured, in bits per byte."""
+
+    row: str
+    number: int
+    learning_rate: float
+    options: str
+    steps: int
+    learnt: float
+    forgotten: float
+    drift: float
+    gained: float
+
+    @classmethod
+    def of(cls, line: dict[str, Any]) -> Result:
+        """Read a line of ``development.jsonl`` that did not fail."""
+        trial, summary = line["trial"], line["results"]["summary"][METRIC]
+        numbers = {key: summary[key]["mean"]["value"] for key in ("learnt", "forgotten", "gained")}
+        drift = summary["general_drift"]["general"]["value"]
+        return cls(
+            trial["row"],
+            trial["number"],
+            trial["learning_rate"],
+            options(trial["methods"]),
+            line["steps"],
+            drift=drift,
+            **numbers,
+        )
+
+    def distance(self, plain: Result) -> float:
+        """Return how far the trial is from the aim; 0: it is reached."""
+        a = max(0.0, LEARNT - self.learnt / plain.learnt)
+        b = max(0.0, self.forgotten / plain.forgotten - FORGOTTEN)
+        c = max(0.0, self.drift - DRIFT) / 0.1
+        return math.sqrt(a * a + b * b + c * c)
+
+
+def options(methods: list[dict[str, Any]]) -> str:
+    """Return what a trial's methods have beside their names, in words."""
+    return "; ".join(
+        ", ".join(
+            f"{key} {value}"
+            for key, value in method.items()
+            if key in ("strength", "follow", "alpha", "anchor", "r", "share", "threshold", "general")
+        )
+        for method in methods
+    )
+
+
+def best_plain(results: list[Result]) -> Result:
+    """Return plain training at the rate that ends best: the largest gain over the base model at the end."""
+    return max((result for result in results if result.row == "plain"), key=lambda result: result.gained)
+
+
+def tables(lines: list[dict[str, Any]]) -> list[Table]:
+    """Return the page's tables: plain training by learning rate, then every other trial."""
+    results = [Result.of(line) for line in lines if "results" in line]
+    plain = sorted((result for result in results if result.row == "plain"), key=lambda result: result.learning_rate)
+    best = best_plain(results)
+    header = ("Learning rate", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Better than the base at the end ↑")
+    curve = Table(
+        "Plain training",
+        header,
+        tuple(
+            (f"{one.learning_rate:.2g}" + (" (best at the end)" if one == best else ""), _cells(one)) for one in plain
+        ),
+        "Bits per byte; one seed.",
+    )
+    others = [result for result in results if result.row != "plain"]
+    others.sort(key=lambda result: (result.row != "recommended", result.row in OLD_TEXT, result.row, result.number))
+    rows = tuple(
+        (
+            f"{one.row}, trial {one.number}",
+            (
+                TableCell(f"{one.learning_rate:.2g}"),
+                TableCell(one.options),
+                TableCell(str(one.steps)),
+                *_cells(one),
+                TableCell(f"{one.distance(best):.2f}"),
+            ),
+        )
+        for one in others
+    )
+    trials = Table(
+        "Trials",
+        ("Row", "Learning rate", "Drawn", "Steps", *header[1:], "Distance from the aim ↓"),
+        rows,
+        f"Distances are from {LEARNT:.0%} of the learning and {FORGOTTEN:.0%} of the forgetting of plain training at "
+        f"{best.learning_rate:.2g}, and {DRIFT} bits per byte of drift. `recommended` is one trial and was chosen "
+        "before; of the other rows each has its own number of trials here, and the best of several is best by luck, in part.",
+    )
+    return [curve, trials]
+
+
+def _cells(result: Result) -> tuple[TableCell, ...]:
+    numbers = (result.learnt, result.forgotten, result.drift, result.gained)
+    return tuple(TableCell(f"{value:+.3f}") for value in numbers)
+
+
+def main() -> None:
+    lines = [json.loads(line) for line in (HERE / "development.jsonl").read_text().splitlines()]
+    text = PAGE.read_text(encoding="utf-8").split("\n### ")[0].rstrip()
+    parts = [text, *(markdown_table(table, 3) for table in tables(lines))]
+    if failed := [line for line in lines if "error" in line]:
+        said = [f"* {line['trial']['row']}, trial {line['trial']['number']}: {line['error']}" for line in failed]
+        parts.append("### Trials that failed\n\n" + "\n".join(said))
+    files.write_text(PAGE, "\n\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
