@@ -415,8 +415,9 @@ class ContinualLearner(OpenRun):
                 raise found.error
 
     def look_back(self) -> None:
-        """Make of finished stages what a page shows and a run of an earlier version lacks: how far its layers moved,
-        and what its models say of a few texts. What is there stays as it is; the page is written anew.
+        """Add to a run of an earlier version what today's page shows: weight movement by layer, and sample texts.
+
+        Existing files stay as they are; the page is written anew.
 
         Raises:
             RunError: another process works on the run, or nothing can be written in its folder.

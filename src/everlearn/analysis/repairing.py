@@ -143,7 +143,9 @@ def repair(
     sure: bool = False,
     reporter: Reporter | None = None,
 ) -> Repair:
-    """Find the largest step along a run's update that keeps a text within a budget, without training.
+    """Find how much of a run's weight update can be kept if a text may lose at most `budget` bits per byte.
+
+    The update is scaled by a factor between 0 and 1; nothing is trained.
 
     ```python
     found = everlearn.repair("runs/first", 0.02, "repaired")

@@ -64,7 +64,10 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the comparisons that the paper has: all hold; or one is contradicted, corrected for their number."""
+        """The verdict over the published comparisons.
+
+        The claim holds if all of them hold, and fails if one is contradicted after correction for their number.
+        """
         counted = [finding for finding in self.findings if finding.question.published]
         against = [finding.adjusted for finding in counted if finding.verdict == FAILS and finding.adjusted is not None]
         if any(p < SIGNIFICANT for p in against):

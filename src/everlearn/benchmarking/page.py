@@ -422,7 +422,7 @@ def status_table(states: Sequence[State]) -> Table:
 
 
 def _rank(line: Line) -> float:
-    """What the best has least of: bits at the end, or of models without held-out text errors of end tasks."""
+    """Return the sort key of a row: bits per byte at the end or, without held-out text, the negative task score."""
     end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
     return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
 

@@ -1,5 +1,8 @@
-"""``everlearn analyse``: importance maps of a run, how full its mask is, how alike domains are, rows that are large,
-how far its stages are from each other, where it forgets, and what it expects where a domain's own words come."""
+"""``everlearn analyse``: read a finished run and show what changed inside its models.
+
+Importance maps, the share of the mask in use, similarity of domains, rows with large activations, distances between
+stages, where it forgets, and prediction ranks.
+"""
 
 from __future__ import annotations
 

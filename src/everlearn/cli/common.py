@@ -47,13 +47,13 @@ def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> N
 
 
 def say(sentence: str, as_json: bool = False) -> None:
-    """Print a line as it is, however long; nothing where the output is JSON."""
+    """Print a line without wrapping it; print nothing when the output is JSON."""
     if not as_json:
         console().print(sentence, markup=False, soft_wrap=True)
 
 
 def telling(quiet: bool) -> Reporter:
-    """Who is told what is going on: the error stream, so that a result on the output can be read by a program."""
+    """Return the reporter of a command: it writes to the error stream, so that programs can read standard output."""
     from everlearn.run.progress import Reporter, Terminal
 
     if quiet:

@@ -26,7 +26,7 @@ Output = Annotated[
 
 
 def check_outputs(output: Sequence[Path] | None) -> None:
-    """Refuse a file of which nobody can say what it should hold."""
+    """Refuse an output file whose ending names no format."""
     from everlearn.benchmarking.page import Sheet
     from everlearn.errors import RecipeError
 

@@ -96,7 +96,7 @@ class EndTask(TaskConfig):
 
     @property
     def scale(self) -> dict[str, float]:
-        """What accuracies are standardised by, as far as it is given."""
+        """Return the accuracies that standardise this task's scores: those of the two that the recipe sets."""
         given = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
         return {key: value for key, value in given.items() if value is not None}
 

@@ -89,7 +89,7 @@ class Choice(Task):
         )
 
     def always(self, answer: str) -> Cell:
-        """What it would be worth to choose one answer always; of a question that has it not the first."""
+        """Return the cell of a model that always chooses `answer`, or the first option of a question without it."""
         nats = np.full((max(len(q.answers) for q in self.questions), len(self.questions)), np.inf)
         for number, question in enumerate(self.questions):
             nats[question.answers.index(answer) if answer in question.answers else 0, number] = 0.0

@@ -203,8 +203,8 @@ class Method:
             that, ``__init__`` sets it.
         importance_samples: whether its option `samples` counts rows that importance is measured on, which a grid sets
             for all such methods at once, and not rows that it keeps, writes or learns from.
-        idle: hooks that its options leave without effect, which another method of a list may then have.
-        in_das_paper: what the DAS paper calls it, where that is no spelling of its name; without spaces and hyphens.
+        idle: exclusive hooks that its options leave unused, so that another method of a list may use them.
+        in_das_paper: its name in the DAS paper, without spaces and hyphens; set only where it differs from `name`.
         variants: published settings with names of their own; an object made by such a name carries the variant's
             title and paper, and the name as its ``label``.
     """

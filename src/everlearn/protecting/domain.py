@@ -128,11 +128,11 @@ class ProtectedDomain:
             self.protection.end()
 
     def abandon(self) -> None:
-        """After a training that failed: the model is its owner's, without hooks."""
+        """Remove all hooks from the model after a training that failed."""
         self.protection.release()
 
     def _check_batches(self) -> None:
-        """What is measured after the training must not turn out then to be impossible."""
+        """Collate two examples now, so that a measurement after the training cannot fail on their format."""
         if any(method.needs.importance_pass for method in self.protection.methods):
             with seeded(self.stage.seed, "check", self.stage.domain):
                 blocks = list(islice(self.examples.fresh(self.stage.seed), min(2, self.examples.size)))

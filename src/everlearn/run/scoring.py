@@ -275,7 +275,7 @@ class Scorer:
         self._spent(self.folder.row(row), time.monotonic() - started)
 
     def _to_measure(self, path: Path) -> bool:
-        """Whether a cell is missing, or damaged, which is said."""
+        """Return whether a cell is missing or damaged; report the damage."""
         if not path.is_file():
             return True
         if (wrong := _damage(path)) is not None:

@@ -41,8 +41,8 @@ class System:
         title: as tables write it.
         methods: as a recipe has them.
         paper: URL, or "".
-        changes: keys of the recipe, dotted, that are not as in the other rows.
-        wants: those that the settings must give it (`entries`), for it is no other row without.
+        changes: dotted keys of the recipe that differ from the other rows.
+        wants: keys that the settings must set for this row (`entries`); without them it would equal another row.
     """
 
     title: str
@@ -120,19 +120,19 @@ class Suite:
         return self
 
     def wanted(self, settings: Settings) -> tuple[Fetchable, ...]:
-        """Those of the sources that a stream of these settings needs."""
+        """Return the sources that a stream with these settings needs."""
         return self.sources
 
     def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
-        """Make of what was fetched what has to be made of it, and is not there yet.
+        """Build the files that are derived from downloaded ones and do not exist yet.
 
         Args:
-            folder: with what was fetched.
-            known: path in it → address, digest and bytes, as they were written down.
-            say: told what is going on.
+            folder: the downloaded files.
+            known: path in `folder` → recorded address, digest and size in bytes.
+            say: called with each progress message.
 
         Returns:
-            A sentence for each thing that could not be made.
+            A sentence for each file that could not be built.
         """
         return []
 

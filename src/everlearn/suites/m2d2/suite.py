@@ -69,18 +69,18 @@ class M2D2(Suite):
 
     @property
     def report(self) -> Path | None:
-        """What was found of duplicates and kept of each domain, with the settings of the stream."""
+        """Path of the report on duplicates and on what each domain keeps; None before :meth:`on`."""
         return None if self.bound is None else self.bound.locate(stream.REPORT)
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """Those of its data; until :meth:`on` has been told of them, of M2D2's own names and of the built-in ones."""
+        """Domain → super-domain, read from the data; before :meth:`on`, of M2D2's own and the built-in names."""
         known = built_in.branches() | NAMES if self.bound is None else self.bound.branches
         return {name: branch.super_domain for name, branch in known.items()}
 
     @property
     def training_bytes(self) -> Mapping[str, int]:
-        """Those of its data, which is made unless it is there; none until :meth:`on` has been told of it."""
+        """Domain → bytes of its training text, building the data if it is missing; empty before :meth:`on`."""
         if self.report is None:
             return {}
         return {name: int(parts["train"][1]) for name, parts in read_json(self.report)["kept"].items()}
