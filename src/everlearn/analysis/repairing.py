@@ -156,8 +156,8 @@ def repair(
         budget: bits per byte that the text may lose.
         folder: where to write the repaired model, as ``save_pretrained`` would; a new folder. Nothing is written when
             left out.
-        on: the held-out set that has the budget; the run's general text when left out.
-        text: a text of one's own in its place: a file, a folder, or a hub id.
+        on: the held-out set that the budget applies to; default: the run's general text.
+        text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
         since: where the update begins: a domain, or `base`.
         until: where it ends; the last stage when left out.
         blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
@@ -198,8 +198,8 @@ def search_repair(
         learner: of a run whose two stages have their weights.
         pair: the stages.
         budget: bits per byte that the text may lose.
-        on: the held-out set that has the budget; the run's general text when left out.
-        text: a text of one's own in its place: a file, a folder, or a hub id.
+        on: the held-out set that the budget applies to; default: the run's general text.
+        text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
         blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
         sure: the upper end of the 95 % interval of what is lost must be within the budget.
 
