@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and damaged checkpoints: saved, said how to go on, the same weights in the end."""
+"""Ctrl-C, SIGTERM, SIGHUP and damaged checkpoints: saved, said how to go on, the same weights in the end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -31,7 +31,7 @@ def signal_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_and_resumed(everlearn: Project, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     everlearn.recipe["method"] = [{"name": "das", "samples": 8}, "replay"]
     assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
@@ -65,7 +65,100 @@ def test_ctrl_c_outside_training(everlearn: Project, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.setattr("everlearn.tools.describing.describe_all", interrupted)
-    assert everlearn("methods").code == 130
+    stopped = everlearn("methods")
+    assert stopped.code == 130
+    assert stopped.err.startswith("Stopped.")
+
+
+PHASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "loading": ("everlearn.run.open_run.load_model", ("run", "recipe.yaml")),
+    "checks": ("everlearn.run.checks._methods", ("validate", "recipe.yaml")),
+    "tokenising": ("everlearn.run.open_run.prepare", ("run", "recipe.yaml")),
+    "plan": ("everlearn.run.open_run.prepare", ("plan", "recipe.yaml")),
+    "survey": ("everlearn.tools.survey.load_tokenizer", ("data", "recipe.yaml")),
+    "evaluate": (
+        "everlearn.evaluation.held_out.HeldOutText.measure",
+        ("evaluate", "{models}/roberta", "--on", "recipe.yaml"),
+    ),
+    "a grid": ("everlearn.run.open_run.prepare", ("sweep", "recipe.yaml", "--methods", "sequential")),
+}
+"""Phase → what it calls, and a command that comes by."""
+IN_A_RUN: dict[str, str] = {
+    "held-out text": "everlearn.run.scoring.Scorer._measure_together",
+    "importance": "everlearn.methods.penalties.ewc.EWC.end_domain",
+    "the page": "everlearn.report.write_report",
+}
+"""The same once the run folder is there."""
+
+
+def sends(number: int) -> Callable[..., None]:
+    def send(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal was not heard")
+
+    return send
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_signal_outside_of_training_ends_in_a_sentence(
+    everlearn: Project, monkeypatch: pytest.MonkeyPatch, phase: str, number: int
+) -> None:
+    place, command = PHASES[phase]
+    monkeypatch.setattr(place, sends(number))
+    before = signal.getsignal(number)
+    stopped = everlearn(*(word.format(models=everlearn.models) for word in command))
+    assert stopped.code == 130
+    assert stopped.err.splitlines()[-1].startswith("Stopped.")
+    assert "Traceback" not in stopped.err
+    assert signal.getsignal(number) is before
+    assert not list(everlearn.folder.rglob(f"{files.PARTIAL}*"))
+
+
+def test_a_signal_between_stages_names_the_run_to_resume(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    everlearn.recipe["method"] = [{"name": "ewc", "samples": 8}]
+    assert everlearn("run", "recipe.yaml", "run.name=whole").code == 0
+    command: tuple[str, ...] = ("run", "recipe.yaml")
+    for place in IN_A_RUN.values():
+        with monkeypatch.context() as patched:
+            patched.setattr(place, sends(signal.SIGTERM))
+            stopped = everlearn(*command)
+        assert stopped.code == 130
+        assert "`everlearn resume runs/first`" in stopped.err.splitlines()[-1]
+        assert "Traceback" not in stopped.err
+        command = ("resume", "runs/first")
+    assert everlearn(*command).code == 0
+    for stage in ("stage-01-a", "stage-02-b"):
+        name = f"{stage}/model.safetensors"
+        assert files.digest(everlearn.run_folder / name) == files.digest(everlearn.folder / "runs" / "whole" / name)
+
+
+def test_sigterm_before_anything_is_loaded(everlearn: Project) -> None:
+    everlearn.write()
+    code = (
+        "import os, signal, sys\n"
+        "from everlearn import cli\n"
+        "original = cli.application\n"
+        "def application():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return original()\n"
+        "cli.application = application\n"
+        "sys.exit(cli.main(['run', 'recipe.yaml']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.startswith("Stopped.")
+    assert done.stderr.count("\n") == 1
+
+
+def test_nohup_stays_nohup(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signal_at(2, signal.SIGHUP, monkeypatch):
+            assert everlearn("run", "recipe.yaml").code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_user_mistake_in_a_process_of_its_own(everlearn: Project) -> None:

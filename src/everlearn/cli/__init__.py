@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from everlearn.cli.stopping import signals_interrupt
 from everlearn.errors import EverlearnError, did_you_mean
 from everlearn.version import __version__
 
@@ -46,6 +47,9 @@ VERBS = {
 }
 """Each verb, in the order of the help text, with the heading that it stands under there."""
 USER_ERROR, INTERRUPTED = 2, 130
+STOPPED = (
+    "Stopped. What was saved is whole: give the same command again, or `everlearn resume RUN` for a run that began."
+)
 COMPLETING = "_EVERLEARN_COMPLETE"
 """Set by the shell's completion (`everlearn --install-completion`), which calls without arguments."""
 PLACES = {
@@ -97,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments = ["--help"]
     _be_quiet_on_small_machines()
     try:
-        code = _run(arguments)
+        with signals_interrupt():
+            code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader went away, as in `everlearn methods | head`
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +115,9 @@ def _run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         words = [_at_home(word) for word in arguments]
-        return int(application()(args=words, prog_name="everlearn", standalone_mode=False) or 0)
+        code = int(application()(args=words, prog_name="everlearn", standalone_mode=False) or 0)
+        # The parser makes this code of an interrupt inside a verb, and says nothing.
+        return code if code != INTERRUPTED else _fail(STOPPED, as_json, INTERRUPTED)
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
     except EverlearnError as error:
@@ -118,7 +125,7 @@ def _run(arguments: list[str]) -> int:
 
         return _fail(str(error), as_json, INTERRUPTED if isinstance(error, Interrupted) else USER_ERROR)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("Stopped. What was saved is whole; `everlearn resume RUN` continues a run.", as_json, INTERRUPTED)
+        return _fail(STOPPED, as_json, INTERRUPTED)
     except OSError as error:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the step, save, say how to resume. A second Ctrl-C stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: finish the step, save, say how to resume. A second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from transformers import TrainerCallback, TrainerControl
 
 from everlearn.errors import EverlearnError
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 
 class Interrupted(EverlearnError):
     """The run was asked to stop; what it had done is saved."""
 
 
 class Interruption:
-    """Listens for signals while a run is under way. Outside a training step the signal acts at once: every file is
-    whole or absent, so nothing is lost there."""
+    """Listens for signals while a run is under way.
+
+    Outside of training a signal acts at once: every file is whole or absent, so nothing is lost there.
+    """
 
     def __init__(self) -> None:
         self.folder = Path()
@@ -36,14 +40,17 @@ class Interruption:
     def __enter__(self) -> Interruption:
         self.asked = self.training = False
         if threading.current_thread() is threading.main_thread() and not self._before:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under `nohup`
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"Stopped. What was saved is whole; continue with `everlearn resume {self.folder}`.")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked or not self.training:
