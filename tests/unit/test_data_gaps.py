@@ -15,12 +15,13 @@ import stages
 import tiny
 from everlearn.config import recipe as recipes
 from everlearn.data.blocks import PackedBlocks
-from everlearn.data.corpus import Corpus, Domain, is_held_out
+from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.documents import Skipped, check_corpus, read_documents
 from everlearn.data.held_out import OwnHeldOut, cut
+from everlearn.data.leaks import check_leaks
 from everlearn.data.mixing import Mixture
+from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared, prepare
-from everlearn.data.shared import common, notes_of
 from everlearn.data.streaming import StreamedBlocks
 from everlearn.errors import DataError
 
@@ -75,15 +76,16 @@ def test_the_number_of_skipped_rows_is_remembered_with_the_blocks(tmp_path):
     for _ in range(2):  # made, and found in the cache
         part = prepared(tmp_path, domain)
         assert part.skipped == 3
-        assert notes_of([domain], {"d": part}) == ["3 rows of 'd' hold no text (null or blank) and were skipped."]
+        assert notes_of([domain], {"d": part}, 32) == ["3 rows of 'd' hold no text (null or blank) and were skipped."]
 
 
 def test_a_cache_folder_of_an_older_version_is_made_anew(tmp_path):
     domain = Domain(name="d", path=write(tmp_path / "a.jsonl", [*TEXTS, None]), validation=0.3)
     before = prepared(tmp_path, domain)
     (folder,) = (tmp_path / "cache").iterdir()
-    for path in [*folder.glob("keys-*"), folder / "seal.json"]:
-        path.unlink()
+    facts = json.loads((folder / "facts.json").read_text())
+    (folder / "facts.json").write_text(json.dumps({key: value for key, value in facts.items() if key != "version"}))
+    (folder / "seal.json").unlink()
     assert prepared(tmp_path, domain).skipped == 1
     assert prepared(tmp_path, domain).fingerprint == before.fingerprint
 
@@ -103,7 +105,7 @@ def test_the_end_of_a_single_document_is_held_out(tmp_path):
     assert held.text.startswith("Paragraph ")
     assert 0.05 < len(held.text) / len(whole[0].text) < 0.15
     part = prepared(tmp_path, domain)
-    assert part.cut
+    assert part.end_held_out
     assert part.validation is not None
     learnt, measured = (
         tiny.tokenizer().decode(np.concatenate([block["input_ids"] for block in blocks.take(range(len(blocks)))]))
@@ -111,7 +113,31 @@ def test_the_end_of_a_single_document_is_held_out(tmp_path):
     )
     assert "Paragraph 119" in measured
     assert "Paragraph 119" not in learnt
-    assert "the end of its text is held out" in notes_of([domain], {"d": part})[0]
+    assert "the end of its text is held out" in notes_of([domain], {"d": part}, 32)[0]
+
+
+def test_one_huge_row_is_never_the_held_out_part(tmp_path):
+    sentences = [f"Sentence {i} says {text}" for i, text in enumerate(tiny.texts(4000, seed=8, words=20))]
+    huge, share = " ".join(sentences), 0.05
+    while not is_held_out(Document(huge), share):
+        huge += " x"
+    assert len(huge) > 200_000
+    domain = Domain(name="d", path=write(tmp_path / "a.jsonl", [*TEXTS[:5], huge, *TEXTS[5:10]]), validation=share)
+    part = prepared(tmp_path, domain)
+    assert part.end_held_out
+    held_out, learnt = (part.counts[name].text_bytes for name in ("validation", "train"))
+    assert held_out / (held_out + learnt) == pytest.approx(share, rel=0.2)
+    assert notes_of([domain], {"d": part}, 32)[0].startswith("'d' has too few documents, or too unequal ones")
+
+
+def test_a_share_that_cannot_be_kept_is_noted(tmp_path):
+    rows = [{"text": f"q{i} " * 30, "a": "b " * (2 if i < 9 else 4000)} for i in range(10)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    domain = Domain(name="d", path=str(tmp_path / "a.jsonl"), target_column="a", validation=0.1)
+    note = next(note for note in notes_of([domain], {"d": prepared(tmp_path, domain)}, 32) if "holds out" in note)
+    assert "99.6% of its text" in note
+    assert "`validation: 0.1` asks for 10.0%" in note
+    assert "Split the long ones, or name a file" in note
 
 
 def test_few_documents_hold_out_the_last_ones(tmp_path):
@@ -171,7 +197,7 @@ def test_sources_have_their_shares_of_the_tokens_at_every_moment(tmp_path):
         given = part.train.tokens["small"] / 32
         assert abs(given - 0.75 * count) <= 1
     assert part.train.size == sum(source.size for source in part.train.sources.values())
-    assert part.documents == sum(1 for _ in part.keys["train"])
+    assert part.documents == part.counts["train"].documents
 
 
 def test_held_out_rows_of_sources_come_in_their_shares(tmp_path):
@@ -225,7 +251,7 @@ def test_sources_of_one_name_are_told_apart():
 def test_a_held_out_file_is_that_of_the_whole_domain(tmp_path):
     held = write(tmp_path / "held.jsonl", tiny.texts(40, seed=9))
     part = prepared(tmp_path, two(tmp_path, validation=held))
-    assert len(part.keys["validation"]) == 40
+    assert part.counts["validation"].documents == 40
     assert part.documents == 120
 
 
@@ -279,10 +305,8 @@ def test_held_out_text_that_is_the_training_text_is_refused(tmp_path):
 
 def test_held_out_documents_that_are_trained_on_are_counted(tmp_path):
     path, held = write(tmp_path / "a.jsonl", TEXTS), write(tmp_path / "b.jsonl", [*tiny.texts(30, seed=5), *TEXTS[:10]])
-    domain = Domain(name="d", path=path, validation=held)
-    assert notes_of([domain], {"d": prepared(tmp_path, domain)}) == [
-        "10 of the 40 held-out documents of 'd' stand in its own training text (25.0%)."
-    ]
+    (leak,) = check_leaks([Domain(name="d", path=path, validation=held)], {}, tmp_path).leaks
+    assert (leak.count, leak.identical, leak.of, leak.own) == (10, 10, 40, True)
 
 
 def test_corpora_that_share_text_are_named_with_their_share(tmp_path):
@@ -292,22 +316,14 @@ def test_corpora_that_share_text_are_named_with_their_share(tmp_path):
     one, other = domain("one", TEXTS[:60]), domain("other", TEXTS[40:])
     general, apart = domain("general", TEXTS[:60]), domain("apart", tiny.texts(50, seed=3))
     corpora = [one, other, apart, general]
-    notes = notes_of(corpora, {each.name: prepared(tmp_path, each) for each in corpora}, "general")
-    assert notes == [
-        f"'one' and 'general' read the same file, {tmp_path / 'one.jsonl'}.",
-        "'one' and 'other' share 20 documents to learn from (33% of the smaller).",
-        "'one' and 'general' share 60 documents to learn from (100% of the smaller): the drift of 'general' is "
-        "not that of unseen text.",
-        "'other' and 'general' share 20 documents to learn from (33% of the smaller): the drift of 'general' is "
-        "not that of unseen text.",
-    ]
-    assert notes_of([one, apart], {each.name: prepared(tmp_path, each) for each in (one, apart)}) == []
-
-
-def test_common_documents_are_counted_once():
-    keys = [np.array(each, np.uint64) for each in ([1, 1, 2, 3], [2, 3, 3, 4], [5])]
-    assert common(keys).tolist() == [[2, 2, 0], [2, 2, 0], [0, 0, 0]]
-    assert common([]).shape == (0, 0)
+    check = check_leaks(corpora, {}, tmp_path)
+    counts = {(pair.one, pair.other): pair.documents for pair in check.shared if pair.worth_saying}
+    assert counts == {("one", "other"): 20, ("one", "general"): 60, ("other", "general"): 20}
+    endings = [note.endswith("the drift of 'general' is not that of unseen text.") for note in check.notes("general")]
+    assert endings == [False, True, True]
+    prepared_all = {each.name: prepared(tmp_path, each) for each in corpora}
+    assert notes_of(corpora, prepared_all, 32) == [f"'one' and 'general' read the same file, {tmp_path / 'one.jsonl'}."]
+    assert check_leaks([one, apart], {}, tmp_path).notes() == []
 
 
 # -- one pass -------------------------------------------------------------------------------------------------

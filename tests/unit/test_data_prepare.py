@@ -158,7 +158,7 @@ def test_a_stream_trains_on_the_fly_and_measures_on_stored_blocks(tmp_path, monk
 def test_a_corpus_smaller_than_a_block_says_how_large_it_is(tmp_path):
     path = write(tmp_path, ["the model"])
     tokens = len(Encoder(tiny.tokenizer(), "decoder")(["the model"])[0]) + 2
-    with pytest.raises(DataError, match=rf"'d' has {tokens} tokens, fewer than one block \(`block_size: 64`\)"):
+    with pytest.raises(DataError, match=rf"'d' has {tokens} tokens .*fewer than one block \(`data.block_size: 64`\)"):
         prepared(tmp_path, Domain(name="d", path=path, validation=None), block_size=64)
     path = write(tmp_path, TEXTS[:5])
     with pytest.raises(DataError, match=r"held-out text of 'd' \(`validation: 1e-06`\) has 0 tokens in 0 documents"):

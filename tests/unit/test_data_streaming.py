@@ -117,5 +117,5 @@ def test_blocks_are_copies(corpora):
 
 def test_a_stream_smaller_than_a_block_is_an_error(tmp_path):
     (tmp_path / "small.txt").write_text("the\n")
-    with pytest.raises(DataError, match=r"'stream' has 4 tokens, fewer than one block \(`block_size: 16`\)"):
+    with pytest.raises(DataError, match=r"'stream' has 4 tokens .*fewer than one block \(`data.block_size: 16`\)"):
         next(stream(Corpus(path=str(tmp_path / "small.txt"))))

@@ -13,9 +13,10 @@ import tiny
 from cli_project import Project
 from everlearn.cli.data import shortened
 from everlearn.config import recipe as recipes
-from everlearn.tools import likeness, survey
-from everlearn.tools.likeness import NearDuplicates, Probes, Sketch
-from everlearn.tools.word_runs import words_of
+from everlearn.data import near_duplicates
+from everlearn.data.near_duplicates import NearDuplicates, Probes, Sketch
+from everlearn.data.word_runs import words_of
+from everlearn.tools import survey
 
 
 def words(count: int, seed: object) -> str:
@@ -64,7 +65,7 @@ def test_writing_without_blanks_has_a_word_for_each_character():
 
 
 def test_long_documents_are_worked_on_in_pieces(monkeypatch):
-    from everlearn.tools import word_runs
+    from everlearn.data import word_runs
 
     text = words(500, 2)
     whole = set(words_of([text, "b"]).runs(3)[0].tolist())
@@ -95,7 +96,7 @@ def test_a_sketch_says_what_share_stands_in_another(monkeypatch):
     one.add(words_of(documents))
     other.add(words_of(documents[:25]))
     assert (one.share_in(other), other.share_in(one), one.sampled) == (0.25, 1.0, 1)
-    monkeypatch.setattr(likeness, "KEPT", 500)  # of 4,800 runs
+    monkeypatch.setattr(near_duplicates, "KEPT", 500)  # of 4,800 runs
     small = Sketch()
     for start in range(0, 100, 10):
         small.add(words_of(documents[start : start + 10]))
@@ -121,7 +122,7 @@ def test_a_text_stands_in_a_corpus_where_half_of_its_runs_do():
         probes.add("it", words_of([text]))
         search = probes.search()
         search.add(words_of(corpus))
-        assert search.found() == {"it": int(expected)}, text
+        assert search.contained() == {"it": (int(expected), 0)}, text
     probes = Probes()
     probes.add("few", words_of(["only four words here"]))
     assert probes.counts == {"few": 0}
@@ -178,11 +179,17 @@ def test_planted_faults_are_found_in_exact_numbers(project):
     assert corpora["a"]["longer"] == sum(length > 32 for length in lengths)
     assert not corpora["a"]["about"]
     assert found["findings"] == [
-        "4 of the 34 held-out documents of 'a' stand in its own training text, 3 of them to the letter (11.8%).",
-        "2 of the 12 test examples of 'topics' stand in the training text of 'b' (16.7%).",
+        "2 rows of 'a' hold no text (null or blank) and were skipped.",
+        "4 of the 34 held-out documents of 'a' stand in its own training text, 3 of them to the letter (11.8%): they "
+        "are scored as text that was learnt. Remove the duplicates from the corpus, or name a file of other text in "
+        "`validation`.",
+        "2 of the 12 test examples of 'topics' stand in the training text of 'b', 1 of them to the letter (16.7%): "
+        "they are scored as text that was learnt. Remove them from one of the two.",
         "'a' and 'b' share text: 10 documents to the letter, 10.0% of the runs of 13 words of the first and "
         "11.1% of the second.",
     ]
+    checked = json.loads(project("validate", "recipe.yaml", "--json").out)
+    assert (checked["ok"], sorted(checked["notes"])) == (True, sorted(found["findings"]))
     shares = {(one, other): share for one, other, share in found["shared"]}
     assert shares["a", "b"] == pytest.approx(0.1)
     assert shares["general", "a"] == shares["c", "b"] == 0

@@ -44,6 +44,8 @@ def _rendered(found: Survey) -> RenderableType:
         parts += [Text(f"  {number}. {sentence}") for number, sentence in enumerate(found.findings, 1)]
     else:
         parts.append(Text("Nothing that is measured on was found in what is learnt, and no two corpora share text."))
+    scope = found.leaks.scope()
+    parts.append(Text(f"{scope[0].upper()}{scope[1:]}.", style="dim"))
     return Group(*parts)
 
 

@@ -22,7 +22,11 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
     quiet()
     checks = preflight(recipe, overrides or ())
     failed = sum(check.ok is False for check in checks)
-    value = {"ok": not failed, "checks": [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in checks]}
+    value = {
+        "ok": not failed,
+        "notes": [note for check in checks for note in check.notes],
+        "checks": [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in checks],
+    }
     show(value, as_json, lambda: _rendered(checks, failed))
     if failed:
         raise typer.Exit(2)
@@ -37,7 +41,11 @@ def _rendered(checks: list[Check], failed: int) -> RenderableType:
     table.add_column(justify="right")
     words = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("not reached", "dim")}
     for number, check in enumerate(checks, 1):
-        word, style = words[check.ok]
-        table.add_row(f"{number}.", Text(check.name), Text(word, style), Text(check.detail))
+        word, style = ("note", "yellow") if check.notes else words[check.ok]
+        detail = "see below" if check.notes else check.detail
+        table.add_row(f"{number}.", Text(check.name), Text(word, style), Text(detail))
+    notes = [Text(f"  {number}. {note}") for number, note in enumerate((n for c in checks for n in c.notes), 1)]
+    if notes:
+        notes = [Text("To look at before a run", style="bold"), *notes]
     last = f"{failed} of {len(checks)} checks failed." if failed else "Every check passed. Next: `everlearn plan`."
-    return Group(table, Text(last))
+    return Group(table, *notes, Text(last))

@@ -59,6 +59,9 @@ class Data(Options):
     array, or a whole file that is one document."""
     max_expansion: float = Field(default=Limits().expansion, ge=1, allow_inf_nan=False)
     """How many times its size a compressed file may unpack to; up to `max_row_bytes` it always may."""
+    max_leaked: float | None = Field(default=None, ge=0, lt=1)
+    """Refuse to run where more than this share of held-out documents or test examples stands in the training text; a
+    note alone when left out."""
     cache: str | None = None
     """Where tokenised corpora are kept; `~/.cache/everlearn/data` when left out."""
 

@@ -26,6 +26,11 @@ class Document(NamedTuple):
     text: str
     target: str | None = None
 
+    @property
+    def whole(self) -> str:
+        """Text, or prompt and answer."""
+        return self.text if self.target is None else f"{self.text}{self.target}"
+
 
 class Reads(Options):
     """Base of what names files in a recipe, and reads them under the recipe's limits."""
@@ -196,8 +201,13 @@ class Domain(Corpus):
 
 
 def document_key(document: Document) -> int:
-    """A number in [0, 2**64) that documents of the same text share."""
-    return int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "big")
+    """Return a number in [0, 2**64) that documents of the same text share, whatever their answers."""
+    return text_key(document.text)
+
+
+def text_key(text: str) -> int:
+    """Return a number in [0, 2**64) that identical texts share."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
 def is_held_out(document: Document, share: float) -> bool:

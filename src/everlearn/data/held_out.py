@@ -1,4 +1,4 @@
-"""Which of a corpus' own documents are held out: by their text, or the end of a corpus of one or few documents."""
+"""Which of a corpus' own documents are held out: by a hash of their text, or the end of the corpus."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from everlearn.data.documents import read_documents
 
 ENDS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"[.!?…。]['\")\]]*\s+"), re.compile(r"\s+"))
 """Where a text may be cut, the best first: behind a paragraph, a line, a sentence, a word."""
+FAR = 4
+"""How many times more or less text than the share asks for may be held out (:func:`is_far`)."""
 
 
 class OwnHeldOut:
-    """Parts a corpus' documents into those to learn from and those to measure on.
+    """Splits a corpus' documents into those to learn from and those to measure on.
 
     A document is held out by a hash of its text: the same ones in any order, and one that comes twice is on one side.
-    Where that leaves one side without any document, as in a corpus that is one long text, the end of the corpus is held
-    out instead, from the end of a paragraph, line or sentence on; nothing of it is learnt.
+    Where that holds out far more or less text than the share asks for, as in a corpus that is one long text or in which
+    one document is longer than all others together, the end of the corpus is held out instead, from the end of a
+    paragraph, line or sentence on; nothing of it is learnt.
     """
 
     def __init__(self, corpus: Corpus, share: float) -> None:
-        """Look at as many documents as it takes to see one on each side; a stream is parted by hash alone."""
+        """Measure what the hash would hold out; a stream, which is read once, is split by the hash alone."""
         self.corpus, self.share = corpus, share
         self.kept_characters = self._needs_end() if share > 0 and not corpus.streaming else None
         """Length of the text before the end that is held out; None where documents are held out by their hash."""
 
     def _needs_end(self) -> float | None:
-        total, sides = 0, set()
+        total = held = 0
         for document, _ in read_documents(self.corpus):
-            total += len(document.text)
-            sides.add(is_held_out(document, self.share))
-            if len(sides) == 2:
-                return None
-        return (1 - self.share) * total
+            total += len(document.whole)
+            held += len(document.whole) if is_held_out(document, self.share) else 0
+        return (1 - self.share) * total if is_far(held / total, self.share) else None
 
     def parted(self, documents: Iterable[Document]) -> Iterator[tuple[Document, bool]]:
-        """Each document, or piece of one, and whether it is held out."""
+        """Yield each document, or piece of one, and whether it is held out."""
         if self.kept_characters is None:
             for document in documents:
                 yield document, is_held_out(document, self.share)
             return
         before = 0
         for document in documents:
-            behind = before + len(document.text)
+            behind = before + len(document.whole)
             if behind <= self.kept_characters or (before == 0 and document.target is not None):
                 yield document, False
             elif before >= self.kept_characters or document.target is not None:
@@ -58,8 +59,18 @@ class OwnHeldOut:
             before = behind
 
 
+def is_far(held_out: float, asked: float) -> bool:
+    """Whether held out and learnt from are far from the shares of the text that were asked for.
+
+    Args:
+        held_out: share of the text that is held out.
+        asked: share that should be.
+    """
+    return not asked / FAR <= held_out <= asked * FAR or (1 - held_out) * FAR < 1 - asked
+
+
 def cut(text: str, at: int, around: int) -> tuple[str, str]:
-    """A text in two, at the best place not further than `around` characters from `at`, or else right there."""
+    """Cut a text in two, at the best place not further than `around` characters from `at`, or else right there."""
     low, high = max(1, at - around), min(len(text) - 1, at + around)
     for end in ENDS:
         places = [match.end() for match in end.finditer(text, low, high)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -37,7 +37,9 @@ class Count:
         tokens: with special tokens, before anything is cut off.
         text_tokens: without special tokens; for examples those of the answers.
         text_bytes: UTF-8 bytes of the same text.
-        truncated: examples that were too long and lost their end.
+        truncated: examples that were too long and were cut.
+        answers_cut: those of them that lost a part of their answer.
+        longest: tokens of the longest example, special ones included.
     """
 
     documents: int = 0
@@ -45,6 +47,13 @@ class Count:
     text_tokens: int = 0
     text_bytes: int = 0
     truncated: int = 0
+    answers_cut: int = 0
+    longest: int = 0
+
+    def __add__(self, other: Count) -> Count:
+        """Count what went through two packers."""
+        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Count)}
+        return Count(**{**sums, "longest": max(self.longest, other.longest)})
 
     @property
     def bytes_per_token(self) -> float:
@@ -182,6 +191,8 @@ class PairPacker(_ExamplePacker):
         blocks = []
         for prompt, answer in self._examples(documents):
             self.count.truncated += len(prompt) > room or len(answer) > answer_room
+            self.count.answers_cut += len(answer) > answer_room
+            self.count.longest = max(self.count.longest, len(prompt) + around, len(answer) + around)
             self.count.tokens += len(prompt) + len(answer) + 2 * around
             ids = [*prefix, *shortened(prompt, room, self.keep_last), *suffix]
             labels = [*prefix, *answer[:answer_room], *suffix]
@@ -234,8 +245,11 @@ class AnswerPacker(_ExamplePacker):
             room = self.block_size - len(prefix) - taken - len(end)
             if len(prompt) > room:
                 room = min(room, self.block_size - len(prefix) - self._longest - len(end))
+            length = len(prefix) + len(prompt) + len(answer) + len(behind) + len(more) + len(end)
             self.count.truncated += len(prompt) > room or len(answer) > answer_room - len(behind)
-            self.count.tokens += len(prefix) + len(prompt) + len(answer) + len(behind) + len(more) + len(end)
+            self.count.answers_cut += len(answer) > answer_room - len(behind)
+            self.count.longest = max(self.count.longest, length)
+            self.count.tokens += length
             before = [*prefix, *shortened(prompt, room, self.keep_last)]
             example = (
                 [*before, *kept, *more, *end],

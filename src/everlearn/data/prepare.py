@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
-from everlearn.data.corpus import Corpus, Domain, document_key
+from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.mixing import Mixture
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PARTS = ("train", "validation")
-KEYS = "keys-"
-"""Begins the names of the files with the documents' keys."""
+FACTS = 2
+"""Version of what is known about the blocks (``facts.json``); folders with an older one are made anew."""
 FORMAT = 1
 """Part of every cache key: raise it when blocks are made differently."""
 STREAM_HELD_OUT = 2000
@@ -49,12 +48,11 @@ class Prepared:
         bytes_per_token: UTF-8 bytes a predicted token stands for, exactly, over the held-out text (over the training
             text when nothing is held out). Special tokens do not count, but for the end token where it is predicted
             (decoders, and answers). Bits per byte = nats per token / ln 2 / this.
-        truncated: examples that were longer than a block.
+        counts: what was packed, by part (`train`, `validation`); of a stream its beginning.
         fingerprint: of text, tokenizer and settings.
         skipped: rows that hold no text; of a stream, as far as it was read.
-        cut: whether the end of the corpus is held out, because it has too few documents to hold out some of them.
-        keys: what tells documents apart by their text, uint64, sorted: of those to learn from, and of those held out.
-            Of a stream none.
+        end_held_out: whether the end of the corpus is held out, because a share of its documents would be far from the
+            share of its text that was asked for.
     """
 
     train: BlockSource
@@ -63,11 +61,15 @@ class Prepared:
     tokens: int | None
     bytes: int | None
     bytes_per_token: float
-    truncated: int
     fingerprint: str
+    counts: Mapping[str, Count] = field(default_factory=dict)
     skipped: int = 0
-    cut: bool = False
-    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+    end_held_out: bool = False
+
+    @property
+    def truncated(self) -> int:
+        """Examples that were longer than a block."""
+        return sum(count.truncated for count in self.counts.values())
 
 
 class _Columns:
@@ -157,7 +159,6 @@ class _Work:
     def build(self, folder: Path) -> None:
         """Write both parts and what is known about them into a new folder."""
         skipped, own = Skipped(), OwnHeldOut(self.corpus, self.share)
-        keys = {part: array("Q") for part in PARTS}
         with ExitStack() as stack:
             packers = {part: self._packer(part) for part in PARTS}
             ragged = isinstance(packers["train"], PairPacker)
@@ -168,31 +169,31 @@ class _Work:
                 kept = [document for document, is_held in lot if not is_held]
                 if self.corpus.streaming:
                     held = held[: STREAM_HELD_OUT - packers["validation"].count.documents]
-                    if not self.share and packers["train"].count.documents < CHUNK:
-                        # Only for the bytes of a token: a stream's own blocks are made while training.
+                    if packers["train"].count.tokens < self.block_size or (
+                        not self.share and packers["train"].count.documents < CHUNK
+                    ):
+                        # To see that there is a block, and for the bytes of a token: blocks are made while training.
                         packers["train"].feed(kept)
                 else:
                     columns["train"].add(packers["train"].feed(kept))
-                    keys["train"].extend(map(document_key, kept))
                 columns["validation"].add(packers["validation"].feed(held))
-                keys["validation"].extend(map(document_key, held))
-                if self.corpus.streaming and packers["validation"].count.documents >= self._enough:
+                enough = packers["train"].count.tokens >= self.block_size
+                if self.corpus.streaming and enough and packers["validation"].count.documents >= self._enough:
                     break
             if self.held_out is not None:
                 others = (document for document, _ in read_documents(self.held_out))
                 for more in chunks(islice(others, STREAM_HELD_OUT if self.corpus.streaming else None)):
                     columns["validation"].add(packers["validation"].feed(more))
-                    keys["validation"].extend(map(document_key, more))
             for part in PARTS:
                 if part == "validation" or not self.corpus.streaming:
                     columns[part].add(packers[part].finish())
             blocks = {part: columns[part].close() for part in PARTS}
         counts = {part: packers[part].count for part in PARTS}
         self._check(blocks, counts)
-        for part in PARTS:
-            np.save(folder / f"{KEYS}{part}.npy", np.sort(np.frombuffer(keys[part], np.uint64)))
         facts: dict[str, Any] = {part: {**asdict(counts[part]), "blocks": blocks[part]} for part in PARTS}
-        facts["rows"] = {"skipped": skipped.rows, "first": skipped.first, "cut": own.kept_characters is not None}
+        ends = own.kept_characters is not None
+        facts["rows"] = {"skipped": skipped.rows, "first": skipped.first, "end_held_out": ends}
+        facts["version"] = FACTS
         write_json(folder / "facts.json", facts)
 
     @property
@@ -212,13 +213,14 @@ class _Work:
         )
 
     def _check(self, blocks: dict[str, int], counts: dict[str, Count]) -> None:
-        if not self.corpus.streaming and not blocks["train"]:
+        short = self.corpus.target_column is None and counts["train"].tokens < self.block_size
+        if short or not (self.corpus.streaming or blocks["train"]):
             raise too_small(self.name, counts["train"].tokens, self.block_size)
         if (self.share or self.held_out) and not blocks["validation"]:
             count, asked = counts["validation"], getattr(self.corpus, "validation", None)
             raise DataError(
                 f"The held-out text of '{self.name}' (`validation: {asked}`) has {count.tokens} tokens in "
-                f"{count.documents} documents, fewer than one block (`block_size: {self.block_size}`). Hold out a "
+                f"{count.documents} documents, fewer than one block (`data.block_size: {self.block_size}`). Hold out a "
                 "larger share, name a file of held-out text, or set `validation: null`."
                 + (
                     " A stream's documents are held out whole; `streaming: false` can hold out the end of one."
@@ -268,11 +270,10 @@ class _Work:
             tokens=train.tokens if known else None,
             bytes=train.text_bytes if known else None,
             bytes_per_token=self._width(held if validation else train),
-            truncated=train.truncated + held.truncated,
             fingerprint=fingerprint,
+            counts=dict(zip(PARTS, (train, held), strict=True)),
             skipped=facts["rows"]["skipped"],
-            cut=facts["rows"]["cut"],
-            keys={part: np.load(folder / f"{KEYS}{part}.npy", mmap_mode="r") for part in PARTS},
+            end_held_out=facts["rows"]["end_held_out"],
         )
 
 
@@ -322,8 +323,7 @@ def prepare(
         check_apart(corpus, work.held_out)
     fingerprint = work.fingerprint()
     folder = cache_folder(cache) / f"{name}-{fingerprint}"
-    # Folders of version 0.1.0 lack the documents' keys.
-    if damage(folder) is not None or not (folder / f"{KEYS}train.npy").is_file():
+    if damage(folder) is not None or read_json(folder / "facts.json").get("version") != FACTS:
         with new_folder(folder) as made:
             work.build(made)
     return work.open(folder, fingerprint, seed)
@@ -358,11 +358,10 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
         tokens=_sum(part.tokens for part in parts.values()),
         bytes=_sum(part.bytes for part in parts.values()),
         bytes_per_token=width,
-        truncated=sum(part.truncated for part in parts.values()),
         fingerprint=hash_of(name, *weights, *(part.fingerprint for part in parts.values())),
+        counts={part: sum((each.counts[part] for each in parts.values()), Count()) for part in PARTS},
         skipped=sum(part.skipped for part in parts.values()),
-        cut=any(part.cut for part in parts.values()),
-        keys={key: np.sort(np.concatenate([part.keys[key] for part in parts.values()])) for key in PARTS},
+        end_held_out=any(part.end_held_out for part in parts.values()),
     )
 
 

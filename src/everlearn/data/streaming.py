@@ -199,8 +199,8 @@ class StreamedBlocks(BlockSource):
 
 
 def too_small(name: str, tokens: int, block_size: int) -> DataError:
-    """The error for text that does not fill a block."""
+    """Return the error for training text that does not fill a block."""
     return DataError(
-        f"'{name}' has {tokens} tokens, fewer than one block (`block_size: {block_size}`). "
-        "Use a larger corpus or a smaller block."
+        f"'{name}' has {tokens:,} tokens to learn from, fewer than one block (`data.block_size: {block_size}`). "
+        "Use a larger corpus, a smaller block or a smaller `validation` share."
     )

@@ -146,6 +146,19 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     )
 
 
+def load_skeleton(recipe: Model) -> PreTrainedModel:
+    """Make the base model of a recipe without weights: its modules alone, of which no tensor is read or allocated."""
+    config = load_config(recipe)
+    model = CLASSES[architecture_of(config.model_type).kind]
+    with torch.device("meta"), _attending(recipe.attn_implementation):
+        return model.from_config(
+            config,
+            dtype=torch.float32,
+            attn_implementation=recipe.attn_implementation,
+            trust_remote_code=recipe.trust_remote_code,
+        )
+
+
 def load_weights(
     path: str,
     kind: str,

@@ -7,18 +7,18 @@ anything is written or measured.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from transformers import PreTrainedModel
 
 from everlearn.config.arguments import training_arguments
-from everlearn.data.corpus import Corpus
+from everlearn.data.corpus import Domain
 from everlearn.data.documents import check_corpus
 from everlearn.data.endtask import TaskConfig
 from everlearn.data.prepare import cache_folder
-from everlearn.errors import EverlearnError, ModelError
+from everlearn.errors import DataError, EverlearnError, ModelError
 from everlearn.evaluation import make_task, task_path
 from everlearn.run.disk import check_disk
 from everlearn.run.open_run import OpenRun
@@ -33,20 +33,29 @@ WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, whether it passed (None: not reached, because an earlier one failed), and what was found."""
+    """One check.
+
+    Attributes:
+        name: of the check.
+        ok: whether it passed; None: not reached, because an earlier one failed.
+        detail: what it found, in words.
+        error: of a check that failed.
+        notes: sentences about what a run may do, and its user may not mean.
+    """
 
     name: str
     ok: bool | None
     detail: str
     error: EverlearnError | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the list: `work` says what it found, or raises the sentence of what is wrong."""
+    """One line of the list: `work` returns what it found, or notes, or raises the sentence of what is wrong."""
 
     name: str
-    work: Callable[[], str]
+    work: Callable[[], str | list[str]]
     needs: tuple[str, ...] = ()
     """Names of the checks without which it cannot be made."""
 
@@ -71,31 +80,39 @@ def checks(run: OpenRun, only: str | None = None) -> Iterator[Check]:
         yield found
 
 
-def attempt(name: str, work: Callable[[], str]) -> Check:
+def attempt(name: str, work: Callable[[], str | list[str]]) -> Check:
     """Make one check."""
     try:
-        return Check(name, True, work())
+        outcome = work()
+        if isinstance(outcome, str):
+            return Check(name, True, outcome)
+        return Check(name, True, " ".join(outcome) or "nothing to note", notes=tuple(outcome))
     except EverlearnError as error:
         return Check(name, False, str(error), error)
 
 
 FOLDER, ARGUMENTS, MODEL, TOKENIZER = "run folder", "training arguments", "model and its head", "tokenizer round trip"
 FITS, METHODS, TRAINER = "objective, tokens, positions", "methods fit", "trainer, optimizer, trackers"
-NOTES, DISK = "what is learnt and measured", "disk space"
+LEAKS, NOTES, DISK = "held-out text apart from training text", "what is learnt and measured", "disk space"
 
 
 def listed(run: OpenRun, only: str | None = None) -> list[Item]:
     """The list itself; arguments as of :func:`checks`."""
     recipe = run.recipe
     domains = [domain for domain in recipe.domains if only in (None, domain.name)]
-    corpora: list[Corpus] = [*domains, *([recipe.general] if recipe.general is not None and only is None else [])]
+    corpora: list[Domain] = [*domains, *([recipe.general] if recipe.general is not None and only is None else [])]
 
     @functools.cache
     def model() -> PreTrainedModel:
         return run.some_model()  # type: ignore[return-value]
 
-    files = {corpus.name: f"'{corpus.name}': files and columns" for corpus in corpora}  # type: ignore[attr-defined]
+    files = {corpus.name: f"'{corpus.name}': files and columns" for corpus in corpora}
     rows = {name: f"'{name}': rows and steps" for name in files}
+    tasks = [  # those that were measured long ago need not be there
+        task for task in recipe.tasks if not task_path(run.folder.path / "evaluation", 0, task.name).is_file()
+    ]
+    asked = [task for task in tasks if task in recipe.end_tasks]
+    labels = {task.name: f"end task '{task.name}': files and labels" for task in tasks}
     return [
         *([Item(FOLDER, partial(_folder, run))] if only is None else []),
         Item(ARGUMENTS, partial(_arguments, run)),
@@ -114,14 +131,14 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
         ),
         *(
             item
-            for task in recipe.tasks
-            if not task_path(run.folder.path / "evaluation", 0, task.name).is_file()  # measured long ago
+            for task in tasks
             for item in (
-                Item(f"end task '{task.name}': files and labels", partial(_labels, run, task)),
+                Item(labels[task.name], partial(_labels, run, task)),
                 Item(f"end task '{task.name}': for this model", partial(_asked, run, task), (FITS,)),
             )
         ),
-        Item(NOTES, partial(_notes, run, tuple(rows)), tuple(rows.values())),
+        Item(LEAKS, partial(_leaks, run, corpora, asked), (FITS, *files.values(), *labels.values())),
+        Item(NOTES, run.data_notes, tuple(rows.values())),
         *([Item(DISK, lambda: check_disk(run, model()), (FOLDER, METHODS, *rows.values()))] if only is None else []),
     ]
 
@@ -186,9 +203,9 @@ def _trainer(run: OpenRun, model: PreTrainedModel, names: list[str]) -> str:
     return "; ".join(rehearse(options, model, methods, recipe.run.seed) for options in different)
 
 
-def _readable(corpus: Corpus) -> str:
+def _readable(corpus: Domain) -> str:
     check_corpus(corpus)
-    return ", ".join(source.path for source in getattr(corpus, "sources", ())) or corpus.path
+    return ", ".join(source.path for source in corpus.sources) or corpus.path
 
 
 def _rows(run: OpenRun, name: str) -> str:
@@ -212,13 +229,15 @@ def _warm_up(run: OpenRun, name: str) -> list[str]:
     return [f"The warm-up of '{name}' has {rising:,} steps and its stage {steps:,}: its learning rate only rises."]
 
 
-def _notes(run: OpenRun, names: Iterable[str]) -> str:
-    """What a user may mean: it is said here, by the run, and on its page."""
-    streams = [name for name in names if run.prepared(name).train.size is None]
-    notes = run.data_notes()
-    if streams:
-        notes.append(f"What {' and '.join(map(repr, streams))} streams is not looked through.")
-    return " ".join(notes) or "nothing stands in more than one place"
+def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> str:
+    """Look for what is measured on in what is learnt; refuse more of it than `data.max_leaked` allows."""
+    outcome, most = run.check_leaks(corpora, tasks), run.recipe.data.max_leaked
+    general = run.recipe.general
+    run.found += outcome.notes(general.name if general is not None else None)
+    worst = max(outcome.leaks, key=lambda leak: leak.share, default=None)
+    if most is not None and worst is not None and worst.share > most:
+        raise DataError(f"{worst} The recipe allows {most:.1%} (`data.max_leaked`).")
+    return outcome.scope()
 
 
 def _labels(run: OpenRun, config: TaskConfig) -> str:

@@ -5,6 +5,7 @@ Everything in here is made from the recipe and from finished stages alone, and n
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 from collections.abc import Sequence
@@ -21,9 +22,13 @@ from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
+from everlearn.data.endtask import TaskConfig
+from everlearn.data.leaks import LeakCheck, check_leaks
+from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
-from everlearn.data.shared import notes_of
 from everlearn.errors import MethodError, ModelError, RecipeError, RunError
+from everlearn.evaluation import make_task
+from everlearn.evaluation.held_out import HeldOut
 from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
@@ -136,6 +141,29 @@ class OpenRun:
                     isolated=format_.objective.isolate,
                 )
         return self._prepared[name]
+
+    def check_leaks(self, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> LeakCheck:
+        """Look for held-out text and test examples in training text (:mod:`everlearn.data.leaks`).
+
+        Args:
+            corpora: those that are read; of the others the held-out rows that the run keeps are looked for.
+            tasks: end tasks whose examples are looked for.
+        """
+        tests = {f"test examples of '{task.name}'": make_task(task).examples() for task in tasks}
+        for corpus in self.corpora:
+            path = self.folder.sets / f"{corpus.name}.safetensors"
+            if corpus not in corpora and path.is_file():
+                with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
+                    tests[f"held-out rows of '{corpus.name}'"] = self._texts(HeldOut.load(path))
+        with self.processes.main_process_first():
+            return check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.say)
+
+    def _texts(self, held_out: HeldOut) -> list[str]:
+        """Decode held-out rows: prompts and answers where these are apart, and text."""
+        decode = functools.partial(self.setting().tokenizer.decode, skip_special_tokens=True)
+        parts = ("input_ids", "labels") if self.setting().kind == "encoder-decoder" else ("input_ids",)
+        rows = held_out.blocks.take(range(len(held_out.blocks)))
+        return [" ".join(decode(row[part]) for part in parts) for row in rows]
 
     def steps(self, domain: str) -> int:
         """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
@@ -390,7 +418,6 @@ class OpenRun:
         return [*notes, *self.data_notes(), *self.recipe.run.notes]
 
     def data_notes(self) -> list[str]:
-        """What may not be meant, in the data above all: when the run began, which is kept in its folder, and now."""
-        general = self.recipe.general
-        found = [*notes_of(self.corpora, self._prepared, general.name if general is not None else None), *self.found]
-        return list(dict.fromkeys([*self.folder.data_notes(), *found]))
+        """Return what may not be meant, in the data above all: when the run began, kept in its folder, and now."""
+        read = notes_of(self.corpora, self._prepared, self.setting().block_size) if self._prepared else []
+        return list(dict.fromkeys([*self.folder.data_notes(), *read, *self.found]))

@@ -1,13 +1,15 @@
-"""Which documents are nearly the same, which text stands in a corpus too, and how much two corpora have in common.
+"""Find near-duplicate documents, texts that a corpus contains, and the share of text that two corpora have in common.
 
-Everything works on hashes of runs of words (:mod:`everlearn.tools.word_runs`), in memory that text does not fill.
+Everything works on hashes of runs of words (:mod:`everlearn.data.word_runs`), in memory that text does not fill.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from everlearn.tools.word_runs import Words
+from everlearn.data.word_runs import Words
 
 RUN = 13
 """Words of a run that two texts do not share by chance (Brown et al., arXiv 2005.14165, appendix C)."""
@@ -18,6 +20,8 @@ LEAKED = 0.5
 NEAR_RUN, BINS, ROWS = 5, 64, 4
 ALIKE = 0.8
 """Share of the runs of both documents from which on they count as nearly the same."""
+TEMPLATE, FEWEST = 0.2, 10
+"""Share of a group's texts, and their number, from which on a run that they all have is their template, not text."""
 KEPT = 2**20
 """Runs of a corpus that are kept to compare it with others."""
 
@@ -33,7 +37,7 @@ class NearDuplicates:
         self._signatures: list[np.ndarray] = []
 
     def add(self, words: Words) -> None:
-        """Take documents; those that are the same to the letter are better left out."""
+        """Add documents; leave out those that are identical to an earlier one."""
         hashes, document = words.runs(NEAR_RUN)
         lowest = np.full(words.documents * BINS, np.iinfo(np.uint32).max, np.uint32)
         places = document * BINS + (hashes >> np.uint64(58)).astype(np.int64)
@@ -50,7 +54,7 @@ class NearDuplicates:
         self._signatures.append(np.where(empty, filled + distance * np.uint32(0x9E3779B1), filled))
 
     def count(self) -> int:
-        """Documents that are nearly the same as an earlier one."""
+        """Return how many documents are nearly the same as an earlier one."""
         signatures = np.concatenate([np.empty((0, BINS), np.uint32), *self._signatures])
         root = np.arange(len(signatures))
 
@@ -85,9 +89,9 @@ class Sketch:
         self._kept: list[np.ndarray] = []
 
     def add(self, words: Words) -> None:
-        """Take the runs of documents."""
+        """Add the runs of documents."""
         hashes, _ = words.runs(RUN)
-        self._kept.append(np.unique(self._of(hashes)))
+        self._kept.append(distinct(self._of(hashes)))
         if sum(map(len, self._kept)) > 2 * KEPT:
             self._kept = [self.runs]
             while len(self._kept[0]) > KEPT:
@@ -100,10 +104,10 @@ class Sketch:
     @property
     def runs(self) -> np.ndarray:
         """Those kept, uint64, sorted."""
-        return np.unique(np.concatenate([np.empty(0, np.uint64), *self._kept]))
+        return distinct(np.concatenate([np.empty(0, np.uint64), *self._kept]))
 
     def share_in(self, other: Sketch) -> float:
-        """The share of this corpus' different runs that stand in the other too."""
+        """Return the share of this corpus' different runs that the other has too."""
         sampled = max(self.sampled, other.sampled)
         own, theirs = self._of(self.runs, sampled), other._of(other.runs, sampled)
         return float(np.isin(own, theirs, assume_unique=True).mean()) if len(own) else 0.0
@@ -112,8 +116,8 @@ class Sketch:
 class Probes:
     """Texts that are looked for in corpora: held-out documents, examples of end tasks.
 
-    A text stands in a corpus where half of its runs of 13 words do, whichever documents they are in; one that is
-    shorter is a single run.
+    A corpus contains a text where it contains half of the text's runs of 13 words, whichever documents they are in; a
+    shorter text is a single run. Runs that many texts of a group share, such as a prompt's template, do not count.
     """
 
     def __init__(self) -> None:
@@ -122,40 +126,69 @@ class Probes:
         self._runs: dict[int, list[np.ndarray]] = {}
         self._texts: dict[int, list[np.ndarray]] = {}
         self._groups: list[str] = []
+        self._keys: list[int] = []
         self._values: dict[int, np.ndarray] = {}
 
-    def add(self, group: str, words: Words) -> None:
-        """Look for these texts too."""
+    def add(self, group: str, words: Words, keys: Sequence[int] | None = None) -> None:
+        """Look for these texts too.
+
+        Args:
+            group: what they are, for the counts.
+            words: of the texts.
+            keys: a number of each text that identical ones share (:func:`text_key`).
+        """
         counts = words.counts()
         self.counts[group] = self.counts.get(group, 0) + int((counts >= SHORTEST).sum())
         first = len(self._groups)
         self._groups += [group] * words.documents
+        self._keys += keys if keys is not None else [0] * words.documents
         for length in sorted({min(RUN, int(count)) for count in counts if count >= SHORTEST}):
             hashes, document = words.runs(length)
-            wanted = counts[document] >= RUN if length == RUN else counts[document] == length
-            self._runs.setdefault(length, []).append(hashes[wanted])
-            self._texts.setdefault(length, []).append(document[wanted] + first)
+            of_length = counts[document] >= RUN if length == RUN else counts[document] == length
+            self._runs.setdefault(length, []).append(hashes[of_length])
+            self._texts.setdefault(length, []).append(document[of_length] + first)
         self._values.clear()
 
     def search(self) -> Search:
-        """A search through one corpus."""
+        """Begin a search through one corpus."""
         if not self._values:
-            self._values = {length: np.unique(np.concatenate(runs)) for length, runs in self._runs.items()}
+            for length in self._runs:
+                self._leave_templates_out(length)
+            self._values = {length: distinct(np.concatenate(runs)) for length, runs in self._runs.items()}
         return Search(self, self._values)
 
-    def found(self, seen: dict[int, np.ndarray]) -> dict[str, int]:
-        """Texts of each group that stand in what was seen."""
+    def _leave_templates_out(self, length: int) -> None:
+        runs, texts = np.concatenate(self._runs[length]), np.concatenate(self._texts[length])
+        groups, keep = np.array(self._groups)[texts], np.ones(len(runs), bool)
+        for group, count in self.counts.items():
+            its = np.flatnonzero(groups == group)
+            ordered = its[np.argsort(runs[its], kind="stable")]
+            begins = np.flatnonzero(np.diff(runs[ordered], prepend=~runs[ordered][:1]))
+            times = np.diff(begins, append=len(ordered))
+            keep[ordered[np.repeat(times > max(FEWEST, TEMPLATE * count), times)]] = False
+        self._runs[length], self._texts[length] = [runs[keep]], [texts[keep]]
+
+    def contained(self, seen: dict[int, np.ndarray], keys: np.ndarray) -> dict[str, tuple[int, int]]:
+        """Return for each group how many texts a corpus contains, and how many of them as identical documents.
+
+        Args:
+            seen: which of the runs that are looked for the corpus has, by their length.
+            keys: of the corpus' documents, uint64, sorted.
+        """
         runs, hits = (np.zeros(len(self._groups), np.int64) for _ in range(2))
         for length, values in self._values.items():
             texts = np.concatenate(self._texts[length])
             there = seen[length][np.searchsorted(values, np.concatenate(self._runs[length]))]
             runs += np.bincount(texts, minlength=len(runs))
             hits += np.bincount(texts[there], minlength=len(runs))
-        leaked = np.flatnonzero((runs > 0) & (hits >= LEAKED * runs))
-        result = dict.fromkeys(self.counts, 0)
-        for text in leaked.tolist():
-            result[self._groups[text]] += 1
-        return result
+        inside = (runs > 0) & (hits >= LEAKED * runs)
+        identical = (runs > 0) & np.isin(np.array(self._keys, np.uint64), keys)
+        groups = np.array(self._groups)
+        return {
+            group: (int((inside | identical)[of].sum()), int(identical[of].sum()))
+            for group in self.counts
+            for of in [groups == group]
+        }
 
 
 class Search:
@@ -175,9 +208,9 @@ class Search:
             places = np.minimum(np.searchsorted(values, hashes), len(values) - 1)
             self.seen[length][places[values[places] == hashes]] = True
 
-    def found(self) -> dict[str, int]:
-        """Texts of each group that stand in the corpus."""
-        return self.probes.found(self.seen)
+    def contained(self, keys: np.ndarray | None = None) -> dict[str, tuple[int, int]]:
+        """Return for each group how many texts the corpus contains, and how many of them as identical documents."""
+        return self.probes.contained(self.seen, np.empty(0, np.uint64) if keys is None else keys)
 
 
 _LOW = np.uint64(2**24 - 1)
@@ -187,3 +220,9 @@ def _table(values: np.ndarray) -> np.ndarray:
     table = np.zeros(2**24, bool)
     table[(values & _LOW).astype(np.int64)] = True
     return table
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Return the different values, sorted; for integers many times as fast as ``np.unique``, which hashes them."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate([np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1]])]

@@ -1,14 +1,14 @@
-"""Runs of words as numbers, by the million: what tells near-duplicates and leaks, with arrays and no loop over words.
+"""Hash runs of words by the million, with arrays and no loop over words: near-duplicates and leaks are told by them.
 
-A word is what stands between characters that are no letters or digits, in lower case; of writing without blanks each
-character is one. A run of n words has a 64-bit hash: a polynomial over its bytes, from differences of running sums.
+A word is what stands between characters that are no letters or digits, in lower case; in writing without blanks each
+character is a word. A run of n words has a 64-bit hash: a polynomial over its bytes, from differences of running sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -70,20 +70,24 @@ class Words:
     documents: int
 
     def counts(self) -> np.ndarray:
-        """Words of each document."""
+        """Return the number of words of each document."""
         return np.bincount(self.document, minlength=self.documents)
 
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of all runs of so many words, and the document of each; runs end where a document does."""
+        """Return the hashes of all runs of so many words, and the document of each; no run crosses documents."""
         count = len(self.hashes) - length + 1
         if count <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         starts = np.flatnonzero(self.document[:count] == self.document[length - 1 :])
-        return _slices(_sums(self.hashes), starts, starts + length), self.document[starts]
+        return _slices(self._running_sums, starts, starts + length), self.document[starts]
+
+    @cached_property
+    def _running_sums(self) -> np.ndarray:
+        return _sums(self.hashes)
 
 
 def words_of(texts: Sequence[str]) -> Words:
-    """The words of documents."""
+    """Split documents into words."""
     pieces = [(number, text[at : at + PIECE]) for number, text in enumerate(texts) for at in range(0, len(text), PIECE)]
     found = [_words(lot, len(texts)) for lot in _lots(pieces)]
     hashes = np.concatenate([np.empty(0, np.uint64), *(words.hashes for words in found)])

@@ -1,0 +1,319 @@
+"""Find text that a model is measured on in the text that it learns from: identical, or nearly the same.
+
+One check for `everlearn data`, `validate` and `run`. Held-out documents of every corpus and examples of end tasks are
+looked for in the training text of every corpus, which is read once; the outcome is kept beside the tokenised corpora.
+Of much text a part is looked at, and the outcome says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everlearn.data.blocks import hash_of
+from everlearn.data.corpus import Domain, text_key
+from everlearn.data.documents import corpus_fingerprint, read_documents
+from everlearn.data.held_out import OwnHeldOut
+from everlearn.data.near_duplicates import Probes, Sketch, distinct
+from everlearn.data.packing import chunks
+from everlearn.data.prepare import cache_folder
+from everlearn.data.word_runs import words_of
+from everlearn.errors import EverlearnError
+from everlearn.files import read_json, write_json
+
+VERSION = 1
+"""Of the check: raise it when the same text may get another outcome."""
+SEARCHED = 256 * 10**6
+"""Characters of a corpus' training text that are searched: the first ones."""
+STREAMED = 16 * 10**6
+"""Characters of a stream that are looked at, held-out documents included: reading all of it may take days."""
+LOOKED_FOR = 16 * 10**6
+"""Characters of a group of texts that are looked for: of more, an even sample of the texts."""
+WORTH_SAYING = 0.01
+"""Share from which text in common is worth a sentence: a few greetings say nothing. Of its own held-out text, any."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Texts that are measured on and stand in a corpus' training text.
+
+    Attributes:
+        texts: what they are, in words.
+        corpus: whose training text.
+        own: whether they are held-out documents of this very corpus.
+        count: how many.
+        identical: how many of them are a training document to the letter.
+        of: how many were looked for.
+    """
+
+    texts: str
+    corpus: str
+    own: bool
+    count: int
+    identical: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """Share of the texts that stand in the training text."""
+        return self.count / self.of
+
+    def __str__(self) -> str:
+        whose = "its own training text" if self.own else f"the training text of '{self.corpus}'"
+        letters = f", {self.identical:,} of them to the letter" if self.identical else ""
+        return (
+            f"{self.count:,} of the {self.of:,} {self.texts} stand in {whose}{letters} ({self.share:.1%}): they are "
+            f"scored as text that was learnt. {self.remedy}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        if self.own:
+            return "Remove the duplicates from the corpus, or name a file of other text in `validation`."
+        return "Remove them from one of the two."
+
+
+@dataclass(frozen=True)
+class SharedText:
+    """What the training text of two corpora has in common.
+
+    Attributes:
+        one: a corpus.
+        other: another.
+        documents: identical documents.
+        fewest: different documents of the corpus that has fewer.
+        of_one: share of the first one's runs of 13 words that the other has too.
+        of_other: the same the other way round.
+    """
+
+    one: str
+    other: str
+    documents: int
+    fewest: int
+    of_one: float
+    of_other: float
+
+    @property
+    def worth_saying(self) -> bool:
+        """Whether it is more than a few sentences."""
+        return max(self.of_one, self.of_other) >= WORTH_SAYING or self.documents >= WORTH_SAYING * max(self.fewest, 1)
+
+    def sentence(self, general: str | None) -> str:
+        """Say it, with what follows from it where one of the two is the general text."""
+        drift = f": the drift of '{general}' is not that of unseen text." if general in (self.one, self.other) else "."
+        return (
+            f"'{self.one}' and '{self.other}' share text: {self.documents:,} documents to the letter, "
+            f"{self.of_one:.1%} of the runs of 13 words of the first and {self.of_other:.1%} of the second{drift}"
+        )
+
+
+@dataclass(frozen=True)
+class LeakCheck:
+    """The outcome.
+
+    Attributes:
+        leaks: of each group of texts in each corpus, where there are any.
+        shared: of each two corpora.
+        looked_for: texts of each group that were looked for.
+        characters: of the training text that was searched.
+        partial: sentences about what was not looked at.
+    """
+
+    leaks: list[Leak] = field(default_factory=list)
+    shared: list[SharedText] = field(default_factory=list)
+    looked_for: dict[str, int] = field(default_factory=dict)
+    characters: int = 0
+    partial: list[str] = field(default_factory=list)
+
+    def notes(self, general: str | None = None) -> list[str]:
+        """Return what is worth saying, in sentences.
+
+        Args:
+            general: name of the general text.
+        """
+        leaks = [str(leak) for leak in self.leaks if leak.own or leak.share >= WORTH_SAYING]
+        shared = [pair.sentence(general) for pair in self.shared if pair.worth_saying]
+        return leaks + shared + self.partial
+
+    def scope(self) -> str:
+        """Say what was looked for, and where."""
+        texts = ", ".join(f"{count:,} {name}" for name, count in self.looked_for.items() if count) or "nothing"
+        return f"looked for {texts} in {self.characters / 1e6:.3g} MB of training text"
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> LeakCheck:
+        """Read what ``asdict`` made."""
+        leaks, shared = [Leak(**leak) for leak in raw["leaks"]], [SharedText(**pair) for pair in raw["shared"]]
+        return cls(leaks, shared, raw["looked_for"], raw["characters"], raw["partial"])
+
+
+def check_leaks(
+    corpora: Sequence[Domain],
+    tests: Mapping[str, Sequence[str]],
+    cache: str | Path | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> LeakCheck:
+    """Look for everything that is measured on in everything that is learnt.
+
+    Args:
+        corpora: the domains, and the general text.
+        tests: other texts that are measured on, by what they are in words ("test examples of 'topics'").
+        cache: folder that keeps the outcome, as of :func:`everlearn.data.prepare.prepare`.
+        say: who is told before it begins.
+
+    Raises:
+        DataError: a corpus cannot be read.
+    """
+    parts = [(corpus.name, part) for corpus in corpora for part in corpus.parts]
+    path = cache_folder(cache) / "leaks" / f"{_fingerprint([part for _, part in parts], tests)}.json"
+    if path.is_file():
+        with contextlib.suppress(EverlearnError, KeyError, TypeError):  # damaged: it is made again
+            return LeakCheck.from_json(read_json(path))
+    say("Looking for held-out text in the training text")
+    outcome = _Check(parts, tests).outcome()
+    with contextlib.suppress(EverlearnError):  # a cache that holds everything else may be read-only
+        write_json(path, asdict(outcome))
+    return outcome
+
+
+def held_out_of(name: str) -> str:
+    """Say what of a corpus is measured on."""
+    return f"held-out documents of '{name}'"
+
+
+def _own_documents(part: Domain) -> Iterator[tuple[str, bool]]:
+    """Yield the text of a corpus' own documents, each with whether it is held out; of a stream the first ones."""
+    characters = 0
+    for document, held in OwnHeldOut(part, part.held_out_share).parted(each for each, _ in read_documents(part)):
+        yield document.whole, held
+        characters += len(document.whole)
+        if part.streaming and characters >= STREAMED:
+            return
+
+
+def _held_out(part: Domain) -> Iterator[str]:
+    """Yield the texts that a corpus holds out."""
+    if part.held_out_corpus is not None:
+        yield from (document.whole for document, _ in read_documents(part.held_out_corpus))
+    elif part.held_out_share:
+        yield from (text for text, held in _own_documents(part) if held)
+
+
+def _fingerprint(parts: Sequence[Domain], tests: Mapping[str, Sequence[str]]) -> str:
+    """Hash everything that decides the outcome; the order of the corpora does not."""
+    texts = sorted(
+        hash_of(
+            part.name,
+            part.streaming,
+            part.held_out_share,
+            *(corpus_fingerprint(corpus) for corpus in (part, part.held_out_corpus) if corpus is not None),
+        )
+        for part in parts
+    )
+    examples = sorted(hash_of(name, *map(text_key, texts)) for name, texts in tests.items())
+    return hash_of("leaks", VERSION, SEARCHED, STREAMED, LOOKED_FOR, *texts, "tests", *examples)
+
+
+class _Texts:
+    """Texts of a group: all of them, or those with the smallest hashes where they are too long together."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, str]] = []
+        self.seen = self._length = 0
+
+    def add(self, text: str) -> None:
+        """Take a text."""
+        self.seen += 1
+        self._length += len(text)
+        self.kept.append((text_key(text), text))
+        if self._length > 2 * LOOKED_FOR:
+            self.shorten()
+
+    def shorten(self) -> None:
+        """Leave out what is too much."""
+        if self._length <= LOOKED_FOR or len(self.kept) == 1:
+            return
+        self.kept.sort()
+        lengths = np.cumsum([len(text) for _, text in self.kept])
+        self.kept = self.kept[: max(1, int(np.searchsorted(lengths, LOOKED_FOR, side="right")))]
+        self._length = sum(len(text) for _, text in self.kept)
+
+
+class _Check:
+    """One check at work."""
+
+    def __init__(self, parts: Sequence[tuple[str, Domain]], tests: Mapping[str, Sequence[str]]) -> None:
+        self.parts = parts
+        self.probes = Probes()
+        self.partial: list[str] = []
+        self.characters = 0
+        for _, part in parts:
+            self._add(held_out_of(part.name), _held_out(part))
+        for name, texts in tests.items():
+            self._add(name, iter(texts))
+
+    def _add(self, group: str, texts: Iterator[str]) -> None:
+        """Look for the texts of a group."""
+        sample = _Texts()
+        for text in texts:
+            sample.add(text)
+        sample.shorten()
+        if not sample.kept:
+            return
+        if len(sample.kept) < sample.seen:
+            self.partial.append(f"Of the {sample.seen:,} {group}, {len(sample.kept):,} were looked for.")
+        for lot in chunks(sample.kept):
+            self.probes.add(group, words_of([text for _, text in lot]), [key for key, _ in lot])
+
+    def outcome(self) -> LeakCheck:
+        """Search every corpus."""
+        leaks, keys, sketches = [], [], []
+        for domain, part in self.parts:
+            found, its_keys, sketch = self._search(part)
+            keys.append(its_keys)
+            sketches.append(sketch)
+            siblings = [held_out_of(each.name) for name, each in self.parts if name == domain]
+            for group, (count, identical) in found.items():
+                if count:
+                    own = group in siblings
+                    leaks.append(Leak(group, part.name, own, count, identical, self.probes.counts[group]))
+        shared = [
+            SharedText(
+                self.parts[i][1].name,
+                self.parts[j][1].name,
+                len(np.intersect1d(keys[i], keys[j], assume_unique=True)),
+                min(len(keys[i]), len(keys[j])),
+                sketches[i].share_in(sketches[j]),
+                sketches[j].share_in(sketches[i]),
+            )
+            for i, j in combinations(range(len(self.parts)), 2)
+        ]
+        return LeakCheck(leaks, shared, self.probes.counts, self.characters, self.partial)
+
+    def _search(self, part: Domain) -> tuple[dict[str, tuple[int, int]], np.ndarray, Sketch]:
+        """Go through the training text of a corpus."""
+        search, sketch, keys, characters = self.probes.search(), Sketch(), array("Q"), 0
+        texts = (text for text, held in _own_documents(part) if not held)
+        for lot in chunks(texts):
+            words = words_of(lot)
+            search.add(words)
+            sketch.add(words)
+            keys.extend(map(text_key, lot))
+            characters += sum(map(len, lot))
+            if characters >= SEARCHED:
+                break
+        if part.streaming or characters >= SEARCHED:
+            self.partial.append(
+                f"Held-out text was looked for in the first {characters / 1e6:.3g} MB of '{part.name}' alone."
+            )
+        self.characters += characters
+        different = distinct(np.frombuffer(keys, np.uint64))
+        return search.contained(different), different, sketch

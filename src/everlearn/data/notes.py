@@ -1,0 +1,109 @@
+"""Sentences about the text of a recipe that a reader of its results should know: what is skipped, cut, or not held out.
+
+`everlearn data`, `validate` and `run` say the same about the same text. What is measured on and learnt from at once is
+in :mod:`everlearn.data.leaks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from everlearn.data.corpus import Domain
+from everlearn.data.documents import local_files, same_file
+from everlearn.data.held_out import is_far
+from everlearn.data.packing import Count
+from everlearn.data.prepare import Prepared
+
+
+def notes_of(corpora: Sequence[Domain], prepared: Mapping[str, Prepared], block_size: int) -> list[str]:
+    """Return the notes on the corpora of a run.
+
+    Args:
+        corpora: of a recipe.
+        prepared: those of them that have been read.
+        block_size: tokens of a row.
+    """
+    read = [corpus for corpus in corpora if corpus.name in prepared]
+    notes = [
+        note
+        for corpus in read
+        for part in [prepared[corpus.name]]
+        for note in notes_on(corpus, part.counts, part.skipped, part.end_held_out, block_size)
+    ]
+    return notes + same_files(read)
+
+
+def notes_on(
+    corpus: Domain,
+    counts: Mapping[str, Count],
+    skipped: int,
+    end_held_out: bool,
+    block_size: int,
+    about: bool = False,
+) -> list[str]:
+    """Return the notes on one corpus.
+
+    Args:
+        corpus: whose text it is.
+        counts: what was packed of it, by part (`train`, `validation`).
+        skipped: rows without text.
+        end_held_out: whether its end is held out instead of some of its documents.
+        block_size: tokens of a row.
+        about: whether counts of tokens are estimates.
+    """
+    name, notes = corpus.name, []
+    if skipped:
+        notes.append(f"{skipped:,} rows of '{name}' hold no text (null or blank) and were skipped.")
+    if end_held_out:
+        notes.append(
+            f"'{name}' has too few documents, or too unequal ones, to hold some of them out: the end of its text is "
+            "held out instead."
+        )
+    if note := _share_note(corpus, counts):
+        notes.append(note)
+    if note := _cut_note(corpus, sum(counts.values(), Count()), block_size, about):
+        notes.append(note)
+    return notes
+
+
+def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:
+    """Say that far more or less text is held out than was asked for; of a stream nobody knows."""
+    train, held_out = (counts.get(part, Count()).text_bytes for part in ("train", "validation"))
+    asked = corpus.held_out_share
+    if not asked or corpus.streaming or not train + held_out:
+        return None
+    share = held_out / (train + held_out)
+    if not is_far(share, asked):
+        return None
+    return (
+        f"'{corpus.name}' holds out {share:.1%} of its text, and `validation: {asked:g}` asks for {asked:.1%}: its "
+        "documents differ too much in length. Split the long ones, or name a file of held-out text in `validation`."
+    )
+
+
+def _cut_note(corpus: Domain, count: Count, block_size: int, about: bool) -> str | None:
+    """Say how many examples do not fit into a row."""
+    if not count.truncated:
+        return None
+    beginning = " first" if corpus.streaming else ""
+    answers = f", {count.answers_cut:,} of them in their answer" if count.answers_cut else " in their prompt"
+    keep = "" if corpus.keep_last or count.answers_cut == count.truncated else "; `keep_last` keeps a prompt's end"
+    return (
+        f"{'About ' if about else ''}{count.truncated:,} of the{beginning} {count.documents:,} examples of "
+        f"'{corpus.name}' are longer than a row and cut{answers}: a row has {block_size:,} tokens (`data.block_size`), "
+        f"the longest example {count.longest:,}. Raise it as far as the model reads, or shorten them{keep}."
+    )
+
+
+def same_files(corpora: Sequence[Domain]) -> list[str]:
+    """Return a sentence for each two corpora that read the same file."""
+    files = [
+        (corpus.name, [file for part in corpus.parts if not part.on_hub for file in local_files(part)])
+        for corpus in corpora
+    ]
+    return [
+        f"'{one}' and '{other}' read the same file, {same[0]}."
+        for (one, some), (other, others) in combinations(files, 2)
+        if (same := same_file(some, others))
+    ]
