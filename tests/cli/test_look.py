@@ -303,6 +303,10 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
     assert everlearn("report", "runs/first", "--format", "terminal", "--output", "page.txt").code == 0
     assert "Learnt" in Path("page.txt").read_text()
     assert json.loads(everlearn("report", "runs/first", "--json").out)["domains"] == ["a", "b"]
+    judged = json.loads(everlearn("report", "runs/first", "--tolerate", "0.5", "--json").out)
+    assert judged["tolerate"]["general_drift"] == 0.5
+    assert "0.5 bits/byte (`report.tolerate`)" in " ".join(judged["verdict"])
+    everlearn.fails("report", "runs/first", "--tolerate", "nan", says=("--tolerate", "0 or more"))
     for path in ("a.jsonl", "b.jsonl"):  # the old data are gone
         (everlearn.folder / path).unlink()
     (everlearn.folder / "cache").rename(everlearn.folder / "old-cache")

@@ -21,6 +21,7 @@ train:
   learning_rate: 0.0003
   max_steps: 60
   per_device_train_batch_size: 32
+report: {{tolerate: 1.0}}
 run: {{name: {name}, seed: {seed}}}
 """
 

@@ -86,7 +86,7 @@ class RecipeSuite(Suite):
 
     def facts(self) -> dict[str, Any]:
         """The recipe without methods, order, seed and places."""
-        raw = self.own.model_dump(mode="json", exclude_defaults=True, exclude={"method": True, "run": True})
+        raw = self.own.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
         raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}
         found = {f"recipe.{key}": _without_places(value) for key, value in raw.items()}
         return {key: value for key, value in found.items() if value}

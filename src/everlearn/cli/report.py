@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,14 @@ def command(
     form: Annotated[
         Format | None, typer.Option("--format", "-f", help="What to make; for the terminal when left out.")
     ] = None,
+    tolerate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BITS",
+            help="Bits per byte that general text may lose in a run that is worth taking; what the recipes say "
+            "(report.tolerate) when left out.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what runs learnt and forgot: in the terminal, as one HTML page, Markdown, LaTeX, CSV or JSON."""
@@ -58,7 +67,9 @@ def command(
     places = [run.resolve() for run in runs]
     if twice := next((run for run, place in zip(runs, places, strict=True) if places.count(place) > 1), None):
         raise RecipeError(f"'{twice}' is given twice, and a run is no comparison for itself. Name each run once.")
-    comparison = compare(runs)
+    if tolerate is not None and not (math.isfinite(tolerate) and tolerate >= 0):
+        raise RecipeError(f"`--tolerate` is {tolerate:g}; it must be a number of bits per byte, 0 or more.")
+    comparison = compare(runs, tolerate)
     if form is Format.TERMINAL and output is None:
         console().print(tables.terminal(comparison))
         return

@@ -142,6 +142,15 @@ def _fields() -> dict[str, tuple[Any, Any]]:
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(TrainingArguments) if f.init}
 
 
+def default_of(name: str) -> tuple[Any] | None:
+    """The value of an argument that a recipe leaves out, alone in a tuple; None where there is no such argument."""
+    if name not in _fields():
+        return None
+    default = DEFAULTS.get(name, _fields()[name][1])
+    default = None if default is dataclasses.MISSING or default == ALSO.get(name) else default
+    return (getattr(default, "value", default),)
+
+
 def check_argument(name: str, value: Any, group: str = "train") -> None:
     """Refuse a name that is unknown or without effect here, and a value of the wrong type or range.
 

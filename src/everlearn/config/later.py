@@ -16,6 +16,7 @@ FIXED = {
     "optimizer": "the earlier domains were learnt with it",
     "evaluation": "the new scores would not be comparable with those that are there",
     "general": "the earlier scores are of the text that there was",
+    "report": "the run is judged as a whole; `everlearn report --tolerate` judges it by another number",
     "run": "it was decided when the run began",
 }
 """What is the same for a whole run, and why."""

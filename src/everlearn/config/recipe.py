@@ -34,6 +34,7 @@ from everlearn.data.endtask import TaskConfig
 from everlearn.data.harness import Harness, named
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.evaluation.task import CONFIGS, KINDS, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
@@ -150,6 +151,13 @@ class RunSettings(Options):
         return self
 
 
+class ReportSettings(Options):
+    """How the report judges the run."""
+
+    tolerate: float = Field(default=TOLERATED_DRIFT, ge=0, allow_inf_nan=False)
+    """Bits per byte that general text may lose in a run that the report calls worth taking."""
+
+
 class General(Domain):
     """General text, that the model should not forget either."""
 
@@ -187,6 +195,8 @@ class Recipe(Options):
     step counts, saved with each stage; learning rates follow `train`)."""
     evaluation: Evaluation = Evaluation()
     """What is measured between domains."""
+    report: ReportSettings = ReportSettings()
+    """How the report judges the run."""
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
@@ -462,6 +472,7 @@ def _fields_at(parts: list[Any]) -> Iterable[str]:
         "general": General,
         "data": Data,
         "evaluation": Evaluation,
+        "report": ReportSettings,
         "run": RunSettings,
     }
     inside: dict[str, type[BaseModel]] = {"sources": Source, "lm_eval": Harness, "chat": ChatTask}

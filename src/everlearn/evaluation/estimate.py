@@ -49,6 +49,16 @@ class Estimate:
         low, high = self.interval
         return 1 if low > 0 else -1 if high < 0 else 0
 
+    def above(self, bound: float) -> bool | None:
+        """Whether the whole interval lies above a bound, or none of it; None where it includes the bound or is unknown.
+
+        An interval that ends at the bound does not lie above it.
+        """
+        if self.interval is None:
+            return None
+        low, high = self.interval
+        return True if low > bound else False if high <= bound else None
+
     def minus(self, other: Estimate) -> Estimate:
         """The difference of two independent estimates, with its interval from theirs.
 

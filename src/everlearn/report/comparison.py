@@ -10,13 +10,14 @@ from pathlib import Path
 
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, mean
-from everlearn.evaluation.quantities import MEAN, QUANTITIES
+from everlearn.evaluation.quantities import MEAN, QUANTITIES, TOLERATED_DRIFT
 from everlearn.report.formatting import listing
 from everlearn.report.measures import Measure
 from everlearn.report.paired import paired_samples
 from everlearn.report.pooling import Pool, pooled, pools
-from everlearn.report.recipes import unlike
+from everlearn.report.recipes import Differences, Values, unlike
 from everlearn.report.runs import Matrix, Run, read_run
+from everlearn.report.tolerance import KEY, METRIC, Side, side, tolerance_of
 
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
 """Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
@@ -39,9 +40,16 @@ class Comparison:
     headline: tuple[Measure, ...]
     """At the end, learnt, forgotten, general drift, and the average end-task score; nothing where one is no stream but
     models that exist already, of which none is the base of the others."""
-    differing: dict[str, tuple[str, ...]]
-    """What the pools do not share besides methods: setting → value of each pool."""
+    unlike: Differences
+    """What the pools do not share besides methods."""
     notes: tuple[str, ...]
+    tolerance: float = TOLERATED_DRIFT
+    """Bits per byte that general text may lose in a run that is worth taking."""
+
+    @property
+    def differing(self) -> Values:
+        """What must be equal between runs that are compared as equals, and is not: what they saw and spent."""
+        return self.unlike.ground | self.unlike.spent
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -97,6 +105,15 @@ class Comparison:
         """A measure by its quantity, or None when no run has it."""
         return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)
 
+    @property
+    def drifts(self) -> tuple[Measure, ...]:
+        """General drift in bits per byte, one measure a general set; the tolerance is of it."""
+        return tuple(measure for measure in self.measures.get(METRIC, ()) if measure.quantity.key == KEY)
+
+    def side(self, pool: int) -> Side:
+        """Where a pool's general drift lies against the tolerance."""
+        return side(self.drifts, pool, self.tolerance)
+
     @cached_property
     def ranking(self) -> tuple[int, ...]:
         """Pools, the best at the end first; those without a number after the others."""
@@ -110,19 +127,21 @@ class Comparison:
         return {pool: rank for rank, pool in enumerate(self.ranking)}
 
 
-def compare(runs: Sequence[Path]) -> Comparison:
+def compare(runs: Sequence[Path], tolerate: float | None = None) -> Comparison:
     """Read run folders and put them side by side on the domains and metrics that they share.
 
     Args:
         runs: Run folders. The first is the reference that the others are compared with.
+        tolerate: Bits per byte that general text may lose in a run that is worth taking; what the recipes say
+            (``report.tolerate``) when left out.
 
     Raises:
         RunError: no folder was given, or one has no readable results.json.
     """
-    return compare_runs([read_run(Path(folder)) for folder in runs])
+    return compare_runs([read_run(Path(folder)) for folder in runs], tolerate)
 
 
-def compare_runs(runs: Sequence[Run]) -> Comparison:
+def compare_runs(runs: Sequence[Run], tolerate: float | None = None) -> Comparison:
     """The same for runs that are already read.
 
     Raises:
@@ -137,13 +156,13 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     general = tuple(g for g in first.general if all(g in run.general for run in ordered))
     shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
-    leads = [pool.runs[0] for pool in found]
-    differing = unlike(leads)
+    apart = unlike([pool.runs[0] for pool in found])
     if any(run.unfinished for run in ordered):
         # What a run has not forgotten yet it may still forget.
-        differing["domains learnt"] = tuple(_progress(pool) for pool in found)
+        apart.spent["domains learnt"] = tuple(_progress(pool) for pool in found)
+    must_be_equal = [*apart.ground.values(), *apart.spent.values()]
     unequal = frozenset(
-        (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in differing.values())
+        (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in must_be_equal)
     )
     measures = {metric: tuple(_measures(found, metric, unequal)) for metric in metrics}
     return Comparison(
@@ -153,8 +172,9 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         metrics,
         measures,
         tuple(_headline(first, metrics, measures)) if all(run.domains for run in ordered) else (),
-        differing,
+        apart,
         tuple(_notes(found, domains, metrics)),
+        tolerance_of(ordered) if tolerate is None else tolerate,
     )
 
 
@@ -235,11 +255,12 @@ def _headline(first: Run, metrics: Sequence[str], measures: dict[str, tuple[Meas
 
 def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
     notes = []
+    runs = [run for pool in found for run in pool.runs]
+    shared_tasks = set.intersection(*(set(_tasks(run, metrics)) for run in runs))
     for pool in found:
         for run in pool.runs:
             label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {run.results.get('seed')}"
-            notes += _own_notes(label, run, domains, metrics)
-    runs = [run for pool in found for run in pool.runs]
+            notes += _own_notes(label, run, domains, metrics, shared_tasks)
     if len({tuple(d for d in run.domains if d in domains) for run in runs}) > 1:
         notes.append(
             "The runs learn the shared domains in different orders: only domains that are early in all of them enter "
@@ -252,7 +273,14 @@ def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]
     return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in said.items()]
 
 
-def _own_notes(label: str, run: Run, domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def _tasks(run: Run, metrics: Sequence[str]) -> list[str]:
+    """End tasks of a run under these metrics."""
+    return list(dict.fromkeys(task for metric in metrics for task in run.matrices[metric].task_domains))
+
+
+def _own_notes(
+    label: str, run: Run, domains: Sequence[str], metrics: Sequence[str], shared_tasks: set[str]
+) -> list[str]:
     notes = []
     status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
     if run.unfinished:
@@ -265,6 +293,8 @@ def _own_notes(label: str, run: Run, domains: Sequence[str], metrics: Sequence[s
     extra = [domain for domain in run.domains if domain not in domains]
     if extra:
         notes.append(f"Left out of the comparison, because not every run has them: {listing(extra)} ({label}).")
+    if tasks := [task for task in _tasks(run, metrics) if task not in shared_tasks]:
+        notes.append(f"End tasks that not every run has are not compared: {listing(tasks)} ({label}).")
     only = [metric for metric in run.matrices if metric not in metrics]
     if only:
         notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")

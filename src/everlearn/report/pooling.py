@@ -10,10 +10,11 @@ from scipy.stats import t as student
 
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
-from everlearn.report.recipes import UNSET, settings
+from everlearn.report.recipes import UNKNOWN, repeats, unlike
 from everlearn.report.runs import Run
 
-_LONGEST = 60
+_LONGEST, _LONGEST_OWN, _PARTS = 60, 44, 3
+"""Characters of a label and of what it adds to the method's title; settings that it names."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,27 @@ class Pool:
 
 
 def pools(runs: Sequence[Run]) -> tuple[Pool, ...]:
-    """Runs with the same methods, options and settings together, in the order in which they first come.
+    """Runs that differ in nothing but their seeds together, in the order in which they first come.
 
     Runs without a recipe, and two runs with the same seed, stay apart: nothing says that they repeat each other.
     """
-    groups: dict[tuple[object, ...], list[Run]] = {}
-    for position, run in enumerate(runs):
-        key: tuple[object, ...] = (position,)
-        if run.recipe and run.results.get("seed") is not None:
-            key = (repr(run.results.get("methods")), *sorted(settings(run).items()), *run.domains, *run.general)
-            if any(run.results["seed"] == other.results["seed"] for other in groups.get(key, ())):
-                key = (position,)
-        groups.setdefault(key, []).append(run)
-    members = list(groups.values())
-    return tuple(Pool(label, tuple(runs)) for label, runs in zip(_labels(members), members, strict=True))
+    groups: list[list[Run]] = []
+    for run in runs:
+        known = run.recipe is not None and run.results.get("seed") is not None
+        group = next((each for each in groups if known and _takes(each, run)), None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    labels = _labels([group[0] for group in groups])
+    return tuple(Pool(label, tuple(group)) for label, group in zip(labels, groups, strict=True))
+
+
+def _takes(group: Sequence[Run], run: Run) -> bool:
+    """Whether a run is one more seed of a group."""
+    seeds = [other.results.get("seed") for other in group]
+    alone = group[0].recipe is None or None in seeds or run.results["seed"] in seeds
+    return not alone and repeats(group[0], run)
 
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
@@ -62,16 +70,28 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
-    # A method's title says most; where several have it they add what they do not share, their names or a number.
-    titles = [runs[0].title for runs in groups]
+def _labels(leads: Sequence[Run]) -> list[str]:
+    """What each pool is called: the method's title, and what sets it apart from the others.
+
+    These are the method's options, where several pools have the same title, and every setting of the configuration
+    that the pools do not share: a learning rate is a part of what is compared, as a strength is. What is too much for
+    a label is in the table of what differs; the run's name stands in its place.
+    """
+    configuration = unlike(leads).configuration if len(leads) > 1 else {}
     names = []
-    for title, runs in zip(titles, groups, strict=True):
-        twins = [other[0] for other, name in zip(groups, titles, strict=True) if name == title]
-        names.append(title if len(twins) == 1 else f"{title} · {_own(runs[0], twins) or runs[0].name}")
+    for position, run in enumerate(leads):
+        twins = [other for other in leads if other.title == run.title]
+        parts = _options_apart(run, twins)
+        parts += [f"{key} {values[position]}" for key, values in configuration.items()]
+        if len(twins) > 1 and not parts:
+            parts = _amounts_apart(run, twins)
+        own = ", ".join(parts)
+        if len(parts) > _PARTS or len(own) > _LONGEST_OWN or (len(twins) > 1 and not own):
+            own = run.name
+        names.append(f"{run.title} · {own}" if own else run.title)
     names = [
-        name if names.count(name) == 1 else f"{title} · {runs[0].name}"
-        for name, title, runs in zip(names, titles, groups, strict=True)
+        name if names.count(name) == 1 or name.endswith(f" · {run.name}") else f"{name} · {run.name}"
+        for name, run in zip(names, leads, strict=True)
     ]
     labels = []
     for position, name in enumerate(names):
@@ -80,13 +100,18 @@ def _labels(groups: Sequence[Sequence[Run]]) -> list[str]:
     return labels
 
 
-def _own(run: Run, twins: Sequence[Run]) -> str:
-    """The options and settings that set a run apart from others of the same title; nothing when they are many."""
-    each = [_options(one) | settings(one) for one in twins]
-    mine = _options(run) | settings(run)
+def _options_apart(run: Run, twins: Sequence[Run]) -> list[str]:
+    """The method's options that runs of the same title do not share."""
+    each = [_options(one) for one in twins]
+    own = _options(run)
     keys = [key for key in dict.fromkeys(k for one in each for k in one) if len({one.get(key) for one in each}) > 1]
-    said = ", ".join(f"{key.rpartition('.')[2]} {mine.get(key, UNSET)}" for key in keys)
-    return said if 0 < len(keys) <= 3 and len(said) <= 40 else ""
+    return [f"{key.rpartition('.')[2]} {own.get(key, UNKNOWN)}" for key in keys]
+
+
+def _amounts_apart(run: Run, twins: Sequence[Run]) -> list[str]:
+    """What runs of the same title and configuration spent, where that sets them apart."""
+    at = next(position for position, other in enumerate(twins) if other is run)
+    return [f"{key} {values[at]}" for key, values in unlike(twins).spent.items()]
 
 
 def _options(run: Run) -> dict[str, str]:

@@ -20,7 +20,7 @@ from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
 from everlearn.evaluation.results import check_types, in_present_form
-from everlearn.files import check, read_json, reading
+from everlearn.files import check, listed, read_json, reading
 from everlearn.model.movement import Movement, movements
 
 _UNKNOWN = Estimate()
@@ -180,6 +180,26 @@ class Run:
         return {metric: Matrix.read(metric, raw) for metric, raw in found.items() if isinstance(raw, Mapping)}
 
     @cached_property
+    def _held_out(self) -> Mapping[str, Any]:
+        return _seal_of(self.folder / "evaluation" / "sets") if self.folder is not None else {}
+
+    def held_out_digest(self, name: str) -> str | None:
+        """Digest of the held-out blocks of a domain or general set; None where the run did not keep them."""
+        mark = self._held_out.get(f"{name}.safetensors")
+        return None if mark is None else str(mark)
+
+    def training_digest(self, domain: str) -> str | None:
+        """Fingerprint of what a domain's stage was trained on: text, tokenizer, rows; None where it is not known."""
+        if self.folder is None or domain not in self.domains:
+            return None
+        path = self.folder / f"stage-{self.domains.index(domain) + 1:02d}-{domain}" / "stage.json"
+        try:
+            mark = read_json(path).get("fingerprint") if path.is_file() else None
+        except RunError:  # a damaged stage costs this comparison, not the report
+            return None
+        return None if mark is None else str(mark)
+
+    @cached_property
     def movements(self) -> dict[int, Movement]:
         """Stage → how far each layer moved, where that was measured."""
         return movements(self.folder) if self.folder is not None else {}
@@ -263,6 +283,13 @@ def _so_far(folder: Path) -> Any:
     run = RunFolder(folder)
     recipe = run.recipe()
     return Outcome(recipe, run).results(recipe.objective or "", recipe.run.notes).model_dump(mode="json")
+
+
+def _seal_of(folder: Path) -> Mapping[str, Any]:
+    try:
+        return listed(folder)
+    except RunError:  # as above
+        return {}
 
 
 def _text(path: Path) -> str | None:

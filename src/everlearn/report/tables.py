@@ -76,7 +76,7 @@ def headline_table(comparison: Comparison) -> Table:
     if len(comparison.pools) > 1:
         caption += " Bold: the interval of the difference to every other run excludes zero."
     if comparison.differing:
-        caption += " Nothing is bold between runs that differ in more than their methods."
+        caption += " Nothing is bold between runs that did not see and spend the same."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
     return Table("Result", header, tuple(rows), caption)
 
@@ -116,17 +116,17 @@ def difference_table(comparison: Comparison) -> Table:
         else "Differences take the runs' intervals as independent, where they cannot be paired by seed or by text."
     )
     if comparison.differing:
-        caption += " The runs differ in more than their methods: see what differs."
+        caption += " The runs did not see and spend the same: see what differs."
     return Table(f"Difference to {reference}", ("Run", *map(heading, measures)), rows, caption)
 
 
 def differing_table(comparison: Comparison) -> Table | None:
     """The settings that the runs do not share, methods and seeds apart."""
-    if not comparison.differing:
+    if not comparison.unlike:
         return None
     rows = tuple(
         (key, tuple(TableCell(fmt.shorten(values[pool], 60)) for pool in comparison.ranking))
-        for key, values in comparison.differing.items()
+        for key, values in {**comparison.differing, **comparison.unlike.configuration}.items()
     )
     header = ("Setting", *(comparison.labels[pool] for pool in comparison.ranking))
     return Table("What differs besides the methods", header, rows)
@@ -338,6 +338,14 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
         ],
         "ranking": [comparison.labels[pool] for pool in comparison.ranking],
         "differing": {key: dict(zip(comparison.labels, v, strict=True)) for key, v in comparison.differing.items()},
+        "configuration": {
+            key: dict(zip(comparison.labels, v, strict=True)) for key, v in comparison.unlike.configuration.items()
+        },
+        "tolerate": {
+            "general_drift": comparison.tolerance,
+            "unit": "bits/byte",
+            "runs": {label: comparison.side(pool) for pool, label in enumerate(comparison.labels)},
+        },
         "domains": comparison.domains,
         "general": comparison.general,
         "metrics": comparison.metrics,

@@ -11,7 +11,7 @@ from everlearn.evaluation.saturation import Bucket, SaturationByGap, saturation
 from everlearn.evaluation.transfer import ALL, MEASURES, StreamLosses
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
-from everlearn.report.recipes import settings
+from everlearn.report.recipes import repeats
 from everlearn.report.runs import Run
 from everlearn.report.tables import Table, TableCell
 
@@ -45,17 +45,19 @@ def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
     Runs of different methods or settings stay apart: one that forgets more, and learnt a domain later, would make it
     seem that later stages forget more.
     """
-    methods: dict[str, tuple[str, list[StreamLosses]]] = {}
+    groups: list[tuple[Run, list[StreamLosses]]] = []
     for run in comparison.runs:
         if (stream := stream_of(run)) is not None:
-            alike = sorted(item for item in settings(run).items() if "domains" not in item[0])
-            methods.setdefault(repr((run.results.get("methods"), alike)), (run.title, []))[1].append(stream)
+            group = next((streams for lead, streams in groups if repeats(lead, run, any_order=True)), None)
+            if group is None:
+                groups.append((run, [stream]))
+            else:
+                group.append(stream)
     found: dict[str, SaturationByGap] = {}
-    for title, streams in methods.values():
-        same = len({frozenset(stream.domains) for stream in streams}) == 1
+    for lead, streams in groups:
         orders = len({stream.domains for stream in streams})
-        if same and orders > 1 and (own := saturation(streams)) is not None:
-            name = f"All {orders} orders of {title}"
+        if orders > 1 and (own := saturation(streams)) is not None:
+            name = f"All {orders} orders of {lead.title}"
             found[name if name not in found else f"{name} ({len(found) + 1})"] = own
     return found
 

@@ -1,4 +1,9 @@
-"""The page's first paragraph: which run to take and why, in words, and nothing that the numbers do not say."""
+"""The page's first paragraphs: which run to take and why, in words, by a rule that is stated with them.
+
+The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, and general
+text lost no more than the tolerance (`report.tolerate`); of several the one with the largest gain. Both are judged by
+95 % intervals.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,13 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.report.comparison import Comparison
 from everlearn.report.formatting import fixed, listing, shorten
 from everlearn.report.measures import Measure
+from everlearn.report.recipes import Values
+from everlearn.report.tolerance import Side
 
-_TRAINING = ("train.", "steps on", "tokens on", "order of domains")
-"""Beginnings of settings that say how a model was trained, and not where it started or what it is scored on."""
 _SAID = 4
 """Runs, or settings, that a sentence names; the rest is counted."""
+_TAKEN = (Side.WITHIN, Side.NOT_MEASURED)
+"""Where a run's general drift may lie for the run to be taken: nothing speaks against what was not measured."""
 
 
 def verdict(comparison: Comparison) -> list[str]:
@@ -19,38 +26,74 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def paragraphs(comparison: Comparison) -> list[list[str]]:
-    """Which run to take, and what it learnt and forgot; of two runs also in what they clearly differ.
+    """Which run to take, what it learnt and forgot, and the rule; of two runs also in what they clearly differ.
 
-    A difference counts as clear when its confidence interval excludes zero, and only between runs that differ in
-    nothing but their methods.
+    A difference counts as clear when its confidence interval excludes zero, and only between runs that saw and spent
+    the same.
     """
-    if len(comparison.pools) == 1:
-        return [_alone(comparison)]
-    found = [_choice(comparison)]
+    alone = len(comparison.pools) == 1
+    parts = [_alone(comparison) if alone else _choice(comparison)]
     if len(comparison.pools) == 2:
-        found.append(_against(comparison, 1, 0))
-    return [sentences for sentences in found if sentences]
+        parts.append(_against(comparison, 1, 0))
+    parts.append(_rule(comparison))
+    return [sentences for sentences in parts if sentences]
 
 
 def recommended(comparison: Comparison) -> int | None:
-    """The run to take: the one furthest above the base model at the end, if it is clearly so and on no condition."""
+    """The run to take by the rule: none where runs are not of one model and text, or nothing is clear."""
     gained = comparison.measure(comparison.lead, "gained")
-    if gained is None or not gained.ranking or not _same_ground(comparison):
+    if gained is None or comparison.unlike.ground or _waiting(comparison):
         return None
-    first = gained.ranking[0]
-    return first if gained.estimates[first].sign == 1 and not _dear(comparison, first) else None
+    return next(iter(_candidates(comparison, gained)), None)
 
 
-def _same_ground(comparison: Comparison) -> bool:
-    """Whether all runs start from the same model and are scored on the same text: how they were trained may differ."""
-    return all(key.startswith(_TRAINING) for key in comparison.differing)
+def _candidates(comparison: Comparison, gained: Measure) -> list[int]:
+    """Runs that are worth taking, the largest gain first."""
+    return [run for run in gained.ranking if gained.estimates[run].sign == 1 and comparison.side(run) in _TAKEN]
+
+
+def _rule(comparison: Comparison) -> list[str]:
+    """The rule, and on which side of the tolerance each run lies; nothing where there is no stream to judge."""
+    if comparison.measure(comparison.lead, "gained") is None or not comparison.streams:
+        return []
+    bound = _bound(comparison)
+    sentences = [
+        "The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, "
+        f"and general text lost no more than {bound} (`report.tolerate`), both by their 95 % intervals; of several the "
+        "one with the largest gain."
+    ]
+    if not comparison.drifts:
+        return [*sentences, "General text was not measured: what was forgotten of it is not known."]
+    for place, words in {
+        Side.WITHIN: "within the tolerance",
+        Side.BEYOND: "beyond the tolerance",
+        Side.UNDECIDED: "undecided, as its interval includes the tolerance or is not known",
+        Side.NOT_MEASURED: "not measured",
+    }.items():
+        runs = [run for run in comparison.ranking if comparison.side(run) is place]
+        if runs:
+            few = len(runs) <= _SAID  # of more the numbers are in the table
+            each = [f"{comparison.labels[run]} {_drifts(comparison, run) if few else ''}".strip() for run in runs]
+            sentences.append(f"General drift {words}: {'; '.join(each)}.")
+    return sentences
+
+
+def _drifts(comparison: Comparison, run: int) -> str:
+    """General drift of a run, of each general set."""
+    known = [each for each in comparison.drifts if each.estimates[run].value is not None]
+    return listing([_value(each, each.estimates[run]) for each in known])
+
+
+def _bound(comparison: Comparison) -> str:
+    return f"{comparison.tolerance:g} bits/byte"
 
 
 def _choice(comparison: Comparison) -> list[str]:
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or not gained.ranking:
         return ["Which run to take cannot be said: no run has been measured at the end against the base model."]
-    first = gained.ranking[0]
+    chosen = next(iter(_candidates(comparison, gained)), None)
+    first = gained.ranking[0] if chosen is None else chosen
     label, estimate = comparison.labels[first], gained.estimates[first]
     value = _value(gained, estimate)
     if waiting := _waiting(comparison):
@@ -58,16 +101,20 @@ def _choice(comparison: Comparison) -> list[str]:
             f"Which run to take cannot be said yet: {_few(waiting)}.",
             "`everlearn resume` finishes a run; without it in the report the others can be compared.",
         ]
-    if not _same_ground(comparison):
-        opening = (
-            f"Which run to take cannot be said: they are not of one model and one text. The largest gain has {label}"
-        )
-        return [f"{opening} ({value} at the end of the stream).", *_unequal(comparison)]
+    if comparison.unlike.ground:
+        top = gained.ranking[0]
+        return [
+            "Which run to take cannot be said: they are not of one model and one text. The largest gain has "
+            f"{comparison.labels[top]} ({_value(gained, gained.estimates[top])} at the end of the stream).",
+            *_unequal(comparison),
+        ]
     if estimate.sign is None:
         opening = f"Which run to take cannot be said: {label} is best at the end of the stream ({value})"
         sentences = [f"{opening}, and there is no interval that says how certain that is."]
+    elif chosen is not None:
+        sentences = _take(comparison, gained, chosen)
     elif estimate.sign == 1:
-        sentences = _take(comparison, gained, first)
+        sentences = _none_within(comparison, gained)
     else:
         how = "every run is worse" if estimate.sign == -1 else "no run is clearly better"
         best = "the least bad" if estimate.sign == -1 else "the best"
@@ -90,40 +137,47 @@ def _waiting(comparison: Comparison) -> list[str]:
     ]
 
 
-def _take(comparison: Comparison, gained: Measure, first: int) -> list[str]:
-    """Which run to take, where one is clearly above the base model; outright, or on a condition."""
-    value, others = _plain(gained, gained.estimates[first]), [run for run in gained.ranking if run != first]
-    clear = all(gained.judge(first, run) == 1 for run in others)
-    better = (
-        f"at the end of the stream its domains are {value} better than in the base model, "
-        f"{'more than in any other run' if clear else 'the most of all runs'}"
-    )
-    label, lost = comparison.labels[first], _dear(comparison, first)
-    if not lost:
-        return [f"Take {label}: {better}."]
-    instead = [run for run in others if gained.estimates[run].sign == 1 and not _dear(comparison, run)]
-    otherwise = (
-        f"Otherwise take {comparison.labels[instead[0]]}: its domains are "
-        f"{_plain(gained, gained.estimates[instead[0]])} better, and general text lost less than that."
-        if instead
-        else "If it does, none is worth taking."
-    )
-    return [f"Take {label} only if general text does not matter: {better}, but {lost}.", otherwise]
+def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
+    """The run that the rule takes, and those that gained more but lost more general text."""
+    value = _plain(gained, gained.estimates[chosen])
+    place = gained.ranking.index(chosen)
+    before, after = gained.ranking[:place], gained.ranking[place + 1 :]
+    better = f"at the end of the stream its domains are {value} better than in the base model"
+    if before:
+        better += ", the most of all runs whose general text kept within the tolerance"
+    elif after:
+        clear = all(gained.judge(chosen, run) == 1 for run in after)
+        better += f", {'more than in any other run' if clear else 'the most of all runs'}"
+    sentences = [f"Take {comparison.labels[chosen]}: {better}."]
+    dear = [run for run in before if gained.estimates[run].sign == 1]
+    for where, words in {
+        Side.BEYOND: f"general text lost more than {_bound(comparison)}: take it only if that does not matter",
+        Side.UNDECIDED: f"whether general text lost more than {_bound(comparison)} is undecided",
+    }.items():
+        runs = [run for run in dear if comparison.side(run) is where]
+        if runs:
+            named = _few([f"{comparison.labels[run]} ({_value(gained, gained.estimates[run])})" for run in runs])
+            sentences.append(f"The gain of {named} is larger, but {words}.")
+    return sentences
 
 
-def _dear(comparison: Comparison, run: int) -> str:
-    """What general text clearly lost, in words, where that is more than the run's domains gained; else nothing."""
-    gained = comparison.measure(comparison.lead, "gained")
-    left = gained.estimates[run].value if gained is not None else None
-    for measure in comparison.measures.get(comparison.lead or "", ()):
-        estimate = measure.estimates[run]
-        if (
-            measure.quantity.key == "general_drift"
-            and estimate.sign == 1
-            and 0 < (left or 0.0) < (estimate.value or 0.0)
-        ):
-            return f"general text ({next(iter(measure.columns))}) is {_plain(measure, estimate)} worse"
-    return ""
+def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
+    """What to say where runs are better than the base model, but none is known to keep general text."""
+    better = [run for run in gained.ranking if gained.estimates[run].sign == 1]
+    first, bound = better[0], _bound(comparison)
+    undecided = [comparison.labels[run] for run in better if comparison.side(run) is Side.UNDECIDED]
+    largest = f"{comparison.labels[first]} has the largest gain ({_value(gained, gained.estimates[first])})"
+    drift = f"general drift is {_drifts(comparison, first)}"
+    if not undecided:
+        return [
+            f"None is worth taking unless general text may lose more than {bound}: {largest}, but its {drift}.",
+            "If that does not matter, take it; a higher `report.tolerate` says so.",
+        ]
+    return [
+        f"Which run to take is undecided: {largest}, and its {drift}, against a tolerance of {bound}.",
+        f"Whether {_few(undecided)} {'keeps' if len(undecided) == 1 else 'keep'} within it cannot be told: more "
+        "held-out general text (`evaluation.blocks`) or more seeds narrow the interval.",
+    ]
 
 
 def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
@@ -140,15 +194,24 @@ def _tied(comparison: Comparison, gained: Measure, first: int) -> list[str]:
 
 
 def _unequal(comparison: Comparison) -> list[str]:
-    if not comparison.differing:
-        return []
-    said = [
-        f"{key} ({listing(list(dict.fromkeys(shorten(value, 40) for value in values)), 'or')})"
-        for key, values in comparison.differing.items()
-    ]
+    sentences = []
+    if comparison.differing:
+        sentences.append(
+            f"The runs did not see and spend the same: {_few(_settings(comparison.differing))}. They are not compared "
+            "as equals; what of a difference is due to a method is not known."
+        )
+    if comparison.unlike.configuration:
+        sentences.append(
+            f"Besides their methods the runs differ in {_few(_settings(comparison.unlike.configuration))}, which is a "
+            "part of what is compared."
+        )
+    return sentences
+
+
+def _settings(values: Values) -> list[str]:
     return [
-        f"The runs differ in more than their methods: {_few(said)}. They are not compared as equals; what of a "
-        "difference is due to a method is not known."
+        f"{key} ({listing(list(dict.fromkeys(shorten(value, 40) for value in own)), 'or')})"
+        for key, own in values.items()
     ]
 
 
@@ -246,7 +309,7 @@ def _alone(comparison: Comparison) -> list[str]:
     if gained is None or gained.estimates[0].value is None:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
-    value, lost = _value(gained, estimate), _dear(comparison, 0)
+    value = _value(gained, estimate)
     they = f"at the end of the stream its {count} {'are' if run.stages_done != 1 else 'is'}"
     if run.unfinished:
         first = (
@@ -254,17 +317,31 @@ def _alone(comparison: Comparison) -> list[str]:
             f"difference to the base model is {value}; above 0 is better."
         )
         return [first, *_cost_of(comparison, 0)]
-    first = {
-        1: f"{label} is worth taking{' only if general text does not matter' if lost else ''}: {they} "
-        f"{_plain(gained, estimate)} better than in the base model{f', but {lost}' if lost else ''}.",
-        0: f"{label} is not worth taking: {they} not clearly better than in the base model ({value}).",
-        -1: f"{label} is not worth taking: {they} worse than in the base model ({value}).",
-        None: f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
-        f"is {value}, and there is no interval that says how certain that is.",
-    }[estimate.sign]
+    if estimate.sign == 1:
+        first = _alone_better(comparison, label, f"{they} {_plain(gained, estimate)} better than in the base model")
+    elif estimate.sign is None:
+        first = (
+            f"Whether {label} is worth taking cannot be said: at the end of {count} the difference to the base model "
+            f"is {value}, and there is no interval that says how certain that is."
+        )
+    else:
+        how = "worse" if estimate.sign == -1 else "not clearly better"
+        first = f"{label} is not worth taking: {they} {how} than in the base model ({value})."
     average = next((m for m in comparison.headline if m.quantity.key == "average"), None)
     tasks = [f"End tasks score {_value(average, average.estimates[0])} on average at the end."] if average else []
     return [first, *_cost_of(comparison, 0), *tasks]
+
+
+def _alone_better(comparison: Comparison, label: str, better: str) -> str:
+    bound, drift = _bound(comparison), _drifts(comparison, 0)
+    return {
+        Side.WITHIN: f"{label} is worth taking: {better}, and general text lost no more than {bound}.",
+        Side.NOT_MEASURED: f"{label} is worth taking: {better}.",
+        Side.BEYOND: f"{label} is worth taking only if general text does not matter: {better}, but general drift is "
+        f"{drift}, more than {bound}.",
+        Side.UNDECIDED: f"Whether {label} is worth taking is undecided: {better}, but general drift is {drift}, and "
+        f"the tolerance is {bound}.",
+    }[comparison.side(0)]
 
 
 def _value(measure: Measure, estimate: Estimate, signed: bool | None = None) -> str:

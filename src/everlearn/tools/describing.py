@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from everlearn.config.arguments import REFUSED, RUN_WIDE
-from everlearn.config.recipe import Data, Evaluation, Recipe, RunSettings
+from everlearn.config.recipe import Data, Evaluation, Recipe, ReportSettings, RunSettings
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.endtask import EndTask
 from everlearn.evaluation import CONFIGS
@@ -226,6 +226,7 @@ def commented_recipe() -> str:
         _training(),
         _choice("optimizer"),
         _group("evaluation", Evaluation),
+        _group("report", ReportSettings),
         _group("run", RunSettings),
     ]
     return "\n".join(parts)

@@ -1,0 +1,57 @@
+"""The bound on general drift: what general text may lose in a run that is worth taking, and who keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import yaml
+
+from everlearn.evaluation.estimate import number
+from everlearn.evaluation.quantities import TOLERATED_DRIFT
+from everlearn.report.measures import Measure
+from everlearn.report.runs import Run
+
+METRIC, KEY = "bits_per_byte", "general_drift"
+
+
+class Side(StrEnum):
+    """Where a run's general drift lies."""
+
+    WITHIN = "within"
+    BEYOND = "beyond"
+    UNDECIDED = "undecided"
+    """The interval includes the bound, or there is none."""
+    NOT_MEASURED = "not measured"
+
+
+def tolerance_of(runs: Iterable[Run]) -> float:
+    """The bound that the runs' recipes set (``report.tolerate``): the lowest, where they differ."""
+    return min(_own(run) for run in runs)
+
+
+def _own(run: Run) -> float:
+    try:
+        raw = yaml.load(run.recipe or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:  # a damaged recipe costs the setting, not the report
+        raw = None
+    group = raw.get("report") if isinstance(raw, dict) else None
+    value = number(group.get("tolerate")) if isinstance(group, dict) else None
+    return TOLERATED_DRIFT if value is None else value
+
+
+def side(drifts: Iterable[Measure], pool: int, bound: float) -> Side:
+    """Where a pool's general drift lies; of several general sets the worst decides.
+
+    Args:
+        drifts: general drift in bits per byte, one measure a general set.
+        pool: of which.
+        bound: in bits per byte.
+    """
+    known = [each.estimates[pool] for each in drifts if each.estimates[pool].value is not None]
+    if not known:
+        return Side.NOT_MEASURED
+    above = [estimate.above(bound) for estimate in known]
+    if True in above:
+        return Side.BEYOND
+    return Side.UNDECIDED if None in above else Side.WITHIN
