@@ -1,8 +1,8 @@
-"""Wheel and source archive: built from a copy of the checkout without a network, whole, and used where no checkout is.
+"""Wheel and source archive: built from a copy of the checkout without a network, and used where no checkout is.
 
-The clean environment is a new one in which only the wheel is installed; what everlearn needs (torch and the rest) it
-finds in the environment of this test, so nothing is downloaded. `EVERLEARN_DIST` names a folder of archives that are
-built already (`make wheel`).
+The environment in which the wheel is used borrows nothing but what the wheel declares (:mod:`installed`): links to
+those distributions, so nothing is downloaded; or with `EVERLEARN_VERSIONS` (`make wheel`) what pip installs of them, in
+the lowest, the pinned or the newest versions. `EVERLEARN_DIST` names a folder of archives that are built already.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 import email
 import os
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tarfile
-import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,27 +23,41 @@ from packaging.metadata import Metadata
 
 import everlearn
 import tiny
+from installed import ROOT, VERSIONS, call, environment_of_links, environment_of_pip
 
-ROOT = Path(__file__).parents[2]
 NOT_SOURCE = {".git", ".venv", ".cache", "build", "dist", "runs", "site", "bench"}
 EVERYTHING = """
-import importlib, pathlib, pkgutil, sys
+import contextlib, importlib, io, pathlib, pkgutil, sys
 
 import everlearn
 
 place = pathlib.Path(everlearn.__file__).resolve()
 assert place.is_relative_to(pathlib.Path(sys.prefix).resolve()), place
+for name in everlearn.__all__:
+    assert getattr(everlearn, name) is not None
 for module in pkgutil.walk_packages(everlearn.__path__, "everlearn."):
     if not module.name.endswith("__main__"):
         assert pathlib.Path(importlib.import_module(module.name).__file__).is_relative_to(place.parent), module.name
-for name in everlearn.__all__:
-    assert getattr(everlearn, name) is not None
 
-from everlearn.cli import main
+from everlearn.cli import VERBS, main
 
-for words in (["methods"], ["init"], ["validate", "small.yaml"], ["run", "small.yaml"]):
-    assert main(words) == 0, words
+for verb in VERBS:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([verb, "--help"]) == 0, verb
+    assert f"everlearn {verb}" in out.getvalue(), verb
 """
+COMMANDS = (
+    ("--version",),
+    ("methods",),
+    ("methods", "corda"),
+    ("schema",),
+    ("env",),
+    ("init", "recipe.yaml"),
+    ("validate", "small.yaml"),
+    ("run", "small.yaml", "--quiet"),
+)
+"""What a user tries first, each in a process of its own."""
+DEMO = ("demo", "train.max_steps=1", "evaluation.blocks=2")
 
 
 class Built(NamedTuple):
@@ -62,14 +73,6 @@ def source_files(*folders: str) -> Iterator[str]:
             inside = path.relative_to(ROOT)
             if path.is_file() and not any(part == "__pycache__" or part.endswith(".egg-info") for part in inside.parts):
                 yield inside.as_posix()
-
-
-def call(*words: str | Path, cwd: Path) -> str:
-    """What a program says, in an environment that knows nothing of this checkout."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON") and key != "VIRTUAL_ENV"}
-    done = subprocess.run(list(map(str, words)), cwd=cwd, env=clean, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -123,20 +126,24 @@ def test_the_source_archive_holds_what_the_checkout_does(built: Built) -> None:
     assert sorted((wanted | files) - inside) == []
 
 
-def test_the_wheel_works_where_no_checkout_is(built: Built, tmp_path: Path) -> None:
-    environment, place = tmp_path / "environment", tmp_path / "elsewhere"
-    place.mkdir()
-    venv.create(environment, symlinks=True)
-    python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps"]
-    call(*pip, built.wheel, cwd=place)
-    packages = next((environment / "lib").glob("python*/site-packages"))
-    # A line of a .pth file is a folder whose own .pth files, such as that of an editable install, do not count.
-    (packages / "needed.pth").write_text("\n".join({sysconfig.get_path(key) for key in ("purelib", "platlib")}))
-    assert call(environment / "bin" / "everlearn", "--version", cwd=place) == f"everlearn {everlearn.__version__}\n"
+@pytest.fixture(scope="module")
+def programs(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with the wheel and what it declares."""
+    folder, versions = tmp_path_factory.mktemp("environment"), os.environ.get("EVERLEARN_VERSIONS")
+    if versions is None:
+        return environment_of_links(folder, built.wheel)
+    return environment_of_pip(folder, built.wheel, VERSIONS[versions]())
 
+
+def test_the_environment_borrows_nothing(programs: Path, tmp_path: Path) -> None:
+    """What holds the wheel must be able to fail: the development packages are not there."""
+    code = "import importlib.util as u; print([n for n in ('pytest', 'trl', 'build') if u.find_spec(n)])"
+    assert call(programs / "python", "-c", code, cwd=tmp_path) == "[]\n"
+
+
+def test_the_wheel_works_where_no_checkout_is(programs: Path, tmp_path: Path) -> None:
     for number, name in enumerate("ab"):
-        (place / f"{name}.txt").write_text("\n\n".join(tiny.texts(60, number)))
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(tiny.texts(60, number)))
     small = {
         "model": "suite:docs/base",  # weights that the wheel brings
         "domains": [{"name": name, "path": f"{name}.txt", "validation": 0.3} for name in "ab"],
@@ -146,9 +153,13 @@ def test_the_wheel_works_where_no_checkout_is(built: Built, tmp_path: Path) -> N
         "evaluation": {"blocks": 2},
         "run": {"name": "small"},
     }
-    (place / "small.yaml").write_text(yaml.safe_dump(small))
-    said = call(python, "-c", EVERYTHING, cwd=place)
-    assert "2302.03241" in said
-    assert "Report: " in said
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    call(programs / "python", "-c", EVERYTHING, cwd=tmp_path)
+    # The demo is tested elsewhere with this environment's packages; it takes minutes.
+    commands = COMMANDS if "EVERLEARN_VERSIONS" not in os.environ else (*COMMANDS, DEMO)
+    said = {words: call(programs / "everlearn", *words, cwd=tmp_path) for words in commands}
+    assert said["--version",] == f"everlearn {everlearn.__version__}\n"
+    assert "2302.03241" in said["methods",]
+    assert "Report: " in said["run", "small.yaml", "--quiet"]
     for file in ("recipe.yaml", "runs/small/results.json", "runs/small/report.html", "runs/small/stage-02-b/seal.json"):
-        assert (place / file).is_file(), file
+        assert (tmp_path / file).is_file(), file

@@ -429,7 +429,7 @@ def test_nothing_is_run_where_it_cannot_hold(monkeypatch: pytest.MonkeyPatch, tm
         with pytest.raises(SandboxError, match=r"x86_64 and aarch64 only: the calls of 'riscv64' are not known"):
             run_programs(["pass"])
     with monkeypatch.context() as patch:
-        patch.setattr(running, "machine_filter", lambda: b"\0" * 8)  # no kernel takes it
+        patch.setattr(calls, "machine_filter", lambda: b"\0" * 8)  # no kernel takes it
         check_available.cache_clear()
         with pytest.raises(SandboxError, match=r"cannot be run here: .*seccomp filters are off.*5\.13 or later"):
             run_programs(["pass"])

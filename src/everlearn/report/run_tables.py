@@ -71,7 +71,7 @@ def cost_table(comparison: Comparison) -> Table:
         training, evaluation = cost.get("training_seconds"), cost.get("evaluation_seconds")
         cells.append(fmt.percent(evaluation / training if training and evaluation is not None else None))
         cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
-        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes"))]))))
+        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes") or None)]))))
     caption = "As measured: only as good as the machine was quiet." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )

@@ -1,21 +1,25 @@
-"""The most memory that a stretch of a process held."""
+"""Measure the most memory that a process held since a chosen moment."""
 
 from __future__ import annotations
 
 import contextlib
-import resource
 import sys
 from pathlib import Path
 
 import torch
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory() -> None:
-    """Begin a new stretch: what was held before does not count in :func:`peak_memory` any more.
+    """Reset the peak that :func:`peak_memory` returns.
 
-    Where the system does not allow that for the process (not Linux), its peak is that of its whole life.
+    Where the system cannot reset a process's peak (only Linux can), it stays the peak since the process started.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
@@ -25,11 +29,16 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Bytes: the most that the accelerator held since the last reset, or the process where there is none."""
+    """Return the most bytes held since the last reset: by the accelerator, or without one by the process.
+
+    0 where nothing tells it (Windows without an accelerator).
+    """
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
     with contextlib.suppress(OSError, StopIteration, ValueError):
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
+    if resource is None:
+        return 0
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(used if sys.platform == "darwin" else used * 1024)

@@ -18,7 +18,6 @@ from enum import IntEnum
 from pathlib import Path
 
 from everlearn.errors import SandboxError
-from everlearn.sandbox.calls import machine_filter
 
 _INSIDE = Path(__file__).with_name("inside.py")
 _PATIENCE = 10
@@ -108,6 +107,8 @@ def check_available() -> None:
 
 
 def _run(program: str, limits: Allowance) -> Verdict:
+    from everlearn.sandbox.calls import machine_filter  # reads constants that only Linux has
+
     secret = secrets.token_hex(16).encode()
     with contextlib.ExitStack() as stack:
         given = stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))

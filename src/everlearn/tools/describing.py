@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from everlearn.config.arguments import REFUSED, RUN_WIDE
 from everlearn.config.recipe import Data, Evaluation, Recipe, ReportSettings, RunSettings
@@ -246,7 +245,7 @@ def _group(key: str, model: type[BaseModel], listed: bool = False, active: bool 
     lines, indent = [f"{key}:"], "    " if listed else "  "
     for position, name in enumerate(sorted(model.model_fields, key=lambda name: (name not in shown, name != "name"))):
         field = model.model_fields[name]
-        default = None if field.default is PydanticUndefined else field.default
+        default = None if field.is_required() else field.default
         dash = listed and position == 0
         lines += _comment(field.description, "  " if dash else indent)
         set_here = "" if name in shown else "# "

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from peft.tuners.lora.config import CordaConfig
-from peft.tuners.lora.corda import preprocess_corda
 from torch import Tensor
 
 from everlearn.errors import MethodError
@@ -51,6 +49,9 @@ class CorDA(Residual):
         return 4 * (inputs * inputs + min(inputs, outputs) * (inputs + outputs))
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
+        from peft.tuners.lora.config import CordaConfig
+        from peft.tuners.lora.corda import preprocess_corda  # needs attrs, which PEFT does not declare
+
         model, source = stage.model, stage.general if self._reads_general else stage.source
         corda = CordaConfig(corda_method=self.config.corda_method)
         lora = self._lora(model, init_lora_weights="corda", corda_config=corda)
