@@ -164,8 +164,8 @@ def test_nothing_decides_by_the_name_of_a_method() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in own - ordinary
     ]
-    assert [place for place in wired if not place.startswith("tools/describing.py")] == []
-    assert len(wired) <= 1, "the example recipe of `everlearn init` names one"
+    assert [place for place in wired if not place.startswith("tools/recommendation.py")] == []
+    assert len(wired) <= 1, "the recommendation names one"
 
 
 def _method_names(tree: ast.Module) -> set[str]:

@@ -20,7 +20,7 @@ from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.standalone import standalone
 from everlearn.report.tables import Table, TableCell, markdown_table
-from everlearn.tools.describing import method_text
+from everlearn.tools.yaml_text import method_text
 
 REGIME = 0.25
 """Bits per byte that plain training must learn and forget for a stream to say anything."""

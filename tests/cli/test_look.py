@@ -16,7 +16,7 @@ from cli_project import Project, write_jsonl
 from everlearn import files
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import RecipeError
-from everlearn.methods import REGISTRY, build, names
+from everlearn.methods import build, names
 
 
 def test_methods_lists_every_method_with_what_it_needs(everlearn: Project) -> None:
@@ -111,31 +111,6 @@ def _references_resolve(value: object, schema: dict) -> None:
     elif isinstance(value, list):
         for item in value:
             _references_resolve(item, schema)
-
-
-def test_init_writes_a_recipe_with_every_key_and_overwrites_nothing(everlearn: Project) -> None:
-    assert everlearn("init", "mine.yaml").code == 0
-    text = Path("mine.yaml").read_text()
-    recipe = parse(yaml.safe_load(text))
-    assert [domain.name for domain in recipe.domains] == ["reviews"]
-    for group in Recipe.model_fields:
-        assert f"{group}:" in text
-    for name in REGISTRY:
-        assert f"{{name: {name}" in text
-    everlearn.fails("init", "mine.yaml", says=("mine.yaml", "not overwritten"))
-    assert Path("mine.yaml").read_text() == text
-
-
-@pytest.mark.parametrize("group", ["general", "end_tasks", "data", "evaluation"])
-def test_a_commented_group_is_set_by_taking_away_the_signs(everlearn: Project, group: str) -> None:
-    everlearn("init", "mine.yaml")
-    before, _, after = Path("mine.yaml").read_text().partition(f"# {group}:\n")
-    block, _, rest = after.partition("\n\n")
-    block = "\n".join(line.removeprefix("# ") for line in block.splitlines())
-    raw = yaml.safe_load(f"{before}{group}:\n{block}\n\n{rest}")
-    assert group in raw
-    raw[group] = raw[group] or {}
-    assert getattr(parse(raw), group) is not None
 
 
 def test_validate_runs_every_check(everlearn: Project) -> None:

@@ -13,6 +13,7 @@ from everlearn.model.loading import load_model
 from everlearn.report import compare
 from everlearn.run.progress import Reporter
 from everlearn.suites.docs import DOMAINS
+from everlearn.tools.recommendation import METHOD
 
 LEARNT = [domain.name for domain in recipes.load(RECIPE).domains]
 
@@ -41,8 +42,9 @@ def test_the_recipe_trains_the_base_as_it_was_pre_trained_and_tests_on_text_that
 @pytest.mark.slow
 def test_the_demo_compares_its_runs_and_a_second_call_continues(tmp_path: Path) -> None:
     runs, page = run_demo(tmp_path, Reporter(), SMALL)
+    assert list(METHODS.values())[-1] == list(METHOD), "what `everlearn init` writes"
     text = page.read_text(encoding="utf-8")
-    for name in ("Sequential", "DAS", "EWC", "<svg"):
+    for name in ("Sequential", "EWC", "MAS", "<svg"):
         assert name in text
     comparison = compare(runs)
     assert {measure.metric for measure in comparison.headline} >= {"bits_per_byte"}

@@ -13,7 +13,8 @@ import pytest
 from everlearn.benchmarking.cells import CellResult
 from everlearn.errors import RunError
 from everlearn.files import write_json
-from everlearn.tools.describing import RECOMMENDED, method_text
+from everlearn.tools.recommendation import METHOD
+from everlearn.tools.yaml_text import method_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks/frontier"
@@ -214,7 +215,7 @@ def test_a_way_has_one_number_of_steps(scripts: Scripts, tmp_path: Path) -> None
 def test_init_writes_what_the_committed_results_recommend() -> None:
     file = ROOT / "docs/results/frontier.json"
     found = json.loads(file.read_text())["recommended"] if file.is_file() else None
-    assert found is None or list(RECOMMENDED) == found
+    assert found is None or list(METHOD) == found
 
 
 def test_methods_are_written_as_short_as_they_can_be() -> None:

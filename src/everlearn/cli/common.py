@@ -30,6 +30,25 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
 
 
+def pair(text: str, option: str, example: str) -> tuple[str, str]:
+    """Split what an option is given as NAME=VALUE.
+
+    Raises:
+        RecipeError: it does not look like that; the sentence shows an example.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise no_pair(option, text, example)
+    return name, value
+
+
+def no_pair(option: str, text: str, example: str) -> Exception:
+    """Return the error for an option that should have looked like an example."""
+    from everlearn.errors import RecipeError
+
+    return RecipeError(f"`{option}` is '{text}', but must look like {example}.")
+
+
 def console(error: bool = False) -> Console:
     """Where to print; wide when nobody's terminal limits it, so that a table in a file is not cut."""
     from rich.console import Console

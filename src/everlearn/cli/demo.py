@@ -17,7 +17,7 @@ def command(
     ),
     quiet: Quiet = False,
 ) -> None:
-    """Learn four libraries' documentation, plainly, with DAS and with EWC, and compare. Needs no network."""
+    """Learn four libraries' documentation plainly, with EWC and with the recommended method, and compare, offline."""
     from everlearn.demo.demo import run_demo
     from everlearn.model.loading import quiet as libraries_quiet
 

@@ -1,24 +1,74 @@
-"""``everlearn init``: write a commented recipe to start from."""
+"""``everlearn init``: write a recipe to start from."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from everlearn.cli.common import pair
+
+TASKS = ("sft", "pretrain")
+
 
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("recipe.yaml"),
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write it; - is standard output.", allow_dash=True)
+    ] = Path("recipe.yaml"),
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="ID_OR_FOLDER", help="The model to ask what it needs.")
+    ] = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domain", metavar="NAME=PATH", help="A corpus to learn; may be repeated, in the order of learning."
+        ),
+    ] = None,
+    general: Annotated[
+        str | None, typer.Option("--general", metavar="PATH", help="General text that must not be forgotten.")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="sft|pretrain", help="Learn prompts and answers, or text; as the columns say."),
+    ] = None,
+    every_key: Annotated[bool, typer.Option("--all", help="Add every other key, with its default.")] = False,
 ) -> None:
-    """Write a commented recipe: every key with its default and what it means."""
-    from everlearn import files
-    from everlearn.errors import RecipeError
-    from everlearn.run.places import check_place
-    from everlearn.tools.describing import commented_recipe
+    """Write a short recipe that fits a model and corpora, with the recommended method."""
+    from everlearn.errors import RecipeError, did_you_mean
+    from everlearn.tools.first_recipe import first_recipe
 
-    if file.exists():
-        raise RecipeError(f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`.")
-    check_place("FILE", file)
-    files.write_text(file, commented_recipe())
-    print(f"Wrote {file}. Edit `model` and `domains`, then check it: everlearn validate {file}")
+    printed = str(file) == "-"
+    if task is not None and task not in TASKS:
+        raise RecipeError(f"`--task` is '{task}'.{did_you_mean(task, TASKS)}")
+    if not printed:
+        if file.exists():
+            raise RecipeError(
+                f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`."
+            )
+        from everlearn.run.places import check_place
+
+        check_place("FILE", file)
+    domains: dict[str, str] = {}
+    for words in domain or ():
+        name, path = pair(words, "--domain", "contracts=contracts.jsonl")
+        if name in domains:
+            raise RecipeError(f"`--domain` has the name '{name}' more than once; names must differ.")
+        domains[name] = path
+    recipe = first_recipe(model, domains, general, task)
+    text = recipe.text("recipe.yaml" if printed else str(file))
+    if every_key:
+        from everlearn.tools.every_key import with_every_key
+
+        text = with_every_key(recipe.values)
+    if printed:
+        print(text, end="")
+    else:
+        from everlearn import files
+
+        files.write_text(file, text)
+        edit = " and ".join(f"`{key}`" for key, asked in (("model", model), ("domains", domains)) if not asked)
+        print(f"Wrote {file}. {f'Edit {edit}, then check' if edit else 'Check'} it: everlearn validate {file}")
+    for note in recipe.notes:
+        print(f"Note: {note}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everlearn.cli.common import AsJson, Quiet, learner_to_go_on, take_to_its_end
+from everlearn.cli.common import AsJson, Quiet, learner_to_go_on, no_pair, pair, take_to_its_end
 
 
 def command(
@@ -60,15 +60,15 @@ def command(
     if any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
         name, new = domain, {"name": domain}  # a domain of several sources has no one path
     else:
-        name, path = _pair(domain, "--domain", "contracts=contracts.jsonl")
+        name, path = pair(domain, "--domain", "contracts=contracts.jsonl")
         new = {"name": name, "path": str(home(path, "--domain"))}
     new |= {key: value for key, value in columns.items() if value is not None}
     tasks: list[dict[str, Any]] = []
     for text in end_task or ():
-        task, files = _pair(text, "--end-task", "topics=train.jsonl,test.jsonl")
+        task, files = pair(text, "--end-task", "topics=train.jsonl,test.jsonl")
         train, comma, test = files.partition(",")
         if not comma or not train or not test:
-            raise _no_pair("--end-task", text, "topics=train.jsonl,test.jsonl")
+            raise no_pair("--end-task", text, "topics=train.jsonl,test.jsonl")
         found = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
         tasks.append({"name": task, "domain": name, **found})
     for text in overrides or ():
@@ -80,16 +80,3 @@ def command(
     asked = [task_config(task, f"end_tasks.{task['name']}") for task in tasks]
     learner = learner_to_go_on(run, into, quiet)
     take_to_its_end(learner, lambda: learner.learn(learnt, asked), quiet, as_json)
-
-
-def _pair(text: str, option: str, example: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name or not value:
-        raise _no_pair(option, text, example)
-    return name, value
-
-
-def _no_pair(option: str, text: str, example: str) -> Exception:
-    from everlearn.errors import RecipeError
-
-    return RecipeError(f"`{option}` is '{text}', but must look like {example}.")

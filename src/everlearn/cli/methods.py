@@ -105,7 +105,8 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.tools.describing import CAPABILITIES, value_text
+    from everlearn.tools.describing import CAPABILITIES
+    from everlearn.tools.yaml_text import value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
     table = Table(title="Options", title_justify="left")

@@ -13,15 +13,16 @@ from everlearn.learner import ContinualLearner
 from everlearn.report import write_report
 from everlearn.run.progress import Reporter
 from everlearn.suites import docs
+from everlearn.tools.recommendation import METHOD
 
 RECIPE = Path(__file__).parent / "demo.yaml"
 METHODS: dict[str, Any] = {
     "sequential": "sequential",
-    # Importance from few blocks, where the papers take thousands: those would take hours here. The contrast compares
-    # two passes with different dropout, and the demo has none.
-    "das": {"name": "das_without_contrast", "general": "corpus_loss", "samples": 128},
+    # Fisher information from few blocks, where the papers take thousands: those would take hours here.
     "ewc": {"name": "ewc", "strength": 1000, "samples": 128, "protect_base": True},
+    "recommended": [dict(method) for method in METHOD],
 }
+"""Run → its method: plain training, the best known penalty, and what `everlearn init` writes."""
 
 
 def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) -> tuple[list[Path], Path]:

@@ -1,4 +1,4 @@
-"""What everlearn says about itself: the methods' capability table, the recipe's JSON Schema, a commented recipe.
+"""What everlearn says about itself: the methods' capability table and the recipe's JSON Schema.
 
 All of it is read from the classes (their fields, docstrings and declared needs), so it cannot fall behind them.
 """
@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
-import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from everlearn.config.arguments import REFUSED, RUN_WIDE
-from everlearn.config.recipe import Data, Evaluation, Recipe, ReportSettings, RunSettings
-from everlearn.data.corpus import Corpus, Domain
-from everlearn.data.endtask import EndTask
+from everlearn.config.recipe import Recipe
 from everlearn.evaluation import CONFIGS
 from everlearn.methods import build, names
 from everlearn.methods.base import REVEALS, VARIANTS
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.source import Model
 
 CAPABILITIES = {
     "old_data": "Old data",
@@ -175,119 +169,3 @@ def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) ->
             text = field.metadata.get("help")
             properties[field.name] = {"description": " ".join(str(text).split())} if text else {}
     return {**entry, "type": "object", "properties": properties, "additionalProperties": False}
-
-
-# -- a recipe to start from -----------------------------------------------------------------------------------
-
-RECOMMENDED: tuple[dict[str, Any], ...] = (
-    {
-        "name": "mas",
-        "protect_base": True,
-        "samples": 50,
-        "normalise": "mean",
-        "anchor": "separate",
-        "follow": 0.4,
-        "strength": 0.0215,
-    },
-)
-"""What `everlearn init` writes as `method`: methods with their options, as a recipe has them. It is what
-docs/results/frontier.json recommends."""
-_WHY = (
-    "This one came nearest to learning all and forgetting a quarter, of earlier domains and of general text, on four "
-    "domains of a small causal model and four of a small masked one, at equal compute and without old text; there it "
-    "was trained at 3.5 times plain training's learning rate, with `general` set."
-)
-_EXAMPLE: dict[str, dict[str, Any]] = {
-    "model": {"path": "FacebookAI/roberta-base"},
-    "domains": {"name": "reviews", "path": "data/reviews.jsonl"},
-    "general": {"path": "data/general.txt"},
-    "end_tasks": {"name": "stars", "train": "data/stars-train.jsonl", "test": "data/stars-test.jsonl"},
-    "train": {"max_steps": 1000, "per_device_train_batch_size": 16, "learning_rate": 1e-4, "warmup_steps": 50},
-    "run": {"name": "first"},
-}
-"""Values that a person must set, or that are worth showing; every other key is written with its default."""
-_WIDTH = 110
-
-
-def commented_recipe() -> str:
-    """A recipe with every key: those to edit first are set, every other one is a comment with its default."""
-    parts = [
-        "# A recipe for everlearn. To check it: everlearn validate FILE. To see what it costs: everlearn plan FILE.",
-        "# To launch it: everlearn run FILE [key=value ...]. Local paths are seen from where everlearn is started.",
-        "",
-        _group("model", Model),
-        _group("domains", Domain, listed=True),
-        _methods(),
-        _choice("objective"),
-        _group("general", Corpus, active=False),
-        _group("end_tasks", EndTask, listed=True, active=False),
-        _group("data", Data),
-        _training(),
-        _choice("optimizer"),
-        _group("evaluation", Evaluation),
-        _group("report", ReportSettings),
-        _group("run", RunSettings),
-    ]
-    return "\n".join(parts)
-
-
-def _comment(text: str | None, indent: str = "") -> list[str]:
-    words = " ".join((text or "").split())
-    return [f"{indent}# {line}" for line in textwrap.wrap(words, _WIDTH - len(indent))]
-
-
-def _group(key: str, model: type[BaseModel], listed: bool = False, active: bool = True) -> str:
-    """A top-level key and its fields, those that the example sets first.
-
-    Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
-    """
-    shown = _EXAMPLE.get(key, {})
-    lines, indent = [f"{key}:"], "    " if listed else "  "
-    for position, name in enumerate(sorted(model.model_fields, key=lambda name: (name not in shown, name != "name"))):
-        field = model.model_fields[name]
-        default = None if field.is_required() else field.default
-        dash = listed and position == 0
-        lines += _comment(field.description, "  " if dash else indent)
-        set_here = "" if name in shown else "# "
-        lines.append(f"{'  - ' if dash else indent}{set_here}{name}: {value_text(shown.get(name, default))}")
-    if not active or not shown:
-        lines = [f"# {line}" for line in lines]
-    return "\n".join([*_comment(Recipe.model_fields[key].description), *lines]) + "\n"
-
-
-def _choice(key: str) -> str:
-    field = Recipe.model_fields[key]
-    return "\n".join([*_comment(field.description), f"# {key}: {value_text(field.default)}"]) + "\n"
-
-
-def _methods() -> str:
-    lines = [*_comment(f"{Recipe.model_fields['method'].description} `everlearn methods NAME` explains each.")]
-    for entry in describe_all():
-        given = ", ".join(f"{option['name']}: {value_text(option['default'])}" for option in entry["options"])
-        text = f"{{name: {entry['name']}{', ' if given else ''}{given}}}"
-        text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
-        wrapped = textwrap.wrap(text, _WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
-        lines += [line.replace("\u00a0", " ") for line in wrapped]
-    return "\n".join([*lines, *_comment(_WHY), f"method: {method_text(RECOMMENDED)}"]) + "\n"
-
-
-def method_text(methods: Sequence[Mapping[str, Any]]) -> str:
-    """Methods as a recipe has them, on one line and as short as it can be."""
-    each = [dict(method) if len(method) > 1 else method["name"] for method in methods]
-    shown = yaml.safe_dump(each[0] if len(each) == 1 else each, default_flow_style=True, sort_keys=False, width=1000)
-    return str(shown).strip().removesuffix("...").strip()
-
-
-def _training() -> str:
-    lines = [*_comment(Recipe.model_fields["train"].description), "train:"]
-    lines += [f"  {name}: {value_text(value)}" for name, value in _EXAMPLE["train"].items()]
-    return "\n".join(lines) + "\n"
-
-
-def value_text(value: Any) -> str:
-    """A value as a recipe writes it."""
-    if isinstance(value, float):
-        return f"{value:g}" if "e" not in f"{value:g}" else f"{value!r}"
-    if isinstance(value, str):
-        return str(yaml.safe_dump(value, default_flow_style=True, width=1000).strip().removesuffix("...").strip())
-    return json.dumps(value)

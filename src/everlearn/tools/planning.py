@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
@@ -24,21 +22,17 @@ from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
-from everlearn.model.head import LOGITS_PER_CHUNK
 from everlearn.model.loading import load_model
-from everlearn.model.quantising import quantised_bytes
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
 from everlearn.run.wanted import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
 from everlearn.run.words import duration, size
 from everlearn.seeding import set_all
+from everlearn.tools.memory_estimate import memory_held
 
 WARM_UP, MEASURED = 1, 3
 """Steps that are timed for the estimate: the first ones are left out."""
-ACTIVATION_BYTES = 34
-"""Bytes of activations per layer, token and hidden feature in 16 bits, without attention scores (arXiv 2205.05198,
-eq. 2); twice that in float32."""
 BACKWARD = 3
 """A training step costs about three forward passes."""
 
@@ -190,7 +184,16 @@ def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None
     sizes = Sizes.of(model, methods, len(recipe.domains))
     block_size = learner.setting().block_size
     held = [
-        _memory(model, sizes, costs, args, block_size, recipe.model.quantization_config)
+        memory_held(
+            model,
+            sizes,
+            costs,
+            rows=args.per_device_train_batch_size,
+            block_size=block_size,
+            half=args.bf16 or args.fp16,
+            small_adam="8bit" in str(getattr(args.optim, "value", args.optim)),
+            quantised=recipe.model.quantization_config,
+        )
         for args in learner.all_arguments()
     ]
     plan = Plan(
@@ -276,38 +279,6 @@ def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
     rows, each = prepared.train.size, learner.rows_per_step(args)
     passes = None if rows is None else steps * each / rows
     return DomainPlan(domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, dict(domain.train))
-
-
-def _memory(
-    model: nn.Module,
-    sizes: Sizes,
-    costs: dict[str, Cost],
-    args: Any,
-    block_size: int,
-    quantised: dict[str, Any] | None = None,
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes held at the peak of a step, and while a method measures between two domains, by what holds them."""
-    config: Any = model.config
-    layers = int(getattr(config, "num_hidden_layers", 0)) + int(getattr(config, "num_decoder_layers", None) or 0)
-    per_row = layers * block_size * int(config.hidden_size) * ACTIVATION_BYTES
-    trained = sizes.trained(len(sizes.stages))
-    wider = 1 + sum(cost.passes_per_step for cost in costs.values())
-    rows = args.per_device_train_batch_size
-    weights = 4 * sizes.stages[-1] if quantised is None else quantised_bytes(model, quantised)
-    logits = min(LOGITS_PER_CHUNK, rows * block_size * int(config.vocab_size))
-    kept = {
-        "weights": weights + 4 * sizes.added,
-        "Adam": (2 if "8bit" in str(getattr(args.optim, "value", args.optim)) else 8) * trained,
-        "methods": sum(cost.memory_bytes for cost in costs.values()),
-    }
-    steps = kept | {
-        "gradients": 4 * trained,
-        "activations (rough)": int(rows * wider * per_row * (1 if args.bf16 or args.fp16 else 2)) + 8 * logits,
-    }
-    # One method after the other measures, in float32, and the optimizer lives as long as the stage.
-    most = max((cost.measuring_bytes for cost in costs.values()), default=0)
-    measuring = kept | {"activations (rough)": 2 * rows * per_row + 8 * logits, "what is measured": most}
-    return steps, measuring if most else {}
 
 
 def _notes(learner: ContinualLearner) -> list[str]:

@@ -1,0 +1,119 @@
+"""A recipe with every key: those that are set, and all others as comments with their defaults.
+
+The keys are read from the classes (their fields and docstrings), so none can be missing.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from everlearn.config.recipe import Data, Evaluation, Recipe, ReportSettings, RunSettings
+from everlearn.data.corpus import Corpus, Domain
+from everlearn.data.endtask import EndTask
+from everlearn.model.source import Model
+from everlearn.tools.describing import describe_all
+from everlearn.tools.yaml_text import flow_text, method_text, rate_or_value, value_text
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "general": {"path": "data/general.txt"},
+    "end_tasks": {"name": "stars", "train": "data/stars-train.jsonl", "test": "data/stars-test.jsonl"},
+}
+"""What a group shows that the recipe does not set."""
+WIDTH = 110
+
+
+def with_every_key(values: Mapping[str, Any]) -> str:
+    """Return a recipe as commented YAML.
+
+    Args:
+        values: what it sets, as plain data; `model` is a path, `domains` a list of mappings, `method` a list. A general
+            text whose path is None is not set.
+    """
+    own = dict(values)
+    if own.get("general", {}).get("path") is None:
+        own.pop("general", None)
+    parts = [
+        "# A recipe for everlearn. To check it: everlearn validate FILE. To see what it costs: everlearn plan FILE.",
+        "# To launch it: everlearn run FILE [key=value ...]. Local paths are seen from where everlearn is started.",
+        "",
+        _group("model", Model, {"path": own["model"]}),
+        _group("domains", Domain, own["domains"][0], others=own["domains"][1:]),
+        _methods(own["method"]),
+        _objective(own.get("objective")),
+        _group("general", Corpus, own.get("general")),
+        _group("end_tasks", EndTask, None, listed=True),
+        _group("data", Data, own.get("data")),
+        _training(own["train"]),
+        _line("optimizer", Recipe.model_fields["optimizer"].default, is_set=False),
+        _group("evaluation", Evaluation, own.get("evaluation")),
+        _group("report", ReportSettings, own.get("report")),
+        _group("run", RunSettings, own["run"]),
+    ]
+    return "\n".join(parts)
+
+
+def _comment(text: str | None, indent: str = "") -> list[str]:
+    words = " ".join((text or "").split())
+    return [f"{indent}# {line}" for line in textwrap.wrap(words, WIDTH - len(indent))]
+
+
+def _group(
+    key: str,
+    model: type[BaseModel],
+    own: Mapping[str, Any] | None,
+    *,
+    listed: bool = False,
+    others: list[dict[str, Any]] | None = None,
+) -> str:
+    """A top-level key and its fields, those that are set first.
+
+    Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
+
+    Args:
+        own: what is set; None: the whole group is a comment.
+        listed: the group is a list of such mappings.
+        others: further items of the list.
+    """
+    shown = EXAMPLES.get(key, {}) if own is None else own
+    listed = listed or others is not None
+    lines, indent = [f"{key}:"], "    " if listed else "  "
+    for position, name in enumerate(sorted(model.model_fields, key=lambda name: (name not in shown, name != "name"))):
+        field = model.model_fields[name]
+        default = None if field.is_required() else field.default
+        dash = listed and position == 0
+        lines += _comment(field.description, "  " if dash else indent)
+        set_here = "" if name in shown else "# "
+        lines.append(f"{'  - ' if dash else indent}{set_here}{name}: {value_text(shown.get(name, default))}")
+    lines += [f"  - {flow_text(item)}" for item in others or ()]
+    if own is None:
+        lines = [f"# {line}" for line in lines]
+    return "\n".join([*_comment(Recipe.model_fields[key].description), *lines]) + "\n"
+
+
+def _line(key: str, value: Any, *, is_set: bool) -> str:
+    sign = "" if is_set else "# "
+    return "\n".join([*_comment(Recipe.model_fields[key].description), f"{sign}{key}: {value_text(value)}"]) + "\n"
+
+
+def _objective(own: str | None) -> str:
+    return _line("objective", own, is_set=own is not None)
+
+
+def _methods(own: list[dict[str, Any]]) -> str:
+    lines = [*_comment(f"{Recipe.model_fields['method'].description} `everlearn methods NAME` explains each.")]
+    for entry in describe_all():
+        options = ", ".join(f"{option['name']}: {value_text(option['default'])}" for option in entry["options"])
+        text = f"{{name: {entry['name']}{', ' if options else ''}{options}}}"
+        text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
+        wrapped = textwrap.wrap(text, WIDTH, initial_indent="#   ", subsequent_indent="#     ", break_long_words=False)
+        lines += [line.replace("\u00a0", " ") for line in wrapped]
+    return "\n".join([*lines, f"method: {method_text(own)}"]) + "\n"
+
+
+def _training(own: Mapping[str, Any]) -> str:
+    lines = [*_comment(Recipe.model_fields["train"].description), "train:"]
+    return "\n".join([*lines, *(f"  {name}: {rate_or_value(name, value)}" for name, value in own.items())]) + "\n"

@@ -1,0 +1,104 @@
+"""What everlearn recommends: the method with its options, and the rule for the learning rate.
+
+The only place where either is written down. `everlearn init`, the demo, README and the documentation read it from here
+or are compared with it by tests. Nothing is imported, so that whoever only asks pays nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+METHOD: tuple[dict[str, Any], ...] = (
+    {
+        "name": "mas",
+        "protect_base": True,
+        "samples": 50,
+        "normalise": "mean",
+        "anchor": "separate",
+        "follow": 0.4,
+        "strength": 0.0215,
+    },
+)
+"""The recommended method, as a recipe has it under `method`: what docs/results/frontier.json recommends."""
+EVIDENCE = "docs/results/frontier.md"
+"""Where the method is compared with the others."""
+
+RATES: dict[str, dict[float, float]] = {
+    "decoder": {
+        125e6: 6e-4 / 2,
+        350e6: 3e-4 / 2,
+        760e6: 2.5e-4 / 2,
+        1.3e9: 2e-4 / 2,
+        2.7e9: 1.6e-4 / 2,
+        6.7e9: 1.2e-4 / 2,
+        13e9: 1e-4 / 2,
+    },
+    "encoder": {110e6: 1e-4, 340e6: 1e-4},
+    "encoder-decoder": {770e6: 1e-4},
+}
+"""Kind of model → number of parameters → learning rate when all weights are trained with Adam."""
+SOURCES = {
+    "decoder": "half of the peak rate of pre-training in GPT-3's table 2.1 (Brown et al. 2020, arXiv 2005.14165)",
+    "encoder": "the rate of pre-training of BERT base and large (Devlin et al. 2019, arXiv 1810.04805), and of DAS's "
+    "further pre-training of RoBERTa-base (Ke et al. 2023, arXiv 2302.03241)",
+    "encoder-decoder": "the rate at which MIGU's baseline trains all of T5-large on prompts and answers (Du et al. "
+    "2024, arXiv 2406.17245)",
+}
+"""Kind of model → where its rates come from."""
+EXAMPLES = 0.2
+"""Factor for prompts and answers (`--task sft`). Fine-tuning wants smaller steps than pre-training: BERT's authors
+fine-tune at 2e-5 to 5e-5, a fifth to a half of 1e-4. That of encoder-decoders is for prompts and answers already."""
+ADAPTERS = 10.0
+"""Factor for adapters such as LoRA (Schulman et al. 2025, "LoRA without regret"; MIGU trains LoRA at 1e-3, all weights
+at 1e-4)."""
+
+
+def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapters: bool = False) -> float:
+    """Return the learning rate of the rule, rounded to two digits.
+
+    Between two sizes of the table it is interpolated in the logarithm of both numbers; outside, that of the nearest
+    size counts: a smaller model than those of the table gets no larger rate.
+
+    Args:
+        kind: `decoder`, `encoder` or `encoder-decoder`.
+        parameters: of the whole model.
+        examples: prompts and answers are learnt, not plain text.
+        adapters: only adapters are trained.
+    """
+    table = sorted(RATES[kind].items())
+    size = min(max(float(parameters), table[0][0]), table[-1][0])
+    upper = next(number for number, (known, _) in enumerate(table) if size <= known)
+    (below, low), (above, high) = table[max(upper - 1, 0)], table[upper]
+    share = math.log(size / below) / math.log(above / below) if above > below else 0.0
+    rate = low * (high / low) ** share
+    rate *= EXAMPLES if examples and kind != "encoder-decoder" else 1.0
+    rate *= ADAPTERS if adapters else 1.0
+    return float(f"{rate:.1e}")
+
+
+def rate_table() -> str:
+    """Return the rule as a Markdown table, as docs/learning-rates.md has it."""
+    lines = ["| model | parameters | text | prompts and answers | adapters, text | source |"]
+    lines.append("|---|---:|---:|---:|---:|---|")
+    for kind, table in RATES.items():
+        for number, size in enumerate(sorted(table)):
+            text, examples, adapters = (
+                rate_text(learning_rate(kind, int(size), **options))
+                for options in ({}, {"examples": True}, {"adapters": True})
+            )
+            text = "–" if kind == "encoder-decoder" else text
+            adapters = "–" if kind == "encoder-decoder" else adapters
+            source = SOURCES[kind] if number == 0 else ""
+            lines.append(f"| {kind} | {_size(size)} | {text} | {examples} | {adapters} | {source} |")
+    return "\n".join(lines) + "\n"
+
+
+def rate_text(rate: float) -> str:
+    """Return a rate as recipes and tables have it: 3.0e-4."""
+    digits, exponent = f"{rate:.1e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def _size(parameters: float) -> str:
+    return f"{parameters / 1e9:g} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"

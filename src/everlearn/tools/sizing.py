@@ -1,0 +1,84 @@
+"""How long a row is and how many steps a domain has, worked out from what was found out about model and corpora."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everlearn.tools.model_probe import ModelProbe
+    from everlearn.tools.probing import Probe
+
+ROWS_PER_STEP = 16
+"""Rows of an optimizer step, in one batch or accumulated over several."""
+LONGEST_ROW, SHORTEST_ROW, LONGEST_EXAMPLE = 512, 64, 2048
+"""Tokens of a row of text at most, of any row at least, and of a prompt with its answer at most."""
+FEWEST_ROWS = 200
+"""Rows of a domain below which rows are made shorter."""
+FEWEST_STEPS, MOST_PASSES = 100, 4
+"""A domain with fewer steps than this in a pass is passed over again, up to four times: until then repeated text
+teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
+BYTES_PER_TOKEN = 4.0
+"""Of English text, where no tokenizer was asked."""
+TRAINED = 0.95
+"""Share of a corpus that is not held out."""
+
+
+class Sizing:
+    """Rows, steps and passes of a recipe.
+
+    Args:
+        model: what was asked; None: rows of English text are assumed.
+        probes: the domains' corpora.
+
+    Attributes:
+        alone: each example has a row of its own, instead of rows that are filled.
+        block_size: tokens in a row.
+        needed: tokens of an example that one in twenty exceeds; 0 where text is learnt.
+    """
+
+    def __init__(self, model: ModelProbe | None, probes: Collection[Probe]) -> None:
+        self.model = model
+        self.alone = model is not None and model.kind == "encoder-decoder"
+        self.needed = max((self._longest_example(probe) for probe in probes if probe.target_column), default=0)
+        longest = (model.longest if model else None) or LONGEST_EXAMPLE
+        size = min(LONGEST_ROW, longest)
+        if self.needed:
+            size = SHORTEST_ROW
+            while size < self.needed:
+                size *= 2
+            size = min(size, longest, LONGEST_EXAMPLE)
+        else:
+            while size > SHORTEST_ROW and any(self._rows(probe, size) < FEWEST_ROWS for probe in probes):
+                size //= 2
+        self.block_size = size
+
+    @property
+    def cuts(self) -> bool:
+        """Whether more than one example in twenty is longer than a row."""
+        return self.needed > self.block_size
+
+    def tokens(self, probe: Probe) -> float:
+        """Return about how many tokens a corpus has."""
+        return max(1.0, probe.text_bytes * self._tokens_per_byte(probe))
+
+    def steps(self, probe: Probe) -> int:
+        """Return about how many steps a pass over a corpus has."""
+        return max(1, round(self._rows(probe, self.block_size) / ROWS_PER_STEP))
+
+    def passes(self, probe: Probe) -> int:
+        """Return how often a corpus is passed over."""
+        return min(MOST_PASSES, math.ceil(FEWEST_STEPS / self.steps(probe))) if probe.complete else 1
+
+    def _rows(self, probe: Probe, size: int) -> float:
+        return TRAINED * (probe.documents if self.alone else self.tokens(probe) / size)
+
+    def _tokens_per_byte(self, probe: Probe) -> float:
+        if self.model is None:
+            return 1 / BYTES_PER_TOKEN
+        return self.model.tokens(probe.sample) / max(1, sum(len(text.encode()) for text in probe.sample))
+
+    def _longest_example(self, probe: Probe) -> int:
+        """Tokens, with one for the beginning and one for the end."""
+        return math.ceil(probe.longest * self._tokens_per_byte(probe)) + 2

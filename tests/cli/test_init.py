@@ -1,0 +1,228 @@
+"""`everlearn init`: a short recipe that fits a model and corpora, and the reference with every key."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tiny
+from cli_project import Project, write_jsonl
+from everlearn.config.recipe import Recipe, parse
+from everlearn.methods import REGISTRY
+from everlearn.tools.recommendation import METHOD, learning_rate
+
+ENGLISH = "It is not that the model was wrong, but that this text is from a page which they have not read. "
+GERMAN = "Der Ausschuss hat gestern beschlossen, dass die neue Strecke erst im kommenden Jahr gebaut werden soll. "
+
+
+def written(everlearn: Project, *options: str) -> dict[str, Any]:
+    """What `init -` prints, as plain data that makes a recipe."""
+    outcome = everlearn("init", "-", *options)
+    assert outcome.code == 0, outcome
+    raw = yaml.safe_load(outcome.out)
+    suite = str((raw.get("general") or {}).get("path", "")).startswith("suite:")
+    parse({key: value for key, value in raw.items() if not (suite and key == "general")})  # it takes long to make
+    return dict(raw)
+
+
+def corpus(name: str, sentence: str, count: int = 400) -> str:
+    write_jsonl(Path(f"{name}.jsonl"), [{"text": f"{number} {sentence}"} for number in range(count)])
+    return f"{name}={name}.jsonl"
+
+
+def test_without_a_model_or_corpora_an_example_of_25_lines_says_what_to_edit(everlearn: Project) -> None:
+    outcome = everlearn("init", "mine.yaml")
+    assert outcome.code == 0
+    assert "Edit `model` and `domains`" in outcome.out
+    text = Path("mine.yaml").read_text()
+    assert len(text.splitlines()) <= 25
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.count("# edit") == 4
+    raw = yaml.safe_load(text)
+    assert raw["method"] == METHOD[0]
+    assert raw["train"]["learning_rate"] == learning_rate("encoder", 125_000_000)
+    assert raw["general"]
+    assert parse(raw).general is not None
+    everlearn.fails("init", "mine.yaml", says=("mine.yaml", "not overwritten"))
+    assert Path("mine.yaml").read_text() == text
+
+
+def test_a_dash_is_standard_output(everlearn: Project) -> None:
+    before = sorted(Path().iterdir())
+    outcome = everlearn.call("init", "-")
+    assert parse(yaml.safe_load(outcome.out))
+    assert sorted(Path().iterdir()) == before
+
+
+def test_nothing_heavy_is_imported_where_no_model_is_asked() -> None:
+    code = (
+        "import sys; from everlearn.cli import main; code = main(['init', '-']); "
+        "sys.exit(code or 'torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--domain", "b=a.jsonl")])
+def test_every_key_is_there_with_all(everlearn: Project, options: tuple[str, ...]) -> None:
+    outcome = everlearn("init", "-", "--all", *options)
+    recipe = parse(yaml.safe_load(outcome.out))
+    assert [domain.name for domain in recipe.domains] == (["b"] if options else ["reviews", "papers"])
+    for group in Recipe.model_fields:
+        assert f"{group}:" in outcome.out
+    for name in REGISTRY:
+        assert f"{{name: {name}" in outcome.out
+    short = written(everlearn, *options)
+    assert yaml.safe_load(outcome.out) == short | {"model": {"path": short["model"]}}
+
+
+@pytest.mark.parametrize("group", ["general", "end_tasks", "evaluation"])
+def test_a_commented_group_is_set_by_taking_away_the_signs(everlearn: Project, group: str) -> None:
+    before, _, after = everlearn("init", "-", "--all", "--domain", "b=a.jsonl").out.partition(f"# {group}:\n")
+    block, _, rest = after.partition("\n\n")
+    block = "\n".join(line.removeprefix("# ") for line in block.splitlines())
+    raw = yaml.safe_load(f"{before}{group}:\n{block}\n\n{rest}")
+    assert group in raw
+    raw[group] = raw[group] or {}
+    assert getattr(parse(raw), group) is not None
+
+
+@pytest.mark.parametrize("kind", ["roberta", "llama", "t5"])
+def test_what_it_writes_passes_validate(everlearn: Project, kind: str) -> None:
+    rows = [{"prompt": f"{text} ", "answer": "yes"} for text in tiny.texts(300)]
+    for name in ("first", "second", "known"):
+        plain = [{"text": row["prompt"]} for row in rows]
+        write_jsonl(Path(f"{name}.jsonl"), rows if kind == "t5" else plain)
+    asked = (
+        "--model",
+        str(everlearn.models / kind),
+        "--domain",
+        "first=first.jsonl",
+        "--domain",
+        "second=second.jsonl",
+    )
+    assert everlearn("init", "mine.yaml", *asked, "--general", "known.jsonl").code == 0
+    text = Path("mine.yaml").read_text()
+    assert len(text.splitlines()) <= 30, text
+    raw = yaml.safe_load(text)
+    objectives = {"roberta": "masked", "llama": "causal", "t5": "text-to-text"}
+    assert raw["objective"] == objectives[kind]
+    assert raw["data"]["block_size"] <= 128, "what the model reads, and few rows of so little text"
+    assert raw["train"]["bf16"] in (True, False)
+    assert raw["general"]["path"] == "known.jsonl"
+    assert raw["domains"][0].get("target_column") == ("answer" if kind == "t5" else None)
+    outcome = everlearn("validate", "mine.yaml", "data.cache=cache", "--json")
+    assert outcome.code == 0, outcome.out
+    assert json.loads(outcome.out)["ok"]
+
+
+def test_the_learning_rate_follows_the_model_and_the_task(everlearn: Project) -> None:
+    write_jsonl(Path("ask.jsonl"), [{"question": f"{text}? ", "answer": "no"} for text in tiny.texts(300)])
+    for kind, of in (("roberta", "encoder"), ("llama", "decoder")):
+        model = ("--model", str(everlearn.models / kind))
+        assert written(everlearn, *model)["train"]["learning_rate"] == learning_rate(of, 30_000)
+        raw = written(everlearn, *model, "--domain", "ask=ask.jsonl")
+        assert raw["train"]["learning_rate"] == learning_rate(of, 30_000, examples=True)
+        assert raw["domains"][0]["text_column"] == "question"
+
+
+def test_columns_follow_the_task(everlearn: Project) -> None:
+    row = {"text": "A text. ", "prompt": "Say it. ", "completion": "It."}
+    write_jsonl(Path("both.jsonl"), [row] * 50)
+    assert "target_column" not in written(everlearn, "--domain", "b=both.jsonl")["domains"][0]
+    assert "target_column" not in written(everlearn, "--domain", "b=both.jsonl", "--task", "pretrain")["domains"][0]
+    assert (
+        written(everlearn, "--domain", "b=both.jsonl", "--task", "sft")["domains"][0]["target_column"] == "completion"
+    )
+    write_jsonl(Path("odd.jsonl"), [{"id": "1", "story": "Once upon a time. " * 9}] * 50)
+    assert written(everlearn, "--domain", "b=odd.jsonl")["domains"][0]["text_column"] == "story"
+
+
+def test_general_text_is_offered_where_the_language_fits(everlearn: Project) -> None:
+    outcome = everlearn("init", "-", "--domain", corpus("english", ENGLISH))
+    assert yaml.safe_load(outcome.out)["general"]["path"] == "suite:docs/general/train.jsonl"
+    assert "built-in text" in outcome.err
+    outcome = everlearn("init", "-", "--domain", corpus("german", GERMAN))
+    assert "general" not in yaml.safe_load(outcome.out)
+    assert "# general: " in outcome.out
+    assert "nothing measures what the model loses" in outcome.err
+
+
+def test_what_a_user_should_know_of_the_examples_is_said(everlearn: Project) -> None:
+    row = {"instruction": "Answer this question of mine", "input": "a long text to read " * 3, "output": "an answer"}
+    write_jsonl(Path("glued.jsonl"), [row] * 40)
+    outcome = everlearn("init", "-", "--domain", "b=glued.jsonl")
+    assert "nothing stands between them" in outcome.err
+    assert "not read is 'input'" in outcome.err
+    assert "so little text" in outcome.err
+    long = [{"prompt": "word " * 300, "answer": "an answer"}] * 40
+    write_jsonl(Path("long.jsonl"), long)
+    model = str(everlearn.models / "roberta")
+    assert "what is longer is cut" in everlearn("init", "-", "--model", model, "--domain", "b=long.jsonl").err
+
+
+@pytest.mark.parametrize("rows", ["csv", "parquet", "txt", "json"])
+def test_every_format_is_looked_into(everlearn: Project, rows: str) -> None:
+    import pandas
+
+    table = pandas.DataFrame({"number": range(60), "body": [f"{n} {ENGLISH}" for n in range(60)]})
+    file = f"table.{rows}"
+    if rows == "txt":
+        Path(file).write_text("\n".join(table["body"]))
+    elif rows == "json":
+        table.to_json(file, orient="records")
+    else:
+        getattr(table, f"to_{rows}")(file)
+    expected = {} if rows == "txt" else {"text_column": "body"}
+    domain = written(everlearn, "--domain", f"d={file}")["domains"][0]
+    assert {key: domain[key] for key in domain if key != "train"} == {"name": "d", "path": file, **expected}
+
+
+def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ("--model", str(everlearn.models / "llama"))
+
+    def train(free: int | None) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr("everlearn.tools.model_probe.memory_free", lambda: (free, "this machine"))
+        outcome = everlearn("init", "-", *model)
+        return yaml.safe_load(outcome.out)["train"], outcome.err
+
+    all_rows, _ = train(None)
+    assert all_rows["per_device_train_batch_size"] == 16
+    assert "gradient_accumulation_steps" not in all_rows
+    some, nothing_said = train(16_000_000)
+    assert some["per_device_train_batch_size"] * some["gradient_accumulation_steps"] == 16
+    assert 1 <= some["per_device_train_batch_size"] < 16
+    assert "needs about" not in nothing_said
+    least, said = train(1000)
+    assert least["per_device_train_batch_size"] == 1
+    assert "needs about" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--domain", "a"), ("--domain", "'a'", "contracts=contracts.jsonl")),
+        (("--domain", "a=a.jsonl", "--domain", "a=b.jsonl"), ("--domain", "'a'", "more than once")),
+        (("--domain", "a=a.jsonl", "--domain", "A=b.jsonl"), ("'a'", "'A'", "more than case")),
+        (("--domain", "a/b=a.jsonl"), ("a domain's name", "a/b")),
+        (("--domain", "general=a.jsonl"), ("general",)),
+        (("--domain", "a=nowhere.jsonl"), ("--domain a", "nowhere.jsonl", "no such file")),
+        (("--general", "nowhere.jsonl"), ("--general", "nowhere.jsonl", "no such file")),
+        (("--task", "chat"), ("--task", "'chat'", "sft")),
+        (("--domain", "a=a.jsonl", "--task", "sft"), ("--task sft", "'text'")),
+        (("--domain", "a=chats.jsonl"), ("no column of text", "'messages'")),
+        (("--model", "./nowhere"), ("./nowhere", "no local folder")),
+        (("--model", "T5", "--task", "pretrain"), ("--task", "encoder-decoder")),
+        (("--model", "T5", "--domain", "a=a.jsonl"), ("prompts and answers", "'text'")),
+    ],
+)
+def test_a_mistake_is_one_sentence(everlearn: Project, options: tuple[str, ...], says: tuple[str, ...]) -> None:
+    write_jsonl(Path("chats.jsonl"), [{"messages": [{"role": "user", "content": "Hello."}]}] * 3)
+    words = [word.replace("T5", str(everlearn.models / "t5")) for word in options]
+    everlearn.fails("init", "mine.yaml", *words, says=says)
+    assert not Path("mine.yaml").exists()
