@@ -29,6 +29,10 @@ LOST = {"forgetting": ("forgotten", "forgetting left"), "drift": ("drift", "gene
 """Pictures: end of the file's name → which share, and how its axis is called."""
 BESIDE_PENALTIES = ("ewc", "replay_earlier", "replay_general")
 """Rows that stand in the penalties' picture too."""
+OF_THE_METHOD = (
+    "This is a result about the method, on models of 5 million parameters, and about the rate of these streams. "
+    "`everlearn init` writes the method; the rate it takes from [a rule](../learning-rates.md) for models of any size."
+)
 COMMAND = "python benchmarks/frontier/run.py"
 
 Rows = Mapping[str, Mapping[str, Way]]
@@ -225,8 +229,10 @@ def both(found: Mapping[str, Any], results: Path) -> str:
         said = f"`method: {method_text(methods)}`{f' with {changes}' if changes else ''}"
         shares = found["recommended_shares"].items()
         own = "; ".join(f"{stream} {_said(AgainstPlain.read(scores))}" for stream, scores in shares)
-        said += ". It is what `everlearn init` writes. Learning kept, forgetting and drift left, by the seeds that "
-        said += f"chose among the candidates alone: {own}."
+        said += (
+            f". Learning kept, forgetting and drift left, by the seeds that chose among the candidates alone: {own}."
+        )
+        said += f"\n\n{OF_THE_METHOD}"
     elif running:
         said = f"None yet: {', '.join(f'`{name}`' for name in running)} need {choice.SEEDS} seeds on both streams."
     else:

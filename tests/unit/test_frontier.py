@@ -186,8 +186,9 @@ def test_pages_say_what_was_chosen_and_recommend_once_the_candidates_have_all_se
     assert found["streams"]["masked"]["rows"]["ewc"]["entry"] == "ewc-strength100", "chosen with the first seed"
     assert found["recommended"] == [{"name": "ewc", "strength": 10}, {"name": "wise_ft", "alpha": 0.75}]
     assert found["recommended_with"] == {}
-    told = "`method: [{name: ewc, strength: 10}, {name: wise_ft, alpha: 0.75}]`. It is"
-    assert told in (pages / "frontier.md").read_text()
+    page = (pages / "frontier.md").read_text()
+    assert "`method: [{name: ewc, strength: 10}, {name: wise_ft, alpha: 0.75}]`. Learning kept" in page
+    assert "the rate it takes from [a rule](../learning-rates.md)" in page
     assert "± 17" in (pages / "frontier-masked.md").read_text()
 
 

@@ -1,0 +1,113 @@
+"""What is recommended stands in one place: the documents say the same, and the numbers that they quote are in a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from everlearn.config.recipe import parse
+from everlearn.tools.first_recipe import first_recipe
+from everlearn.tools.recommendation import EVIDENCE, METHOD, RATES, learning_rate, rate_table, rate_text
+from everlearn.tools.yaml_text import method_text
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+QUOTED = re.compile(r'\[([^\]]*\d[^\]]*)\]\((\S+?\.json) "([^"]+)"\)')
+"""A number that links to the file that it comes from, with its key there as the link's title: ``[97 %](a.json "kept")``."""
+
+
+def quoted() -> list[tuple[Path, str, Path, str]]:
+    found = []
+    for page in PAGES:
+        for text, file, key in QUOTED.findall(page.read_text(encoding="utf-8")):
+            found.append((page, text, page.parent / file, key))
+    return found
+
+
+def value_at(data: object, key: str) -> float:
+    """The number at a dotted key, whose parts may have dots themselves."""
+    while key:
+        assert isinstance(data, dict | list), key
+        names = map(str, range(len(data))) if isinstance(data, list) else data
+        name = max((n for n in names if key == n or key.startswith(f"{n}.")), key=len)
+        data, key = data[int(name) if isinstance(data, list) else name], key[len(name) + 1 :]
+    assert isinstance(data, int | float)
+    return float(data)
+
+
+def agrees(text: str, value: float) -> bool:
+    """Whether a number as it is written is the value, rounded to the digits that are written."""
+    written = text.replace("−", "-").replace(",", "").replace("+", "")
+    if percent := written.endswith("%"):
+        value *= 100
+    number = written.removesuffix("%").split()[0]
+    digits, _, exponent = number.partition("e")
+    unit = 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2]))
+    return abs(float(number) - value) <= 0.5 * unit * (1 + 1e-9) + (0 if percent else 1e-12)
+
+
+@pytest.mark.parametrize(("page", "text", "file", "key"), quoted(), ids=lambda value: str(value)[-40:])
+def test_a_number_that_names_its_file_is_in_it(page: Path, text: str, file: Path, key: str) -> None:
+    assert agrees(text, value_at(json.loads(file.read_text(encoding="utf-8")), key)), f"{page.name}: {text}"
+
+
+def test_numbers_are_quoted_and_compared() -> None:
+    assert {page.name for page, *_ in quoted()} >= {"bench.md", "learning-rates.md"}
+    for text, value, same in (
+        ("97 %", 0.9672, True), ("96 %", 0.9672, False), ("0.0035", 0.0035, True), ("3.5e-3", 0.0035, True),
+        ("3.4e-3", 0.0035, False), ("−0.03 bits", -0.0312, True), ("+0.04", -0.04, False), ("1,200", 1200.4, True),
+    ):  # fmt: skip
+        assert agrees(text, value) is same, text
+
+
+def test_documents_write_the_recommended_method_as_it_is() -> None:
+    assert parse({"model": "m", "domains": [{"name": "a", "path": "a.txt"}], "method": list(METHOD)}).methods()
+    text = method_text(METHOD)
+    for page in (EVIDENCE, "docs/bench.md", "docs/quickstart.md", "docs/recipes.md", "docs/methods.md"):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+@pytest.mark.parametrize("page", ["docs/quickstart.md", "docs/recipes.md"])
+def test_the_first_recipe_of_a_page_is_what_init_writes(page: str) -> None:
+    shown = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)[0]
+    written = first_recipe().text()
+    assert yaml.safe_load(shown) == yaml.safe_load(written)
+    assert shown == written
+
+
+def test_the_docs_have_the_table_of_learning_rates() -> None:
+    assert rate_table() in (ROOT / "docs/learning-rates.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "options", "rate"),
+    [
+        ("decoder", 125_000_000, {}, 3e-4),
+        ("decoder", 134_515_008, {}, 2.9e-4),
+        ("decoder", 5_000_000, {}, 3e-4),
+        ("decoder", 70_000_000_000, {}, 5e-5),
+        ("decoder", 125_000_000, {"examples": True}, 6e-5),
+        ("decoder", 125_000_000, {"adapters": True}, 3e-3),
+        ("encoder", 125_000_000, {}, 1e-4),
+        ("encoder", 125_000_000, {"examples": True}, 2e-5),
+        ("encoder-decoder", 60_000_000, {}, 1e-4),
+        ("encoder-decoder", 60_000_000, {"examples": True}, 1e-4),
+    ],
+)
+def test_the_rule_of_the_learning_rate(kind: str, parameters: int, options: dict[str, bool], rate: float) -> None:
+    assert learning_rate(kind, parameters, **options) == rate
+
+
+def test_between_two_sizes_the_rate_is_between_their_rates() -> None:
+    for kind, table in RATES.items():
+        sizes = sorted(table)
+        between = [math.exp((math.log(a) + math.log(b)) / 2) for a, b in zip(sizes, sizes[1:], strict=False)]
+        rates = [learning_rate(kind, int(size)) for size in sorted([*sizes, *between])]
+        assert rates == sorted(rates, reverse=True), kind
+    assert rate_text(2.9e-4) == "2.9e-4"
+    assert yaml.safe_load("2.9e-4") == 2.9e-4, "a number, not a word, for every reader of YAML"
