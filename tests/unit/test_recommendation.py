@@ -1,7 +1,8 @@
-"""What is recommended stands in one place: the documents say the same, and the numbers that they quote are in a file."""
+"""What is recommended stands in one place: documents say the same, and the numbers that they quote are in a file."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from everlearn.tools.yaml_text import method_text
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 QUOTED = re.compile(r'\[([^\]]*\d[^\]]*)\]\((\S+?\.json) "([^"]+)"\)')
-"""A number that links to the file that it comes from, with its key there as the link's title: ``[97 %](a.json "kept")``."""
+"""A number that links to the file that it comes from, its key there as the link's title: ``[97 %](a.json "kept")``."""
 
 
 def quoted() -> list[tuple[Path, str, Path, str]]:
@@ -106,7 +107,7 @@ def test_the_rule_of_the_learning_rate(kind: str, parameters: int, options: dict
 def test_between_two_sizes_the_rate_is_between_their_rates() -> None:
     for kind, table in RATES.items():
         sizes = sorted(table)
-        between = [math.exp((math.log(a) + math.log(b)) / 2) for a, b in zip(sizes, sizes[1:], strict=False)]
+        between = [math.exp((math.log(a) + math.log(b)) / 2) for a, b in itertools.pairwise(sizes)]
         rates = [learning_rate(kind, int(size)) for size in sorted([*sizes, *between])]
         assert rates == sorted(rates, reverse=True), kind
     assert rate_text(2.9e-4) == "2.9e-4"
