@@ -39,7 +39,7 @@ def test_a_grid_from_the_command_line(everlearn: Project, suite: TinySuite) -> N
     again = everlearn(*words[:-1])
     assert again.code == 0
     assert "Learning" not in again.err
-    assert "Cells: 2 done" in again.out
+    assert "All 2 cells are measured." in again.out
     everlearn.fails(
         *("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--budget", "99"), says=("other settings", "--results")
     )
@@ -190,7 +190,7 @@ def test_one_failed_cell_ends_with_code_1(
     outcome = everlearn("bench", "tiny", "--methods", "ncl,none", "--seeds", "1")
     assert outcome.code == 1
     assert "RuntimeError: no electricity" in outcome.out
-    assert "1 done, 1 failed" in outcome.out
+    assert "1 of 2 cells is measured; failed: sequential-order0-seed0." in " ".join(outcome.out.split())
     alone = everlearn("bench", "tiny", "--methods", "ncl", "--seeds", "1", "--results", "other", "--json")
     assert alone.code == 1
     assert json.loads(alone.out)["cells"][0]["reason"] == "RuntimeError: no electricity"

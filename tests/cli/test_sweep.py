@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 
@@ -12,6 +13,7 @@ from everlearn.benchmarking import RecipeSuite, load_results, read_orders, read_
 from everlearn.config.recipe import load
 from everlearn.errors import EverlearnError
 from everlearn.learner import ContinualLearner
+from everlearn.report import compare, verdict
 from everlearn.run.folder import RunFolder
 
 WORDS = ("sweep", "recipe.yaml", "--methods", "sequential,ewc:strength=10", "--set", "train.learning_rate=1e-4,3e-3")
@@ -43,6 +45,14 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ContinualLearner, "train_stage", dying)
     with pytest.raises(Killed):
         everlearn(*WORDS)
+    said = f"1 of 4 cells is measured; missing: {', '.join(f'{name}-order0-seed0' for name in NAMES[1:])}."
+    part = json.loads(everlearn(*WORDS, "--show", "--json").out)
+    assert part["complete"] == said
+    assert [cell["state"] for cell in part["cells"]] == ["done", "missing", "missing", "missing"]
+    for name in ("index.html", "part.md"):
+        assert everlearn(*WORDS, "--show", "-q", "--output", name).code == 0
+        assert said in (everlearn.folder / name).read_text(encoding="utf-8").replace("\\", "")
+    assert said in " ".join(everlearn(*WORDS, "--show").out.split())
     first = everlearn(*WORDS, "--json")
     assert first.code == 0, first.err
     value = json.loads(first.out)
@@ -60,6 +70,12 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     assert ends == sorted(ends)  # ranked, the best first
     assert {line["entry"] for line in value["lines"]} == set(NAMES)
     index = (everlearn.folder / "sweep/first/index.html").read_text()
+    runs = [everlearn.folder / "runs/sweep-first" / cell / "run" for cell in sorted(cells)]
+    assert value["complete"] == "All 4 cells are measured."
+    assert "cells are measured" not in index  # nothing is missing
+    assert value["verdict"] == verdict(compare(sorted(runs, key=lambda run: cells.index(run.parent.name))))
+    assert value["verdict"][0].replace("'", "&#39;") in index
+    assert 'id="verdict"' in index
     assert "first: 4 ways to learn 2 domains" in index
     assert "EWC (strength 10) · learning_rate 0.003" in index
     page = (everlearn.folder / "sweep/first/runs.html").read_text()
@@ -86,6 +102,51 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     everlearn.fails(
         *WORDS[:2], "--methods", "ewc", "--orders", "b,a", "--seeds", "3", says=("other options of 'ewc'", "--results")
     )
+
+
+def test_a_stopped_sweep_says_what_is_kept(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, count = ContinualLearner.train_stage, itertools.count(1)
+
+    def stopped(self: ContinualLearner, *rest: object) -> None:
+        if next(count) == 3:
+            raise KeyboardInterrupt
+        original(self, *rest)  # type: ignore[arg-type]
+
+    small(everlearn)
+    monkeypatch.setattr(ContinualLearner, "train_stage", stopped)
+    outcome = everlearn(*WORDS)
+    assert outcome.code == 130
+    said = " ".join(outcome.err.split())
+    assert "Stopped. 1 of 4 cells is measured; missing: sequential-learning_rate0.003-order0-seed0, ewc-" in said
+    assert "What is measured is in sweep/first" in said
+    assert "start the same command again" in said
+
+
+def test_a_dry_run_lists_the_cells_with_their_times(everlearn: Project) -> None:
+    small(everlearn)
+    words = ("sweep", "recipe.yaml", "--methods", "none,sequential,ewc", "--seeds", "1,2")
+    assert everlearn(*words[:2], "--methods", "sequential", "--seeds", "1", "-q").code == 0
+    runs, results = (sorted(everlearn.folder.glob(f"{name}/**/*")) for name in ("runs", "sweep"))
+    shown = everlearn(*words, "--dry-run")
+    assert shown.code == 0, shown.err
+    text = " ".join(shown.out.split())
+    assert "1 of 5 cells is measured; missing: none, ewc-order0-seed1" in text
+    assert "All that is missing" in text
+    plan = json.loads(everlearn(*words, "--dry-run", "--json").out)
+    cells = {cell["cell"]: cell for cell in plan["cells"]}
+    assert list(cells) == [
+        "none",
+        "sequential-order0-seed1",
+        "ewc-order0-seed1",
+        *(f"{m}-order0-seed2" for m in ("sequential", "ewc")),
+    ]
+    assert cells["sequential-order0-seed1"]["high"] == 0
+    others = [cell for name, cell in cells.items() if name != "sequential-order0-seed1"]
+    assert all(0 < cell["low"] <= cell["high"] for cell in others)
+    assert cells["ewc-order0-seed1"]["high"] == cells["ewc-order0-seed2"]["high"] > cells["none"]["high"]
+    assert plan["high"] == pytest.approx(sum(cell["high"] for cell in others))
+    for name, before in (("runs", runs), ("sweep", results)):
+        assert sorted(everlearn.folder.glob(f"{name}/**/*")) == before  # nothing was made
 
 
 def test_a_threshold_and_its_picture(everlearn: Project) -> None:

@@ -453,7 +453,7 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
     assert tries == ["ewc-order0-seed0"]
     assert [state.state for state in states] == ["running", "failed", "done"]
     text = markdown_table(status_table(states), 3)
-    assert "1 done, 1 running, 1 failed" in text
+    assert "1 of 3 cells is measured; failed: ewc-order0-seed0; running: sequential-order0-seed0." in text
     assert "| sequential-order0-seed0 | running | Another process works on it." in text
 
 

@@ -25,6 +25,8 @@ from everlearn.run.progress import Reporter
 from everlearn.suites import Suite
 
 FAILED = "failed.json"
+NAMED = 8
+"""Cells that a sentence names; the rest is counted."""
 RUNNING = "Another process works on it. Should that be stopped, start this command again."
 
 
@@ -47,6 +49,21 @@ class State:
     cell: str
     state: Literal["done", "running", "failed", "missing"]
     reason: str = ""
+
+
+def completeness(states: Sequence[State]) -> str:
+    """Say how many cells of a grid are measured, and which are not."""
+    names = {kind: [each.cell for each in states if each.state == kind] for kind in ("missing", "failed", "running")}
+    count = sum(each.state == "done" for each in states)
+    if count == len(states):
+        return f"All {count} cells are measured." if count > 1 else "The cell is measured."
+    rest = "; ".join(f"{kind}: {_few(cells)}" for kind, cells in names.items() if cells)
+    return f"{count} of {len(states)} cells {'is' if count == 1 else 'are'} measured; {rest}."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class Grid(Workbench):
@@ -205,7 +222,20 @@ class Grid(Workbench):
 
         It goes round until nothing is left to do: another process may have been stopped since its cell was passed by.
         Failures of earlier starts are tried again, those since then are not, whichever process they happened to.
+
+        Raises:
+            Interrupted: it was stopped; the sentence says what is kept.
         """
+        try:
+            self._make_missing()
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(
+                f"Stopped. {completeness(self.states())} What is measured is in {self.results}, and a cell that was "
+                "begun goes on where it was saved: start the same command again, or see what there is with `--show`."
+            ) from None
+        return self.states()
+
+    def _make_missing(self) -> None:
         known = {cell.name: self._failure(cell) for cell in self.cells}
         while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
             for cell in missing:
@@ -223,7 +253,6 @@ class Grid(Workbench):
                     if self._open(cell, known[cell.name]):  # it may have been made since
                         self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
                         self._make(cell, place)
-        return self.states()
 
     def _free(self, cell: GridCell, known: int | None) -> bool:
         """Whether the cell is to be made, and no other process works on it."""
@@ -246,7 +275,7 @@ class Grid(Workbench):
         try:
             self._save(cell, cell.entry.make(self, cell, place).model_dump())
         except Interrupted:
-            raise Interrupted("Stopped and saved. The same command goes on from here.") from None
+            raise
         except Exception as error:
             sentence = str(error) if isinstance(error, EverlearnError) else f"{type(error).__name__}: {error}"
             files.write_json(place / FAILED, {"sentence": sentence, "traceback": traceback.format_exc()})

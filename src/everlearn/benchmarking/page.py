@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,7 +17,7 @@ from everlearn.benchmarking.along import FORGOTTEN, KEPT, AlongTraining
 from everlearn.benchmarking.cells import CellResult
 from everlearn.benchmarking.effects import effect_tables
 from everlearn.benchmarking.entries import entry_of, in_order
-from everlearn.benchmarking.grid import State
+from everlearn.benchmarking.grid import State, completeness
 from everlearn.benchmarking.long_streams import LongStreams
 from everlearn.benchmarking.shares import compute_of, shares_of, shares_table
 from everlearn.benchmarking.summary import Line, plain_or_first, summarise
@@ -25,6 +26,7 @@ from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
 from everlearn.methods.sequential import PLAIN
+from everlearn.report import compare, verdict
 from everlearn.report import formatting as fmt
 from everlearn.report.drawing import legend_of
 from everlearn.report.figures import Plate, draw
@@ -32,8 +34,9 @@ from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.figures.swept import Swept
-from everlearn.report.html import render
+from everlearn.report.html import render, top_figure
 from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.report.verdict import paragraphs
 from everlearn.suites import Published, Suite
 from everlearn.suites.claims import Metric
 from everlearn.version import __version__
@@ -80,6 +83,8 @@ class Sheet:
         reference: what the entries are compared with; when left out, plain training, else the base model, else the
             first.
         shown: the entries that have rows; all when empty. The others serve as reference only.
+        states: how far every cell is that was asked for; empty when unknown.
+        runs: folders of finished runs of the grid's streams, for the verdict and the first picture of their report.
 
     Raises:
         RunError: there is no cell, or none of the reference or of what is shown.
@@ -88,8 +93,16 @@ class Sheet:
     ENDINGS = ("html", "md", "tex", "csv", "json")
 
     def __init__(
-        self, suite: Suite, cells: Sequence[CellResult], reference: str | None = None, shown: Sequence[str] = ()
+        self,
+        suite: Suite,
+        cells: Sequence[CellResult],
+        reference: str | None = None,
+        shown: Sequence[str] = (),
+        states: Sequence[State] = (),
+        runs: Sequence[Path] = (),
     ) -> None:
+        self.states = states
+        self.comparison = compare(runs) if runs else None
         rows = set(shown or (cell.entry for cell in cells))
         ordered = sorted(cells, key=lambda cell: cell.entry not in rows)  # the first of them may be the reference
         lines = {line.entry: line for line in summarise(ordered, reference)}
@@ -261,14 +274,15 @@ class Sheet:
 
     def terminal(self) -> RenderableType:
         """For a terminal; print it with a rich console."""
-        parts: list[RenderableType] = []
+        parts: list[RenderableType] = [part for text in self._opening() for part in (Text(text), Text(""))]
         for table in self.tables():
             parts += [terminal_table(table), Text("")]
         return Group(*parts, *(Text(f"Note: {note}") for note in self.notes))
 
     def markdown(self) -> str:
-        """Pipe tables and the notes."""
-        parts = [markdown_table(table, level=3) for table in self.tables()]
+        """Return the verdict, pipe tables and the notes."""
+        parts = [escape_markdown(text) for text in self._opening()]
+        parts += [markdown_table(table, level=3) for table in self.tables()]
         parts += ["\n".join(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 
@@ -295,7 +309,18 @@ class Sheet:
             "settings": self.cells[0].settings,
             "lines": [line.to_json() for line in self.lines],
             "notes": self.notes,
+            **({"complete": completeness(self.states), "cells": [vars(s) for s in self.states]} if self.states else {}),
+            **({"verdict": verdict(self.comparison)} if self.comparison is not None else {}),
         }
+
+    def _opening(self) -> list[str]:
+        """Return what is said before the tables: the verdict on the streams, and which cells are missing."""
+        judged = [" ".join(verdict(self.comparison))] if self.comparison is not None else []
+        return [*judged, *([completeness(self.states)] if self._incomplete else [])]
+
+    @property
+    def _incomplete(self) -> bool:
+        return any(state.state != "done" for state in self.states)
 
     def json(self) -> str:
         """The same as text."""
@@ -319,6 +344,8 @@ class Sheet:
             "bench.html.jinja",
             title=f"{self.suite.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
             version=__version__,
+            verdict=[] if self.comparison is None else paragraphs(self.comparison),
+            incomplete=completeness(self.states) if self._incomplete else "",
             facts=[
                 (
                     "Orders",
@@ -328,7 +355,7 @@ class Sheet:
                 ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
             ],
             tables=self.tables(),
-            top=[*self._standing(), *self._frontiers()],
+            top=[*(self._standing() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],
             swept=[
                 (
                     along.option,
@@ -414,11 +441,9 @@ class Sheet:
 
 
 def status_table(states: Sequence[State]) -> Table:
-    """Cells that are not done, and how many are."""
-    counts = {state: sum(each.state == state for each in states) for state in ("done", "running", "failed", "missing")}
+    """Return the cells that are not done, under a sentence that says how many are."""
     rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
-    title = f"Cells: {', '.join(f'{count} {state}' for state, count in counts.items() if count)}"
-    return Table(title, ("Cell", "State", "Why"), tuple(rows))
+    return Table(completeness(states), ("Cell", "State", "Why"), tuple(rows))
 
 
 def _rank(line: Line) -> float:

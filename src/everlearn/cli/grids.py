@@ -14,11 +14,14 @@ from everlearn.cli.common import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.benchmarking import State
+    from everlearn.benchmarking import Grid, State
     from everlearn.suites import Suite
 
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")]
 OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Make nothing: list the cells, and about how long the missing ones take.")
+]
 Output = Annotated[
     list[Path] | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the tables: .html, .md, .tex, .csv or .json."),
@@ -58,17 +61,32 @@ class Showing:
     as_json: bool
 
 
+def show_dry_run(grid: Grid, as_json: bool) -> None:
+    """Show every cell of a grid with an estimate of its time."""
+    from everlearn.benchmarking.estimates import estimate
+    from everlearn.report.tables import terminal_table
+
+    outcome = estimate(grid)
+    show(outcome.to_json(), as_json, lambda: terminal_table(outcome.table()))
+
+
 def show_grid(
-    suite: Suite, place: Path, states: Sequence[State], how: Showing, also: Callable[[], Sequence[Path]]
+    suite: Suite,
+    place: Path,
+    states: Sequence[State],
+    how: Showing,
+    also: Callable[[], Sequence[Path]],
+    runs: Sequence[Path] = (),
 ) -> None:
     """Show the tables of all cells that are there and how far the grid is; exit code 1 when a cell failed.
 
     Args:
         suite: what the grid is of.
         place: folder of the results.
-        states: how far every cell is; empty when nothing was to be made.
+        states: how far every cell is that was asked for; empty when unknown.
         how: it is shown.
         also: writes further pages and says where they are.
+        runs: folders of finished runs, for their verdict.
     """
     from rich.console import Group
     from rich.text import Text
@@ -81,7 +99,7 @@ def show_grid(
 
     cells = load_results(place)
     # Where no cell came through, the reasons are all that there is to show.
-    sheet = Sheet(suite, cells, how.reference, how.shown) if cells or how.only else None
+    sheet = Sheet(suite, cells, how.reference, how.shown, states, runs) if cells or how.only else None
     parts: list[RenderableType] = []
     if sheet is not None:
         if not how.quiet:
@@ -95,11 +113,11 @@ def show_grid(
                     raise
                 parts.append(Text(f"The page {file} was not written: {getattr(error, 'strerror', error)}"))
     parts += [Text(f"Wrote {file}") for file in also()]
-    failed = any(state.state == "failed" for state in states)
+    failed = any(state.state == "failed" for state in states) and not how.only
     if states and (failed or not how.quiet):
         status = status_table(states)
         parts.append(terminal_table(status) if status.rows else Text(status.title))
-    value = {"cells": [vars(state) for state in states], **(sheet.to_json() if sheet else {})}
+    value = {**(sheet.to_json() if sheet else {}), "cells": [vars(state) for state in states]}
     show(value, how.as_json, lambda: Group(*parts))
     if failed:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, telling
-from everlearn.cli.grids import KeepModels, OnlyShow, Output, Showing, check_outputs, show_grid
+from everlearn.cli.grids import DryRun, KeepModels, OnlyShow, Output, Showing, check_outputs, show_dry_run, show_grid
 
 
 def command(
@@ -54,6 +54,7 @@ def command(
     runs: Annotated[Path | None, typer.Option(help="The runs; runs/sweep-NAME when left out.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,
+    dry_run: DryRun = False,
     reference: Annotated[
         str | None, typer.Option(help="Entry that the others are compared with; plain training when left out.")
     ] = None,
@@ -99,14 +100,17 @@ def command(
         keep=keep,
         reporter=telling(quiet),
     )
-    states = []
     if not only_show:
         grid.check()
-        states = grid.run()
+    if dry_run:
+        show_dry_run(grid, as_json)
+        return
+    states = grid.states() if only_show else grid.run()
     show_grid(
         suite,
         place,
         states,
         Showing(pages, False, reference, (), only_show, quiet, as_json),
         lambda: [write_report(grid.streams(), place / "runs.html")] if grid.streams() else [],
+        grid.streams(),
     )
