@@ -32,7 +32,7 @@ from everlearn.demo.demo import METHODS
 from everlearn.demo.demo import RECIPE as DEMO
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
-from everlearn.run.folder import environment
+from everlearn.run.environment import environment
 from everlearn.run.progress import Advance, Reporter
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "kill-resume.json"

@@ -21,11 +21,9 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from everlearn.errors import RunError
 
@@ -33,6 +31,9 @@ try:
     import fcntl
 except ImportError:  # Windows has no flock; nothing else here needs it
     fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:  # tensors alone need torch, and much is written without any
+    import torch
 
 SEAL = "seal.json"
 PARTIAL = ".partial."
@@ -123,6 +124,8 @@ def save_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, sealed: bool = False
 ) -> None:
     """Replace a safetensors file atomically; `sealed` as in :func:`write_text`."""
+    from safetensors.torch import save_file
+
     with _replaced(path, sealed) as temporary:
         mode = temporary.stat().st_mode
         save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
@@ -235,6 +238,8 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         RunError: the file is missing, damaged or not to be read; the sentence names it.
     """
+    from safetensors.torch import load_file
+
     check(path)
     with reading(path):
         return load_file(path)

@@ -64,7 +64,7 @@ def test_ctrl_c_outside_training(everlearn: Project, monkeypatch: pytest.MonkeyP
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("everlearn.tools.describing.describe_all", interrupted)
+    monkeypatch.setattr("everlearn.tools.described.methods", interrupted)
     stopped = everlearn("methods")
     assert stopped.code == 130
     assert stopped.err.startswith("Stopped.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def command(as_json: AsJson = False) -> None:
     """Show versions and hardware, for bug reports."""
-    from everlearn.run.folder import environment
+    from everlearn.run.environment import environment
 
     facts = environment()
     show(facts, as_json, lambda: _table(facts))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,16 +11,12 @@ from everlearn.cli.common import AsJson, show
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-METHODS = Path(__file__).parents[1] / "methods"
-NAME = re.compile(r'^    name = "(\w+)"|\bVariant\(\s*(?:name=)?"(\w+)"', re.MULTILINE)
-"""A method's name in its class, or a variant's."""
-
 
 def names(incomplete: str) -> list[str]:
-    """Names for the shell's completion, read from the source text: importing the methods would load torch."""
-    texts = [file.read_text(encoding="utf-8") for file in METHODS.rglob("*.py")]
-    found = {name for text in texts for pair in NAME.findall(text) for name in pair}
-    return sorted(name for name in found if name and name.startswith(incomplete))
+    """Return the names that the shell completes to."""
+    from everlearn.tools.described import methods
+
+    return sorted(each["name"] for each in methods() if each["name"].startswith(incomplete))
 
 
 def command(
@@ -33,14 +27,25 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods and what each needs; with a name, its options, their defaults and what they mean."""
-    from everlearn.tools.describing import describe, describe_all
+    from everlearn.tools import described
 
+    everything = described.methods()
     if name is None:
-        everything = describe_all()
         show(everything, as_json, lambda: _Capabilities(everything))
     else:
-        one = describe(name)
+        one = next((each for each in everything if each["name"] == name), None) or _unlisted(name)
         show(one, as_json, lambda: _page(one))
+
+
+def _unlisted(name: str) -> dict[str, Any]:
+    """Return the description of a method that was registered in this process.
+
+    Raises:
+        MethodError: there is no such method; the sentence says what may be meant.
+    """
+    from everlearn.tools.describing import describe
+
+    return describe(name)
 
 
 WIDE = 150
@@ -67,7 +72,7 @@ class _Capabilities:
 
 
 def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
-    from everlearn.tools.describing import CAPABILITIES
+    from everlearn.tools.described import CAPABILITIES
 
     needs = entry["needs"]
     return {
@@ -105,7 +110,7 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.tools.describing import CAPABILITIES
+    from everlearn.tools.described import CAPABILITIES
     from everlearn.tools.yaml_text import value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]

@@ -13,6 +13,6 @@ def command(
     """Print the JSON Schema of a recipe, every method's options included, for editors and other programs."""
     import json
 
-    from everlearn.tools.describing import schema
+    from everlearn.tools.described import schema
 
     print(json.dumps(schema(), indent=1, ensure_ascii=False))

@@ -6,15 +6,10 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import shutil
-import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from everlearn import files
 from everlearn.config import recipe as recipes
@@ -22,8 +17,8 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import ALONE
 from everlearn.evaluation.results import in_present_form
+from everlearn.run.environment import environment
 from everlearn.run.trainer import checkpoints
-from everlearn.version import __version__
 
 try:
     import fcntl
@@ -40,7 +35,6 @@ BASE = "base"
 """In a run folder: the base model or tokenizer, where it was given as an object."""
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
 """What a thinned stage is without."""
-PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
 
 
 class RunFolder:
@@ -271,27 +265,3 @@ def _at(line: dict[str, Any]) -> float:
     """The step of a line of the log; of one that is not ours, no step that is to come."""
     step = line.get("step")
     return step if isinstance(step, int | float) else 0
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware, for ``environment.json`` and ``everlearn env``."""
-    cuda = torch.cuda.is_available()
-    return {
-        "everlearn": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: metadata.version(name) for name in PACKAGES},
-        "processors": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "memory_bytes": _memory(),
-        "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "command": " ".join(["everlearn", *sys.argv[1:]]) if "everlearn" in sys.argv[0] else "Python",
-    }
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None

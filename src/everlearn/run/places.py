@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from everlearn.errors import RecipeError, RunError
+from everlearn.files import PARTIAL
 
 
 def check_place(option: str, place: Path, folder: bool = False) -> None:
@@ -16,8 +17,6 @@ def check_place(option: str, place: Path, folder: bool = False) -> None:
     Raises:
         RecipeError: it cannot; the sentence names the option.
     """
-    from everlearn.files import PARTIAL  # loads torch
-
     if os.path.exists(place) and os.path.isdir(place) != folder:
         there, wanted = ("file", "folder") if folder else ("folder", "file")
         raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")

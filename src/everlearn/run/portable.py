@@ -19,7 +19,8 @@ from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import HUB_ID, Corpus
 from everlearn.errors import RunError, first_line
 from everlearn.evaluation import set_path
-from everlearn.run.folder import RunFolder, environment
+from everlearn.run.environment import environment
+from everlearn.run.folder import RunFolder
 from everlearn.run.trainer import MEMORY
 from everlearn.run.wanted import held_out_names
 from everlearn.version import __version__

@@ -1,34 +1,30 @@
 """What everlearn says about itself: the methods' capability table and the recipe's JSON Schema.
 
-All of it is read from the classes (their fields, docstrings and declared needs), so it cannot fall behind them.
+All of it is read from the classes (their fields, docstrings and declared needs), so it cannot fall behind them. That
+loads torch and transformers, so commands that only show it read :mod:`everlearn.tools.described`, the tables of which
+are written by
+
+    python -m everlearn.tools.describing
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from everlearn import files
 from everlearn.config.arguments import REFUSED, RUN_WIDE
 from everlearn.config.recipe import Recipe
 from everlearn.evaluation import CONFIGS
 from everlearn.methods import build, names
 from everlearn.methods.base import REVEALS, VARIANTS
 from everlearn.methods.sequential import PLAIN
-
-CAPABILITIES = {
-    "old_data": "Old data",
-    "domain_id_training": "Domain id in training",
-    "domain_id_test": "Domain id at test",
-    "extra_parameters": "Extra parameters",
-    "importance_pass": "Extra passes",
-    "peft": "With PEFT",
-}
-"""Columns of the capability table: field of :class:`~everlearn.methods.base.Needs` to heading."""
-
+from everlearn.tools.described import METHODS, RECIPE, with_arguments
 
 # -- methods --------------------------------------------------------------------------------------------------
 
@@ -112,7 +108,15 @@ def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a recipe: the groups, each method's options, the names of TrainingArguments."""
+    """Return the JSON Schema (draft 2020-12) of a recipe: groups, options of methods, names of TrainingArguments."""
+    from transformers import TrainingArguments
+
+    arguments = {each.name: each.metadata.get("help") for each in dataclasses.fields(TrainingArguments) if each.init}
+    return with_arguments(_schema(), arguments, REFUSED, RUN_WIDE)
+
+
+def _schema() -> dict[str, Any]:
+    """Return the schema without the names of TrainingArguments, which depend on the version of transformers."""
     whole = Recipe.model_json_schema()
     properties, definitions = whole["properties"], whole["$defs"]
     choices = []
@@ -146,9 +150,6 @@ def schema() -> dict[str, Any]:
         definitions[f"end_task_{kind}"] = own
     tasks = [{"$ref": f"#/$defs/end_task_{kind}"} for kind in CONFIGS]
     properties["end_tasks"] = {**_described(properties["end_tasks"]), "type": "array", "items": {"anyOf": tasks}}
-    properties["train"] = _training_schema(properties["train"])
-    own_arguments = definitions["Domain"]["properties"]
-    own_arguments["train"] = _training_schema(own_arguments["train"], RUN_WIDE)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole, "title": "everlearn recipe"}
 
 
@@ -160,12 +161,18 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
     return list(entry["anyOf"]) if "anyOf" in entry else [{"$ref": entry["$ref"]}]
 
 
-def _training_schema(entry: Mapping[str, Any], without: Collection[str] = ()) -> dict[str, Any]:
-    from transformers import TrainingArguments
+def write_tables() -> None:
+    """Write the tables that :mod:`everlearn.tools.described` reads."""
+    files.write_text(METHODS, table_text(describe_all()))
+    files.write_text(
+        RECIPE, table_text({"refused": sorted(REFUSED), "run_wide": sorted(RUN_WIDE), "schema": _schema()})
+    )
 
-    properties = {}
-    for field in sorted(dataclasses.fields(TrainingArguments), key=lambda field: field.name):
-        if field.init and field.name not in REFUSED and field.name not in without:
-            text = field.metadata.get("help")
-            properties[field.name] = {"description": " ".join(str(text).split())} if text else {}
-    return {**entry, "type": "object", "properties": properties, "additionalProperties": False}
+
+def table_text(value: Any) -> str:
+    """Return a table as its file has it."""
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    write_tables()

@@ -1,0 +1,54 @@
+"""Commands that touch no model do not load what models need; what they read instead equals what the classes say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everlearn.tools import described, describing
+
+HEAVY = ("accelerate", "datasets", "jinja2", "matplotlib", "numpy", "pandas", "peft", "scipy", "torch", "transformers")
+SCRIPT = """
+import sys
+from everlearn.cli import main
+
+assert main(sys.argv[2:]) == 0
+loaded = set(sys.argv[1].split(",")) & set(sys.modules)
+assert not loaded, sorted(loaded)
+"""
+
+
+def test_the_tables_are_what_the_classes_say() -> None:
+    again = "run `python -m everlearn.tools.describing`"
+    assert described.METHODS.read_text(encoding="utf-8") == describing.table_text(describing.describe_all()), again
+    assert described.schema() == json.loads(json.dumps(describing.schema())), again
+
+
+@pytest.mark.parametrize(
+    ("words", "without"),
+    [
+        (["--help"], HEAVY),
+        (["methods"], HEAVY),
+        (["methods", "das", "--json"], HEAVY),
+        (["schema"], HEAVY),
+        (["init", "-"], HEAVY),
+        (["init", "recipe.yaml"], HEAVY),
+        (["env"], tuple(name for name in HEAVY if name not in ("torch", "numpy"))),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_touches_no_model_loads_no_library_for_models(
+    words: list[str], without: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ",".join(without), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
