@@ -47,7 +47,8 @@ POSIX_NAMES = {
 }
 """Names that the modules of the standard library lack on Windows."""
 GUARDED = {
-    "run/folder.py": {"O_CLOEXEC", "O_NOFOLLOW", "sysconf"},
+    "run/environment.py": {"sysconf"},
+    "run/folder.py": {"O_CLOEXEC", "O_NOFOLLOW"},
     "sandbox/calls.py": None,
     "sandbox/running.py": None,
 }
