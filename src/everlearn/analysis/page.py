@@ -74,7 +74,10 @@ def _importance(maps: Mapping[str, Map], filled: Saturation, alike: Similarity |
     curves = [*filled.free, filled.chance]
     saturation = Curves(
         "free to change: mean of 1 − I",
-        [Curve(i, range(len(filled.stages)), values) for i, values in enumerate(curves)],
+        [
+            Curve(i, range(len(filled.stages)), values, label=name)
+            for i, (name, values) in enumerate(zip(names, curves, strict=True))
+        ],
         _FREE if filled.grows else _FREE_ANEW,
         ticks=filled.stages,
         limits=(0, 1),

@@ -16,8 +16,8 @@ def of_repair(found: Repair) -> Section:
     """The curve, and two tables."""
     steps = [0.0, *sorted(found.curve)]
     lost = [Estimate(0.0, 0.0, 0.0), *(found.curve[step] for step in steps[1:])]
-    line = Curve(0, steps, [e.value for e in lost], [e.low for e in lost], [e.high for e in lost])
-    budget = Curve(1, [0.0, 1.0], [found.budget, found.budget])
+    line = Curve(0, steps, [e.value for e in lost], [e.low for e in lost], [e.high for e in lost], found.text)
+    budget = Curve(1, [0.0, 1.0], [found.budget, found.budget], label="budget")
     caption = (
         f"s = 0 is the model after {found.since}, 1 the one after {found.until}; the rule stands at the step that was "
         "found. Calibration half only. Band: 95 % intervals."

@@ -167,7 +167,7 @@ def _heat(found: GoingBack) -> list[Plate]:
 def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], ...]]:
     names = _tables(found)[0]
     x = [float(label) for label in found.blends]
-    lines = [_line(rank, x, [each.back for each in found.found[name]]) for rank, name in enumerate(names)]
+    lines = [_line(rank, name, x, [each.back for each in found.found[name]]) for rank, name in enumerate(names)]
     caption = (
         f"α = 0 is the model after {found.since}, 1 the one after {found.until}: bits per byte better than at 1. "
         "Bands: 95 % intervals."
@@ -176,8 +176,8 @@ def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], 
     return draw("curves", curves), tuple(legend_of(names))
 
 
-def _line(rank: int, x: list[float], found: Sequence[Estimate]) -> Curve:
-    return Curve(rank, x, [e.value for e in found], [e.low for e in found], [e.high for e in found])
+def _line(rank: int, name: str, x: list[float], found: Sequence[Estimate]) -> Curve:
+    return Curve(rank, x, [e.value for e in found], [e.low for e in found], [e.high for e in found], name)
 
 
 def _number(label: str) -> float | None:

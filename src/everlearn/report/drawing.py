@@ -8,7 +8,7 @@ figure has no ids, so that any number of them fit on one page.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -19,10 +19,14 @@ SERIES = 6
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")
 NAMED = 12
 """More runs than this are named by their rank."""
+TOLD = 12
+"""Points of a line that its title lists; of more the first and the last, and the page's script tells all of them."""
 INK, FAINT, RULE = "currentColor", "var(--faint)", "var(--rule)"
 SIZE = 12
 """Font size in pixels of the view box."""
-_HALO = ";paint-order:stroke;stroke:var(--paper);stroke-width:4px"
+WIDTH = 380
+"""Pixels of a figure's view box: on a phone, which leaves it 358, its texts are 11 px high."""
+_HALO = "paint-order:stroke;stroke:var(--paper);stroke-width:4px"
 _MARKERS = (
     "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "m-3.5,-3.5h7v7h-7z",
@@ -119,12 +123,14 @@ class Drawing:
         dash: str = "",
         opacity: float = 1.0,
         title: str = "",
+        values: Sequence[str] = (),
     ) -> None:
-        """A path; `title` is what a pointer that rests on it is told."""
+        """Add a path; `title` is what a pointer that rests on it is told, `values` what it is told at each point."""
         style = f"fill:{fill};stroke:{stroke}" + (f";stroke-width:{px(width)}" if stroke != "none" else "")
         style += (f";stroke-dasharray:{dash}" if dash else "") + (f";opacity:{opacity:g}" if opacity != 1 else "")
         end = f"><title>{escape(title)}</title></path>" if title else "/>"
-        self.add(f'<path d="{data}" style="{style}"{end}')
+        points = f' data-v="{escape("|".join(value.replace("|", "/") for value in values))}"' if values else ""
+        self.add(f'<path d="{data}" style="{style}"{points}{end}')
 
     def line(
         self, x1: float, y1: float, x2: float, y2: float, stroke: str = RULE, width: float = 1, dash: str = ""
@@ -133,18 +139,35 @@ class Drawing:
         self.path(f"M{px(x1)},{px(y1)}L{px(x2)},{px(y2)}", stroke, width=width, dash=dash)
 
     def polyline(
-        self, points: Iterable[tuple[float, float | None]], stroke: str, width: float = 1.6, opacity: float = 1.0
+        self,
+        points: Sequence[tuple[float, float | None]],
+        stroke: str,
+        width: float = 1.6,
+        name: str = "",
+        values: Sequence[str] = (),
     ) -> None:
-        """Through all points; one without a height interrupts it."""
-        data, pen = [], "M"
-        for x, y in points:
+        """Draw a line through all points; one without a height interrupts it.
+
+        Args:
+            points: Where it goes through.
+            stroke: Its colour.
+            width: Of the line.
+            name: What is told of the whole line.
+            values: What is told of each point; the page's script reads them from the attribute `data-v`.
+        """
+        data, told, pen = [], [], "M"
+        for position, (x, y) in enumerate(points):
             if y is None:
                 pen = "M"
                 continue
             data.append(f"{pen}{px(x)},{px(y)}")
+            told += values[position : position + 1]
             pen = "L"
-        if data:
-            self.path("".join(data), stroke, width=width, opacity=opacity)
+        if not data:
+            return
+        many = len(told) > TOLD
+        title = "\n".join([name, *([told[0], "…", told[-1]] if many else told)])
+        self.path("".join(data), stroke, width=width, title=title if told else "", values=told if many else ())
 
     def marker(self, x: float, y: float, series: int, title: str = "", hollow: bool = False) -> None:
         """A run's mark: shape and colour by its rank."""
@@ -152,11 +175,20 @@ class Drawing:
         fill = "var(--paper)" if hollow else colour
         self.path(f"M{px(x)},{px(y)}{shape}", colour if hollow else "none", fill, 1.6, title=title)
 
-    def markers(self, points: Iterable[tuple[float, float]], series: int) -> None:
-        """Many marks of one run as one element."""
-        data = "".join(f"M{px(x)},{px(y)}{_MARKERS[min(series, SERIES)]}" for x, y in points)
-        if data:
-            self.path(data, fill=series_colour(series))
+    def markers(self, points: Sequence[tuple[float, float]], series: int, titles: Sequence[str] = ()) -> None:
+        """Draw many marks of one run: as one element, or with a title each."""
+        shape, colour = _MARKERS[min(series, SERIES)], series_colour(series)
+        if not titles:
+            data = "".join(f"M{px(x)},{px(y)}{shape}" for x, y in points)
+            if data:
+                # A pointer is told of the line below.
+                self.add(f'<path d="{data}" style="fill:{colour};pointer-events:none"/>')
+            return
+        marks = "".join(
+            f'<path d="M{px(x)},{px(y)}{shape}"><title>{escape(title)}</title></path>'
+            for (x, y), title in zip(points, titles, strict=True)
+        )
+        self.add(f'<g style="fill:{colour}">{marks}</g>')
 
     def text(
         self,
@@ -171,17 +203,23 @@ class Drawing:
         halo: bool = False,
     ) -> None:
         """One line of text; `anchor` start, middle or end; with a `halo` it can be read over lines."""
-        style = f"fill:{fill};font-size:{px(size)}px" + (f";text-anchor:{anchor}" if anchor != "start" else "")
-        style += (";font-weight:600" if bold else "") + (_HALO if halo else "")
+        parts = (
+            f"fill:{fill}" if fill != INK else "",
+            f"font-size:{px(size)}px" if size != SIZE else "",
+            f"text-anchor:{anchor}" if anchor != "start" else "",
+            "font-weight:600" if bold else "",
+            _HALO if halo else "",
+        )
+        style = f' style="{";".join(filter(None, parts))}"' if any(parts) else ""
         at = f'transform="translate({px(x)},{px(y)}) rotate({px(turn)})"' if turn else f'x="{px(x)}" y="{px(y)}"'
-        self.add(f'<text {at} style="{style}">{escape(text)}</text>')
+        self.add(f"<text {at}{style}>{escape(text)}</text>")
 
     def x_axis(self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None) -> None:
         """Round numbers under the plot; `grid` is how high their rules reach."""
         values = ticks(scale.low, scale.high, count)
+        if grid is not None:
+            self._rules({value: f"M{px(scale(value))},{px(at)}V{px(grid)}" for value in values})
         for value, label in zip(values, tick_texts(values), strict=True):
-            if grid is not None:
-                self.line(scale(value), at, scale(value), grid, FAINT if value == 0 else RULE, 1 if value == 0 else 0.6)
             self.text(scale(value), at + 1.25 * SIZE, label, "middle")
         if title:
             self.text((scale.start + scale.end) / 2, at + 2.7 * SIZE, title, "middle")
@@ -189,15 +227,27 @@ class Drawing:
     def y_axis(self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None) -> None:
         """Round numbers left of the plot; its title stands above, so that nobody has to turn the head."""
         values = ticks(scale.low, scale.high, count)
+        if grid is not None:
+            self._rules({value: f"M{px(at)},{px(scale(value))}H{px(grid)}" for value in values})
         for value, label in zip(values, tick_texts(values), strict=True):
-            if grid is not None:
-                self.line(at, scale(value), grid, scale(value), FAINT if value == 0 else RULE, 1 if value == 0 else 0.6)
             self.text(at - 6, scale(value) + 0.35 * SIZE, label, "end")
         if title:
             self.text(2, scale.end - 0.9 * SIZE, title, fill=FAINT)
 
-    def svg(self, description: str) -> str:
-        """The whole figure; `description` is what a screen reader says in its place."""
-        said = escape(" ".join(description.split()), quote=True)
-        box = f"0 0 {px(self.width)} {px(self.height)}"
-        return f'<svg role="img" aria-label="{said}" viewBox="{box}">\n' + "\n".join(self._parts) + "\n</svg>"
+    def _rules(self, lines: Mapping[float, str]) -> None:
+        """Draw a plot's rules as one element, that of zero stronger."""
+        if others := "".join(line for value, line in lines.items() if value != 0):
+            self.path(others, RULE, width=0.6)
+        if 0 in lines:
+            self.path(lines[0], FAINT)
+
+    def svg(self, description: str, screen: str = "") -> str:
+        """Return the whole figure.
+
+        Args:
+            description: What a screen reader says in its place.
+            screen: "wide" or "narrow" where the figure has a variant for each.
+        """
+        label = escape(" ".join(description.split()), quote=True)
+        box = f'viewBox="0 0 {px(self.width)} {px(self.height)}"' + (f' class="{screen}"' if screen else "")
+        return f'<svg role="img" aria-label="{label}" {box}>\n' + "\n".join(self._parts) + "\n</svg>"

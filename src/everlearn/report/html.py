@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import shlex
 from collections.abc import Sequence
 from difflib import unified_diff
@@ -149,7 +151,7 @@ def _legend(comparison: Comparison) -> list[tuple[str, str, int]]:
 
 
 def render(template: str, **values: object) -> str:
-    """A page of everlearn: the template (of this package) filled in, with the style inside.
+    """Return a page of everlearn: the template (of this package) filled in, with style and script inside.
 
     Templates share the macros of ``macros.html.jinja`` and want at least ``title`` and ``version``.
     """
@@ -160,8 +162,13 @@ def render(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = resources.files("everlearn.report").joinpath("style.css").read_text(encoding="utf-8")
-    return environment.get_template(template).render(style=Markup(style), **values)
+    files = resources.files("everlearn.report")
+    style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
+    # Only this script may run: a name that looks like one, in somebody's results, may not.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template(template).render(
+        style=Markup(style), script=Markup(script), script_digest=Markup(f"sha256-{digest}"), **values
+    )
 
 
 def fragment(sentences: Sequence[str], found: Table) -> str:

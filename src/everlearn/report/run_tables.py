@@ -67,11 +67,13 @@ def cost_table(comparison: Comparison) -> Table:
     for pool in comparison.ranking:
         label, runs = comparison.labels[pool], comparison.pools[pool].runs
         cost = {key: _mean([number(run.cost.get(key)) for run in runs]) for key in runs[0].cost}
-        cells = [fmt.duration(cost.get(key)) for key in ("seconds", "training_seconds", "evaluation_seconds")]
-        training, evaluation = cost.get("training_seconds"), cost.get("evaluation_seconds")
-        cells.append(fmt.percent(evaluation / training if training and evaluation is not None else None))
-        cells += [fmt.whole(cost.get("tokens")), fmt.whole(cost.get("tokens_per_second"))]
-        rows.append((label, tuple(map(TableCell, [*cells, fmt.size(cost.get("peak_memory_bytes") or None)]))))
+        times = [cost.get(key) for key in ("seconds", "training_seconds", "evaluation_seconds")]
+        _, training, evaluation = times
+        memory = cost.get("peak_memory_bytes") or None
+        cells = [TableCell(fmt.duration(seconds), order=seconds) for seconds in times]
+        cells.append(TableCell(fmt.percent(evaluation / training if training and evaluation is not None else None)))
+        cells += [TableCell(fmt.whole(cost.get(key))) for key in ("tokens", "tokens_per_second")]
+        rows.append((label, (*cells, TableCell(fmt.size(memory), order=memory))))
     caption = "As measured: only as good as the machine was quiet." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
@@ -90,8 +92,9 @@ def stage_table(label: str, run: Run) -> Table | None:
         seen = {
             key: number(stage.get(key)) for key in ("seconds", "tokens", "steps", "tokens_per_second", "final_loss")
         }
-        cells = [fmt.duration(seen["seconds"]), *(fmt.whole(seen[k]) for k in ("tokens", "steps", "tokens_per_second"))]
-        rows.append((str(stage.get("domain")), tuple(map(TableCell, [*cells, fmt.fixed(seen["final_loss"])]))))
+        cells = [TableCell(fmt.duration(seen["seconds"]), order=seen["seconds"])]
+        cells += [TableCell(fmt.whole(seen[key])) for key in ("tokens", "steps", "tokens_per_second")]
+        rows.append((str(stage.get("domain")), (*cells, TableCell(fmt.fixed(seen["final_loss"])))))
     header = ("Stage", "Time", "Tokens", "Steps", "Tokens per second", "Final loss")
     return Table(f"{label}: each stage", header, tuple(rows)) if rows else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from everlearn.report.drawing import SIZE
 from everlearn.report.figures.registry import Plate
 
 
@@ -16,6 +17,6 @@ def standalone(plate: Plate) -> str:
     svg = re.sub(r"rgb\(([\d ]+) / ([\d.]+)\)", lambda found: f"rgba({found[1].replace(' ', ',')},{found[2]})", svg)
     width, height = re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)[0]
     ground = f'<rect width="{width}" height="{height}" fill="{light["paper"]}"/>'
-    inside = f"font-family:{light['sans']};color:{light['ink']}".replace('"', "'")
+    inside = f"font-family:{light['sans']};font-size:{SIZE}px;color:{light['ink']};fill:currentColor".replace('"', "'")
     opened = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" style="{inside}"'
     return svg.replace("<svg", opened, 1).replace(">\n", f">\n{ground}\n", 1) + "\n"

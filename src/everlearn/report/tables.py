@@ -24,6 +24,12 @@ BRIEF = 240
 """Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
 
 
+_BESIDE, _HEADING = 4, 26
+"""Columns that a phone has room for, and characters of their headings."""
+_LINES = 150
+"""Lines that a table may have on a phone; a longer one keeps its columns and scrolls sideways."""
+
+
 @dataclass(frozen=True)
 class TableCell:
     """What a cell says: a text, a smaller text after it, and whether it is clearly the best of its column."""
@@ -31,6 +37,8 @@ class TableCell:
     text: str
     detail: str = ""
     best: bool = False
+    order: float | None = None
+    """What a sorted column goes by, where the text alone does not say it (``1.35 GiB``, ``2 min 10 s``)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,22 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, tuple[TableCell, ...]], ...]
     caption: str = ""
+    first: tuple[int, ...] = ()
+    """Columns that a phone shows under their headings; the others follow row by row, each behind its name."""
+
+    @property
+    def narrow(self) -> tuple[int, ...] | None:
+        """Return the columns that stay columns on a phone; None where only scrolling can show so many cells.
+
+        Four columns with short headings fit beside each other. A table of more is a card a row, with its columns as
+        lines, while it is short enough to be read that way.
+        """
+        columns = tuple(range(1, len(self.header)))
+        if self.first:
+            return self.first
+        if len(columns) <= _BESIDE and all(len(self.header[place]) <= _HEADING for place in columns):
+            return columns
+        return () if len(self.rows) * len(columns) <= _LINES else None
 
 
 def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> TableCell:
@@ -78,7 +102,8 @@ def headline_table(comparison: Comparison) -> Table:
     if comparison.differing:
         caption += " Nothing is bold between runs that did not see and spend the same."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
-    return Table("Result", header, tuple(rows), caption)
+    begin = len(header) - len(measures)
+    return Table("Result", header, tuple(rows), caption, tuple(range(begin, min(begin + _BESIDE, len(header)))))
 
 
 def models_table(comparison: Comparison) -> Table:

@@ -35,7 +35,7 @@ def along(found: Along) -> Iterator[Plate]:
     for rank, (label, asked) in enumerate(zip(found.labels, found.moments, strict=True)):
         points = found.axes.points(asked)
         if len(points) > 1:
-            lines.append(Curve(rank, [x for x, _ in points], [y for _, y in points]))
+            lines.append(Curve(rank, [x for x, _ in points], [y for _, y in points], label=label))
             said.append(f"{label} ends at {fmt.fixed(points[-1][1])} learnt, {fmt.fixed(points[-1][0])} forgotten")
     if lines:
         learnt, forgotten = found.axes.labels

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, SIZE, Drawing, Scale, spread, width_of
+from everlearn.report.drawing import FAINT, SIZE, WIDTH, Drawing, Scale, px, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
-_WIDTH, _LEFT_MAX = 560, 170
+_WIDE = 560
 _NAMED = 40
 """Domains that get a row with their name; more stand side by side along the stream."""
 
@@ -39,45 +40,46 @@ def balance(found: Balance) -> Iterator[Plate]:
         return
     low, high = spread(value for domain in domains for value in (domain.learnt, domain.left))
     draw = _rows if len(domains) <= _NAMED else _stream
-    drawing = draw(domains, low, high, found.unit)
+    wide, narrow = (draw(domains, low, high, found.unit, width) for width in (_WIDE, WIDTH))
     caption = (
         "Each domain against the base model, in the order in which they were learnt: what it had gained right after "
         "its own stage (ring), and what is left of it at the end of the stream (dot)."
     )
-    said = "; ".join(f"{d.name} {fmt.fixed(d.learnt, 3, True)}, then {fmt.fixed(d.left, 3, True)}" for d in domains)
-    yield plate(drawing, caption, f"{said}.")
+    numbers = "; ".join(f"{d.name} {fmt.fixed(d.learnt, 3, True)}, then {fmt.fixed(d.left, 3, True)}" for d in domains)
+    yield plate(wide, caption, f"{numbers}.", narrow)
 
 
-def _rows(domains: list[DomainBalance], low: float, high: float, unit: str) -> Drawing:
+def _rows(domains: list[DomainBalance], low: float, high: float, unit: str, width: float) -> Drawing:
     step = 24 if len(domains) <= 15 else 17
-    names = [fmt.shorten(domain.name, 26) for domain in domains]
-    left = min(_LEFT_MAX, max(map(width_of, names)) + 14)
+    names = [fmt.shorten(domain.name, 26 if width > WIDTH else 16) for domain in domains]
+    left = max(map(width_of, names)) + 14
     top, bottom = 30, 36 + step * len(domains)
-    drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
-    x = Scale(low, high, left, _WIDTH - 20)
+    drawing = Drawing(width, bottom + 3.2 * SIZE)
+    x = Scale(low, high, left, width - 20)
     _wash(drawing, left, top, x(0) - left, bottom - top)
     drawing.x_axis(x, bottom, f"better than the base model{f' ({unit})' if unit else ''}", grid=top)
-    drawing.text(_WIDTH - 20, 18, "better →", "end", bold=True)
-    _legend(drawing, left)
+    drawing.text(width - 20, 18, "better →", "end", bold=True)
+    _legend(drawing, left if width > WIDTH else 2)
     for row, (domain, name) in enumerate(zip(domains, names, strict=True)):
         y = top + step * (row + 0.75)
         drawing.text(left - 10, y + 0.35 * SIZE, name, "end")
-        _arrow(drawing, [(x(value), y) for value in (domain.learnt, domain.left) if value is not None])
+        ends = [(x(value), y) for value in (domain.learnt, domain.left) if value is not None]
+        _arrow(drawing, ends, _told(domain, unit))
     return drawing
 
 
-def _stream(domains: list[DomainBalance], low: float, high: float, unit: str) -> Drawing:
+def _stream(domains: list[DomainBalance], low: float, high: float, unit: str, width: float) -> Drawing:
     left, top, bottom = 64, 34, 330
-    drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
-    y, x = Scale(low, high, bottom, top), Scale(0.5, len(domains) + 0.5, left, _WIDTH - 12)
-    _wash(drawing, left, y(0), _WIDTH - 12 - left, bottom - y(0))
-    drawing.y_axis(y, left, f"better than the base model{f' ({unit})' if unit else ''}", grid=_WIDTH - 12)
+    drawing = Drawing(width, bottom + 3.2 * SIZE)
+    y, x = Scale(low, high, bottom, top), Scale(0.5, len(domains) + 0.5, left, width - 12)
+    _wash(drawing, left, y(0), width - 12 - left, bottom - y(0))
+    drawing.y_axis(y, left, f"better than the base model{f' ({unit})' if unit else ''}", grid=width - 12)
     drawing.x_axis(x, bottom, "domain, by its place in the stream")
-    drawing.text(_WIDTH - 12, 18, "better ↑", "end", bold=True)
-    _legend(drawing, _WIDTH - 290)
+    drawing.text(width - 12, 18, "better ↑", "end", bold=True)
+    _legend(drawing, width - 290)
     for place, domain in enumerate(domains, 1):
         ends = [(x(place), y(value)) for value in (domain.learnt, domain.left) if value is not None]
-        _arrow(drawing, ends, 0.5)
+        _arrow(drawing, ends, _told(domain, unit), 0.5)
     return drawing
 
 
@@ -96,11 +98,18 @@ def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> 
             drawing.text(x + 8, y + height - 8, "worse than the base model", fill=FAINT)
 
 
-def _arrow(drawing: Drawing, ends: list[tuple[float, float]], size: float = 1.0) -> None:
-    """From just learnt to the end: in the colour of a loss or of a gain."""
+def _told(domain: DomainBalance, unit: str) -> tuple[str, str]:
+    """Return what a pointer on each of a domain's two ends is told."""
+    moments = ("just learnt", domain.learnt), ("at the end", domain.left)
+    first, last = (f"{domain.name}, {when}: {fmt.fixed(value, 4, True)} {unit}".strip() for when, value in moments)
+    return first, last
+
+
+def _arrow(drawing: Drawing, ends: list[tuple[float, float]], told: tuple[str, str], size: float = 1.0) -> None:
+    """Draw a line from just learnt to the end, in the colour of a loss or of a gain."""
     (x1, y1), (x2, y2) = ends[0], ends[-1]
     lost = x2 < x1 or y2 > y1
     drawing.line(x1, y1, x2, y2, f"rgb(var(--{'loss' if lost else 'gain'}))", 3 * size)
-    drawing.add(f'<circle cx="{x1:.1f}" cy="{y1:.1f}" r="{4.5 * size:g}" class="ring"/>')
-    if len(ends) > 1:
-        drawing.add(f'<circle cx="{x2:.1f}" cy="{y2:.1f}" r="{4.5 * size:g}" class="dot"/>')
+    for (x, y), title, kind in zip(ends, told, ("ring", "dot"), strict=False):
+        place = f'cx="{px(x)}" cy="{px(y)}" r="{4.5 * size:g}"'
+        drawing.add(f'<circle {place} class="{kind}"><title>{escape(title)}</title></circle>')

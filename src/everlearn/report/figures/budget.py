@@ -71,10 +71,15 @@ def predicted_and_measured(
     for group, looks in found.items():
         x = [look.step for look in looks]
         measured = Curve(
-            0, x, [look.measured for look in looks], [look.low for look in looks], [look.high for look in looks]
+            0,
+            x,
+            [look.measured for look in looks],
+            [look.low for look in looks],
+            [look.high for look in looks],
+            "measured",
         )
-        predicted = Curve(1, x, [look.predicted for look in looks])
-        limit = Curve(SERIES, [x[0], x[-1]], [looks[0].budget] * 2)
+        predicted = Curve(1, x, [look.predicted for look in looks], label="predicted")
+        limit = Curve(SERIES, [x[0], x[-1]], [looks[0].budget] * 2, label="budget")
         text = "general text" if group == "general" else "earlier domains"
         yield from curves(
             Curves(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, SERIES, SIZE, Drawing, Scale, px, series_colour, spread, width_of
+from everlearn.report.drawing import FAINT, SERIES, SIZE, WIDTH, Drawing, Scale, px, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
 
@@ -20,6 +21,8 @@ class Curve:
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
     """Ends of a band around the line; nothing where there is none."""
+    label: str = ""
+    """What the line is, for a pointer that rests on it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Curves:
         small: a small multiple rather than a figure of its own.
         x_label: title of the x axis.
         limits: the y range, to share one between figures.
+        reach: the x range, to share one between figures.
     """
 
     unit: str
@@ -51,22 +55,40 @@ class Curves:
     small: bool = False
     x_label: str = ""
     limits: tuple[float, float] | None = None
+    reach: tuple[float, float] | None = None
+
+
+def in_one_scale(found: Sequence[Curves]) -> list[Curves]:
+    """Return small multiples in which a difference has the same height, and a moment the same place, in all of them."""
+    if len(found) < 2:
+        return list(found)
+    ranges = [spread(_values(each), zero=each.zero) for each in found]
+    height = max(high - low for low, high in ranges)
+    ends = [at for each in found for line in each.lines for at in line.x]
+    return [
+        replace(each, limits=((low + high - height) / 2, (low + high + height) / 2), reach=(min(ends), max(ends)))
+        for each, (low, high) in zip(found, ranges, strict=True)
+    ]
+
+
+def _values(found: Curves) -> list[float]:
+    every = [value for line in found.lines for each in (line.y, line.low, line.high) for value in each]
+    return [value for value in every if value is not None]
 
 
 @figure("curves", title="Lines", data=Curves)
 def curves(found: Curves) -> Iterator[Plate]:
     """Lines with markers, an axis with names or numbers, and rules where something begins."""
-    values = [value for line in found.lines for each in (line.y, line.low, line.high) for value in each]
-    values = [value for value in values if value is not None]
+    values = _values(found)
     if not values:
         return
-    width, height = (290, 150) if found.small else (440, 230)
+    width, height = (290, 150) if found.small else (WIDTH, 220)
     low, high = found.limits or spread(values, zero=found.zero)
     left = 14 + max(width_of(fmt.fixed(end, 2)) for end in (low, high)) + SIZE
     top = 2.2 * SIZE if found.unit else 10
     turned = found.ticks is not None and sum(map(len, found.ticks)) > 50
     drawing = Drawing(width, height + (70 if turned else 1.7 * SIZE) + (1.4 * SIZE if found.x_label else 0))
-    ends = [at for line in found.lines for at in line.x]
+    ends = found.reach or [at for line in found.lines for at in line.x]
     x = Scale(min(ends), max(ends) if max(ends) > min(ends) else min(ends) + 1, left + 8, width - 10)
     y = Scale(low, high, height, top)
     for mark in found.marks:
@@ -81,10 +103,27 @@ def curves(found: Curves) -> Iterator[Plate]:
         focus = line.series < SERIES
         if focus:
             _band(drawing, line, x, y)
-        drawing.polyline(points, series_colour(line.series), (1.6 if found.markers else 1.1) if focus else 0.7)
+        thickness = (1.6 if found.markers else 1.1) if focus else 0.7
+        drawing.polyline(points, series_colour(line.series), thickness, *_told(found, line))
         if found.markers and focus and len(points) <= 30:
             drawing.markers([(at, value) for at, value in points if value is not None], line.series)
     yield plate(drawing, found.caption, found.numbers)
+
+
+def _told(found: Curves, line: Curve) -> tuple[str, list[str]]:
+    """Return what a pointer is told of a line, and of each of its points: where it is, the value and its interval."""
+    places = min(6, fmt.decimals([value for value in line.y if value is not None]) + 1)
+    ends = list(zip(line.low, line.high, strict=True)) if line.low else [(None, None)] * len(line.x)
+    values = [
+        f"{_at(found, x)}: {fmt.estimate(Estimate(y, *end), places)}"
+        for x, y, end in zip(line.x, line.y, ends, strict=True)
+    ]
+    axes = f"{found.x_label}: {found.unit}" if found.x_label and found.unit else found.unit
+    return " · ".join(filter(None, [line.label, axes])), values
+
+
+def _at(found: Curves, x: float) -> str:
+    return found.ticks[int(x)] if found.ticks is not None and x == int(x) else f"{x:.5g}"
 
 
 def _band(drawing: Drawing, line: Curve, x: Scale, y: Scale) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import SIZE, Drawing, Scale, series_colour, spread, width_of
+from everlearn.report.drawing import SIZE, WIDTH, Drawing, Scale, series_colour, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
-_WIDTH = 440
+_LONGEST = 48
+"""Characters of a name that are written out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Dots:
         caption: what is seen.
         labels: the runs' names, for a screen reader.
         zero: whether the axis reaches zero.
-        longest: characters of a name that are written out.
     """
 
     unit: str
@@ -33,7 +33,6 @@ class Dots:
     caption: str
     labels: Sequence[str] = ()
     zero: bool = True
-    longest: int = 22
 
 
 @figure("dots", title="Dots with whiskers", data=Dots)
@@ -41,30 +40,39 @@ def dots(found: Dots) -> Iterator[Plate]:
     """One row a name, one dot a run, a line at zero."""
     if not found.rows or not any(e.value is not None for run in found.runs for e in run):
         return
-    names = [fmt.shorten(row, found.longest) for row in found.rows]
-    left = max(map(width_of, names)) + 14
-    step = max(20.0, 9.0 * len(found.runs) + 6)
-    top, bottom = 8.0, 14 + step * len(names)
-    drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
+    names = [fmt.shorten(row, _LONGEST) for row in found.rows]
+    # Names that would take half of a phone's width stand over their rows.
+    above = max(map(width_of, names)) > 0.42 * WIDTH
+    left, head = (8.0, 1.4 * SIZE) if above else (max(map(width_of, names)) + 14, 0.0)
+    space = max(20.0 - head / 2, 9.0 * len(found.runs) + 6)
+    step, top = space + head, 8.0
+    bottom = top + 6 + step * len(names)
+    drawing = Drawing(WIDTH, bottom + 3.2 * SIZE)
     ends = [end for run in found.runs for e in run for end in (e.value, *(e.interval or ()))]
-    x = Scale(*spread(ends, found.zero), left, _WIDTH - 14)
+    x = Scale(*spread(ends, found.zero), left, WIDTH - 14)
     drawing.x_axis(x, bottom, found.unit, grid=top)
     for row, name in enumerate(names):
-        drawing.text(left - 10, top + step * (row + 0.5) + 0.35 * SIZE, name, "end")
+        y = top + step * row
+        if above:
+            drawing.text(0, y + SIZE, name, halo=True)
+        else:
+            drawing.text(left - 10, y + space / 2 + 0.35 * SIZE, name, "end")
     for series, run in enumerate(found.runs):
-        middle = top + step * 0.5 + (series - (len(found.runs) - 1) / 2) * min(9.0, step / 2)
-        marks, lines = [], []
+        middle = top + head + space * 0.5 + (series - (len(found.runs) - 1) / 2) * min(9.0, space / 2)
+        label = f"{found.labels[series]}, " if found.labels else ""
+        marks, lines, told = [], [], []
         for row, e in enumerate(run):
             if e.interval is not None:
                 low, high = e.interval
                 lines.append(f"M{x(low):.1f},{middle + step * row:.1f}H{x(high):.1f}")
             if e.value is not None:
                 marks.append((x(e.value), middle + step * row))
+                told.append(f"{label}{found.rows[row]}: {fmt.estimate(e, fmt.decimals([e.value]))}")
         if lines:
             drawing.path("".join(lines), series_colour(series), width=1.4)
-        drawing.markers(marks, series)
-    said = []
+        drawing.markers(marks, series, told)
+    numbers = []
     for position, run in enumerate(found.runs):
         values = ", ".join(f"{name} {fmt.fixed(e.value, 3, True)}" for name, e in zip(found.rows, run, strict=True))
-        said.append(f"{found.labels[position]}: {values}." if found.labels else f"{values}.")
-    yield plate(drawing, found.caption, " ".join(said))
+        numbers.append(f"{found.labels[position]}: {values}." if found.labels else f"{values}.")
+    yield plate(drawing, found.caption, " ".join(numbers))

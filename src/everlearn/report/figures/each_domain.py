@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
-from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
 from everlearn.report.figures.registry import Plate, figure
 
 SHOWN = 12
@@ -21,6 +21,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
     if metric is None:
         return
     unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
+    plots = []
     for domain in chosen(comparison):
         lines = []
         for pool in comparison.ranking[:SERIES]:
@@ -32,7 +33,14 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
             # Where only some stages were measured the line goes through these.
             points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
             if points:
-                lines.append(Curve(comparison.ranks[pool], [p for p, _ in points], [v for _, v in points]))
+                lines.append(
+                    Curve(
+                        comparison.ranks[pool],
+                        [p for p, _ in points],
+                        [v for _, v in points],
+                        label=comparison.labels[pool],
+                    )
+                )
         if not lines:
             continue
         stages_of = {run.domains.index(domain) + 1 for run in comparison.runs}
@@ -40,7 +48,9 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
         names = [comparison.labels[pool] for pool in comparison.ranking]
         ends = ", ".join(f"{names[line.series]} ends at {fmt.fixed(line.y[-1])}" for line in lines)
         numbers = f"{unit} after each stage: {ends}."
-        yield from curves(Curves(unit, lines, domain, numbers, marks=marks, small=True, x_label="stage"))
+        plots.append(Curves(unit, lines, domain, numbers, marks=marks, small=True, x_label="stage"))
+    for plot in in_one_scale(plots):
+        yield from curves(plot)
 
 
 def chosen(comparison: Comparison) -> list[str]:

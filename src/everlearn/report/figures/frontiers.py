@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import FAINT, INK, Drawing, Scale, series_colour, spread
+from everlearn.report.drawing import FAINT, INK, WIDTH, Drawing, Scale, series_colour, spread
+from everlearn.report.figures.labels import Frame, Point, draw_names
 from everlearn.report.figures.registry import Plate, figure, plate
-from everlearn.report.figures.standing import Point, names_beside
 
-_WIDTH, _HEIGHT = 560, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 548, 32, 350
+_WIDE = Frame(560, 400, left=56, right=548, top=32, bottom=350)
+_NARROW = Frame(WIDTH, 440, left=42, right=WIDTH - 6, top=32, bottom=396)
 _BEYOND = 1.4
 """Shares of plain training's beyond which a point is not drawn: a broken run must not squeeze all others."""
 
@@ -53,38 +53,48 @@ def frontiers(found: Frontiers) -> Iterator[Plate]:
     lines = [(name, points) for name, points in lines if points]
     if not lines:
         return
-    drawing = Drawing(_WIDTH, _HEIGHT)
+    drawn = [_drawn(found, lines, frame) for frame in (_WIDE, _NARROW)]
+    (drawing, nameless), (narrow, nameless_there) = drawn
+    nameless += [name for name in nameless_there if name not in nameless]
+    caption = (
+        f"Up is more of plain training's learning kept, left is less of its {found.lost}; each line is a method along "
+        f"its {found.option}, the cross plain training."
+    )
+    hidden = sum(len(strengths) for _, strengths in found.lines) - sum(len(points) for _, points in lines)
+    if hidden:
+        caption += f" Far outside and left out: {hidden}."
+    if nameless:
+        caption += f" No room for the name of: {', '.join(nameless)}."
+    numbers = "; ".join(
+        f"{name} {', '.join(f'{p.value}: {_percent(p.kept)} kept, {_percent(p.left)} left' for p in strengths)}"
+        for name, strengths in lines
+    )
+    yield plate(drawing, caption, f"{numbers}.", narrow)
+
+
+def _drawn(
+    found: Frontiers, lines: Sequence[tuple[str, Sequence[Strength]]], frame: Frame
+) -> tuple[Drawing, list[str]]:
+    """Draw the picture in a frame; also return the names that had no room."""
+    drawing = Drawing(frame.width, frame.height)
     every = [point for _, points in lines for point in points]
-    x = Scale(*spread((100 * value for value in (1.0, *(p.left for p in every))), margin=0.08), _LEFT, _RIGHT)
-    y = Scale(*spread((100 * value for value in (1.0, *(p.kept for p in every))), margin=0.08), _BOTTOM, _TOP)
-    drawing.x_axis(x, _BOTTOM, f"{found.lost}, % of plain training's", grid=_TOP)
-    drawing.y_axis(y, _LEFT, "learning kept, % of plain training's", grid=_RIGHT)
-    drawing.line(x(100), _BOTTOM, x(100), _TOP, FAINT, dash="3 4")
-    drawing.line(_LEFT, y(100), _RIGHT, y(100), FAINT, dash="3 4")
+    x = Scale(*spread((100 * value for value in (1.0, *(p.left for p in every))), margin=0.08), frame.left, frame.right)
+    y = Scale(*spread((100 * value for value in (1.0, *(p.kept for p in every))), margin=0.08), frame.bottom, frame.top)
+    drawing.x_axis(x, frame.bottom, f"{found.lost}, % of plain training's", grid=frame.top)
+    drawing.y_axis(y, frame.left, "learning kept, % of plain training's", grid=frame.right)
+    drawing.line(x(100), frame.bottom, x(100), frame.top, FAINT, dash="3 4")
+    drawing.line(frame.left, y(100), frame.right, y(100), FAINT, dash="3 4")
     points = []
     for series, (name, strengths) in enumerate(lines):
         places = [(x(100 * p.left), y(100 * p.kept)) for p in strengths]
         drawing.polyline(places, series_colour(series))
         for place, strength in zip(places, strengths, strict=True):
-            drawing.marker(*place, series, f"{name}, {found.option} {strength.value}")
+            told = f"{name}, {found.option} {strength.value}\n{_percent(strength.kept)} of the learning kept, "
+            drawing.marker(*place, series, f"{told}{_percent(strength.left)} {found.lost}")
         first, *others = sorted(places)
         points.append(Point(*first, name, also=others))
     drawing.path(f"M{x(100) - 5:.1f},{y(100) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
-    nameless = names_beside(drawing, [Point(x(100), y(100), "plain training", bold=True), *points])
-    caption = (
-        f"Up is more of plain training's learning kept, left is less of its {found.lost}; each line is a method along "
-        f"its {found.option}, the cross plain training."
-    )
-    hidden = sum(len(strengths) for _, strengths in found.lines) - len(every)
-    if hidden:
-        caption += f" Far outside and left out: {hidden}."
-    if nameless:
-        caption += f" No room for the name of: {', '.join(nameless)}."
-    said = "; ".join(
-        f"{name} {', '.join(f'{p.value}: {_percent(p.kept)} kept, {_percent(p.left)} left' for p in strengths)}"
-        for name, strengths in lines
-    )
-    yield plate(drawing, caption, f"{said}.")
+    return drawing, draw_names(drawing, [Point(x(100), y(100), "plain training", bold=True), *points], frame)
 
 
 def _percent(share: float) -> str:

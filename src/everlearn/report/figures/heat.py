@@ -9,13 +9,14 @@ from html import escape
 from markupsafe import Markup
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import INK, SIZE, Drawing, width_of
-from everlearn.report.figures.registry import Plate, figure, plate
+from everlearn.report.drawing import INK, SIZE, px, width_of
+from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.picture import LEVELS, data_url, level
 
 READABLE = 400
 """Cells that are written out; a bigger table is a picture, whose size is some hundredths of that."""
 _WIDTH = 720
+"""About how wide a picture is on a large screen: how many names of columns stand under it."""
 
 
 @dataclass(frozen=True)
@@ -97,32 +98,50 @@ def _cell(shade: Shade, scale: float, left: bool, above: bool) -> str:
 
 
 def _picture(found: Heat, scale: float) -> Plate:
+    """Paint the cells into one small image, which is as wide as the screen, with names whose size stays the same."""
     rows, columns = len(found.rows), len(found.columns)
-    names = [fmt.shorten(name, 20) for name, _ in found.rows]
-    left = min(170.0, max(map(width_of, names)) + 10)
-    wide, high = min((_WIDTH - left) / columns, 24.0), min(max(600 / rows, 2.0), 16.0)
-    width, height, top = wide * columns, high * rows, 8.0
-    drawing = Drawing(_WIDTH, top + height + 96)
+    high = min(max(600 / rows, 2.0), 16.0)
+    height = high * rows
     url = data_url([[level(shade.change, scale) for shade in row] for _, row in found.rows])
-    drawing.add(
-        f'<image href="{url}" x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" '
-        'preserveAspectRatio="none" style="image-rendering:pixelated"/>'
+    own = "".join(
+        f"M{j},{i}h1v1h-1z" for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own
     )
-    own = [(i, j) for i, (_, row) in enumerate(found.rows) for j, shade in enumerate(row) if shade.own]
-    if own and min(wide, high) >= 5:
-        square = f"h{wide:.1f}v{high:.1f}h-{wide:.1f}z"
-        drawing.path("".join(f"M{left + wide * j:.1f},{top + high * i:.1f}{square}" for i, j in own), INK, width=0.7)
-    for j in found.column_rules:
-        drawing.line(left + wide * j, top, left + wide * j, top + height, INK, 0.8)
-    for i in found.row_rules:
-        drawing.line(left, top + high * i, left + width, top + high * i, INK, 0.8)
-    for i in _sparse(rows, height):
-        drawing.text(left - 6, top + high * (i + 0.5) + 0.35 * SIZE, names[i], "end")
-    for j in _sparse(columns, width):
-        drawing.text(left + wide * (j + 0.5) + 4, top + height + 14, fmt.shorten(found.columns[j], 14), "end", turn=-40)
+    rules = "".join([f"M{j},0V{rows}" for j in found.column_rules] + [f"M0,{i}H{columns}" for i in found.row_rules])
+    names = [fmt.shorten(name, 16) for name, _ in found.rows]
+    left = max(map(width_of, names)) + 10
+    texts = [
+        f'<text x="-6" y="{px(high * (i + 0.5) + 0.35 * SIZE)}" style="text-anchor:end">{escape(names[i])}</text>'
+        for i in _sparse(rows, height)
+    ]
+    for place, j in enumerate(_sparse(columns, _WIDTH - left)):
+        # Of the columns' names a phone has room for every third.
+        screen = ' class="wide"' if place % 3 else ""
+        texts.append(
+            f'<svg x="{100 * (j + 0.5) / columns:.2f}%" y="{px(height + 14)}" overflow="visible"{screen}>'
+            '<text transform="rotate(-40)" style="text-anchor:end">'
+            f"{escape(fmt.shorten(found.columns[j], 14))}</text></svg>"
+        )
     strongest = f"The strongest colour is a change of {fmt.fixed(scale, 3)} or more."
-    caption = f"{found.title}: {len(found.rows)} × {len(found.columns)}. {strongest} {found.note}".strip()
-    return plate(drawing, caption)
+    caption = f"{found.title}: {rows} × {columns}. {strongest} {found.note}".strip()
+    size = f"margin-left:{px(left)}px;width:calc(100% - {px(left)}px);max-width:{24 * columns}px"
+    parts = [
+        f'<svg role="img" aria-label="{escape(caption)}" class="picture" height="{px(height + 90)}" style="{size}">',
+        f'<svg width="100%" height="{px(height)}" viewBox="0 0 {columns} {rows}" preserveAspectRatio="none">',
+        f'<image href="{url}" width="{columns}" height="{rows}" preserveAspectRatio="none" '
+        'style="image-rendering:pixelated"/>',
+        _outline(own if high >= 5 else "", 0.7),
+        _outline(rules, 0.8),
+        "</svg>",
+        *texts,
+        "</svg>",
+    ]
+    return Plate(Markup("\n".join(filter(None, parts))), caption)
+
+
+def _outline(data: str, width: float) -> str:
+    """Return lines that are as thin in a stretched picture as they are elsewhere."""
+    style = f"fill:none;stroke:{INK};stroke-width:{width}px;vector-effect:non-scaling-stroke"
+    return f'<path d="{data}" style="{style}"/>' if data else ""
 
 
 def _sparse(count: int, length: float) -> list[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
-from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
 from everlearn.report.figures.each_domain import chosen
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.pooling import Pool
@@ -32,21 +33,24 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
     borders = {tuple(ends(run)) for found in each.values() for run in found if run}
     # Where runs give a domain other numbers of tokens there is no border that they share.
     marks = [end / scale for end in next(iter(borders))[:-1]] if len(borders) == 1 else []
+    plots = []
     for name in (*comparison.general, *chosen(comparison)):
         lines = []
         for pool in shown:
             line = _line(comparison.pools[pool], each[pool], name, scale, comparison.ranks[pool])
             if line is not None:
-                lines.append(line)
+                lines.append(replace(line, label=comparison.labels[pool]))
         if lines:
-            said = "; ".join(f"{comparison.labels[comparison.ranking[e.series]]} ends at {_last(e)}" for e in lines)
-            numbers = f"bits per byte against {unit}: {said}."
-            yield from curves(
+            ended = "; ".join(f"{comparison.labels[comparison.ranking[e.series]]} ends at {_last(e)}" for e in lines)
+            numbers = f"bits per byte against {unit}: {ended}."
+            plots.append(
                 Curves(
                     "bits/byte", lines, name, numbers,
                     marks=marks if len(marks) <= 30 else (), markers=False, small=True, x_label=unit,
                 )
             )  # fmt: skip
+    for plot in in_one_scale(plots):
+        yield from curves(plot)
 
 
 def _scored(run: Run) -> list[Look]:

@@ -22,11 +22,23 @@ class Plate:
 
     svg: Markup
     caption: str
+    narrow: str = ""
+    """The same picture laid out for a phone, where shrinking the wide one would make its texts unreadable."""
 
 
-def plate(drawing: Drawing, caption: str, numbers: str = "") -> Plate:
-    """A drawing with its caption; a screen reader is told the caption and the numbers."""
-    return Plate(Markup(drawing.svg(f"{caption} {numbers}".strip())), caption)
+def plate(drawing: Drawing, caption: str, numbers: str = "", narrow: Drawing | None = None) -> Plate:
+    """Return a drawing with its caption; a screen reader is told the caption and the numbers.
+
+    Args:
+        drawing: The picture; it is at most `WIDTH` wide, or has a narrow variant.
+        caption: What is seen.
+        numbers: What a screen reader is told beside the caption.
+        narrow: The same picture for a phone.
+    """
+    description = f"{caption} {numbers}".strip()
+    if narrow is None:
+        return Plate(Markup(drawing.svg(description)), caption)
+    return Plate(Markup(drawing.svg(description, "wide")), caption, Markup(narrow.svg(description, "narrow")))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,10 @@ def saturation(comparison: Comparison) -> Iterator[Plate]:
 
 def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
     """The picture of one of them."""
-    lines = [Curve(rank, list(bucket.gaps), list(bucket.gaps.values())) for rank, bucket in enumerate(found.buckets)]
+    lines = [
+        Curve(rank, list(bucket.gaps), list(bucket.gaps.values()), label=f"checkpoints {words(bucket)}")
+        for rank, bucket in enumerate(found.buckets)
+    ]
     names = ", ".join(f"{glyph} {words(bucket)}" for glyph, bucket in zip(GLYPHS, found.buckets, strict=False))
     told = "; ".join(
         f"checkpoints {words(bucket)}: {fmt.fixed(bucket.mean, 3, signed=True)}" for bucket in found.buckets

@@ -51,7 +51,7 @@ def _along(comparison: Comparison, score: Callable[..., float | None], caption: 
         stages = range(min(len(matrix.rows) for matrix in comparison.matrices(metric, pool)))
         y = [comparison.over_seeds(metric, pool, partial(score, stage=stage)) for stage in stages]
         if any(value is not None for value in y):
-            lines.append(Curve(rank, stages, y))
+            lines.append(Curve(rank, stages, y, label=comparison.labels[pool]))
             end = next(value for value in reversed(y) if value is not None)
             said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
     if not lines:

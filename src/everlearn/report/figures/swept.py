@@ -14,7 +14,6 @@ from everlearn.report.figures.registry import Plate, figure
 
 _DECADES = 20
 """Positive values whose largest is so many times the smallest stand at equal distances: learning rates, strengths."""
-_LONGEST = 34
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,13 @@ def swept(found: Swept) -> Iterator[Plate]:
     if names:
         runs = [[each or Estimate() for each in family] for family in found.families]
         caption = f"{found.caption} Lines: 95 % intervals over runs."
-        yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero, _LONGEST))
+        yield from dots(Dots(found.unit, names, runs, caption, found.labels, found.zero))
         return
     numbers = [float(value) for value in found.values]
     apart = numbers[0] > 0 and numbers[-1] >= _DECADES * numbers[0]
     places = list(range(len(numbers))) if apart else numbers
     lines, caption = [], f"{found.caption} Bands: 95 % intervals over runs."
-    for series, family in enumerate(found.families):
+    for series, (label, family) in enumerate(zip(found.labels, found.families, strict=True)):
         known = [(at, each) for at, each in zip(places, family, strict=True) if each is not None]
         if known:
             ends = [each.interval or (None, None) for _, each in known]
@@ -68,10 +67,11 @@ def swept(found: Swept) -> Iterator[Plate]:
                     [each.value for _, each in known],
                     [low for low, _ in ends],
                     [high for _, high in ends],
+                    label,
                 )
             )
     if found.level is not None:
-        lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level]))
+        lines.append(Curve(SERIES, [places[0], places[-1]], [found.level, found.level], label=found.reference))
         caption += f" Grey: {found.reference}, {fmt.fixed(found.level)}."
     said = []
     for label, family in zip(found.labels, found.families, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison
-from everlearn.report.drawing import SERIES, spread
+from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.training_log import curve, starts
@@ -14,26 +14,27 @@ from everlearn.report.training_log import curve, starts
 
 @figure("training loss", title="Training loss", data=Comparison, section="training")
 def training_loss(comparison: Comparison) -> Iterator[Plate]:
-    """Of the first six runs of the ranking over all their stages; all share one range."""
-    found = [(rank, pool, comparison.pools[pool].runs[0]) for rank, pool in enumerate(comparison.ranking[:SERIES])]
-    drawn = [(rank, pool, *curve(run, "loss"), starts(run)) for rank, pool, run in found]
-    values = [value for _, _, _, y, _ in drawn for value in y if value is not None]
-    if not values:
-        return
-    limits = spread(values, zero=False)
-    for rank, pool, x, y, marks in drawn:
+    """Of the first six runs of the ranking over all their stages, laid over each other."""
+    runs = {pool: comparison.pools[pool].runs[0] for pool in comparison.ranking[:SERIES]}
+    lines, ends = [], []
+    for pool, run in runs.items():
+        x, y = curve(run, "loss")
         if y:
-            rules = marks if len(marks) <= 30 else ()
-            caption = f"{comparison.labels[pool]}: training loss" + (
-                "; dashed lines are where a stage starts." if rules else "."
-            )
-            numbers = f"It ends at {fmt.fixed(y[-1])}."
-            yield from curves(
-                Curves(
-                    "training loss", [Curve(rank, x, y)], caption, numbers,
-                    marks=rules, markers=False, x_label="step", limits=limits,
-                )
-            )  # fmt: skip
+            lines.append(Curve(comparison.ranks[pool], x, y, label=comparison.labels[pool]))
+            ends.append(f"{comparison.labels[pool]} ends at {fmt.fixed(y[-1])}")
+    if not lines:
+        return
+    # Where runs have other numbers of steps there is no border between stages that they share.
+    borders = {tuple(starts(run)) for run in runs.values()}
+    marks = next(iter(borders)) if len(borders) == 1 else ()
+    marks = marks if len(marks) <= 30 else ()
+    label = (
+        f"{comparison.labels[comparison.ranking[0]]}: training loss" if len(comparison.pools) == 1 else "Training loss"
+    )
+    caption = label + ("; dashed lines are where a stage starts." if marks else ".")
+    yield from curves(
+        Curves("training loss", lines, caption, f"{'; '.join(ends)}.", marks=marks, markers=False, x_label="step")
+    )
 
 
 @figure("method losses", title="What the methods add to the loss", data=Comparison, section="method losses")
@@ -46,5 +47,7 @@ def method_losses(comparison: Comparison) -> Iterator[Plate]:
             if y:
                 caption, numbers = f"{comparison.labels[pool]}: {key}", f"It ends at {fmt.fixed(y[-1])}."
                 yield from curves(
-                    Curves("", [Curve(rank, x, y)], caption, numbers, markers=False, small=True, x_label="step")
+                    Curves(
+                        "", [Curve(rank, x, y, label=key)], caption, numbers, markers=False, small=True, x_label="step"
+                    )
                 )

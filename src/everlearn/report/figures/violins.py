@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from everlearn.report import formatting as fmt
-from everlearn.report.drawing import INK, SIZE, Drawing, Scale, px, series_colour, width_of
+from everlearn.report.drawing import INK, SIZE, WIDTH, Drawing, Scale, px, series_colour, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 
-_WIDTH, _STEP = 440, 34.0
+_STEP = 34.0
 _BINS = 96
 _RANGE = 0.99
 """Share of the values that the axis reaches."""
@@ -44,8 +44,8 @@ def violins(found: Violins) -> Iterator[Plate]:
     names = [fmt.shorten(row, 22) for row in found.rows]
     left, top = max(map(width_of, names)) + 14, 8.0
     bottom = top + _STEP * len(names) + 6
-    drawing = Drawing(_WIDTH, bottom + 3.2 * SIZE)
-    x = Scale(0.0, high, left, _WIDTH - 14)
+    drawing = Drawing(WIDTH, bottom + 3.2 * SIZE)
+    x = Scale(0.0, high, left, WIDTH - 14)
     drawing.x_axis(x, bottom, found.unit, grid=top)
     said = []
     for row, (name, own) in enumerate(zip(names, values, strict=True)):
@@ -57,7 +57,9 @@ def violins(found: Violins) -> Iterator[Plate]:
         drawing.path(f"M{'L'.join([*upper, *reversed(lower)])}z", series_colour(0), series_colour(0), 0.8, opacity=0.45)
         low, median, upmost = (float(q) for q in np.quantile(own, (0.25, 0.5, 0.75)))
         drawing.line(x(low), middle, x(min(upmost, high)), middle, INK, 3)
-        drawing.path(f"M{px(x(median))},{px(middle)}m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z", INK, "var(--paper)", 1.6)
+        told = f"{found.rows[row]}: median {median:.3g}, middle half {low:.3g} to {upmost:.3g}"
+        dot = f"M{px(x(median))},{px(middle)}m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z"
+        drawing.path(dot, INK, "var(--paper)", 1.6, title=told)
         drawing.text(left - 10, middle + 0.35 * SIZE, name, "end")
         said.append(f"{found.rows[row]}: median {median:.2f}, middle half {low:.2f} to {upmost:.2f}.")
     yield plate(drawing, found.caption, " ".join(said))

@@ -1,0 +1,203 @@
+"""Names beside the points of a plot: none covers another name or a point, and what has no room gets a leader line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from everlearn.report.drawing import FAINT, SIZE, Drawing, width_of
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
+Segment = tuple[float, float, float, float]
+"""From x, y to x, y."""
+_RADIUS = 6.0
+"""Of a mark, with a little air."""
+_STEP, _DIRECTIONS = 12.0, 24
+"""How far apart the rings are on which a name is tried, and in how many directions."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The size of a picture and where in it the axes are."""
+
+    width: float
+    height: float
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point to be named.
+
+    Attributes:
+        x: in pixels.
+        y: in pixels.
+        name: what stands beside it.
+        bold: whether the name is emphasised.
+        left: where its horizontal whisker begins.
+        right: where its horizontal whisker ends.
+        also: other points that the name may stand beside as well (the rest of a line), the best first.
+    """
+
+    x: float
+    y: float
+    name: str
+    bold: bool = False
+    left: float | None = None
+    right: float | None = None
+    also: Sequence[tuple[float, float]] = ()
+
+
+@dataclass
+class _Taken:
+    """What a name must not cover: points and whiskers, names, leader lines."""
+
+    marks: list[Box] = field(default_factory=list)
+    names: list[Box] = field(default_factory=list)
+    leaders: list[Segment] = field(default_factory=list)
+
+
+def draw_names(drawing: Drawing, points: Sequence[Point], frame: Frame) -> list[str]:
+    """Draw each name beside its point, or further away with a line that leads to it.
+
+    A vertical whisker or the frontier may run through a name: it is drawn with a halo. The same points give the same
+    places.
+
+    Args:
+        drawing: Where the points are drawn already.
+        points: What is named; the first have the first choice.
+        frame: Names stand inside its axes.
+
+    Returns:
+        The names that have no room anywhere; they are not drawn.
+    """
+    taken = _Taken([_mark(p.x, p.y) for p in points])
+    taken.marks += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
+    rest = [_mark(x, y) for p in points for x, y in p.also]
+    texts: list[tuple[Point, Box]] = []
+    without = []
+    for point in points:
+        box, leader = _place(point, frame, taken, rest)
+        if box is None:
+            without.append(point.name)
+            continue
+        taken.names.append(box)
+        texts.append((point, box))
+        if leader is not None:
+            taken.leaders.append(leader)
+    for leader in taken.leaders:
+        drawing.line(*leader, FAINT, 0.9)
+    for point, box in texts:
+        drawing.text(box[0] + 2, box[1] + 0.85 * SIZE, point.name, bold=point.bold, halo=True)
+    return without
+
+
+def _place(
+    point: Point, frame: Frame, taken: _Taken, rest: Sequence[Box]
+) -> tuple[Box, Segment | None] | tuple[None, None]:
+    """Return where a name stands, and the line that leads to its point where it is not beside it."""
+    beside = [box for box in _beside(point) if _inside(box, frame)]
+    # A name over another line's point is better than one far away.
+    for marks in ([*taken.marks, *rest], taken.marks):
+        for box in beside:
+            if not _covers(box, (*marks, *taken.names)) and not any(_meets(line, box) for line in taken.leaders):
+                return box, None
+    free = [
+        (box, leader)
+        for box, leader in _around(point, frame)
+        if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names)
+    ]
+    # Lines that cross each other or pass under a name are harder to follow, and better than a point without a name.
+    for crosses in (_crosses_any, _passes_under, lambda *_: False):
+        for box, leader in free:
+            if not crosses(box, leader, taken):
+                return box, leader
+    return None, None
+
+
+def _passes_under(box: Box, leader: Segment, taken: _Taken) -> bool:
+    return any(_meets(leader, name) for name in taken.names) or any(_meets(one, box) for one in taken.leaders)
+
+
+def _crosses_any(box: Box, leader: Segment, taken: _Taken) -> bool:
+    return any(_cross(leader, other) for other in taken.leaders) or _passes_under(box, leader, taken)
+
+
+def _size(point: Point) -> tuple[float, float]:
+    return width_of(point.name, SIZE * (1.07 if point.bold else 1)) + 4, SIZE + 2
+
+
+def _beside(point: Point) -> Iterator[Box]:
+    """Yield the places that need no line, the best first: right, left, above, below; then those of `also`."""
+    long, high = _size(point)
+    for x, y in ((point.x, point.y), *point.also):
+        own = (x, y) == (point.x, point.y)
+        left = min((point.left if own else None) or x, x - _RADIUS) - 4
+        right = max((point.right if own else None) or x, x + _RADIUS) + 4
+        for corner, top in (
+            (right, y - high / 2),
+            (left - long, y - high / 2),
+            (x + 5, y - 6 - high),
+            (x - 5 - long, y - 6 - high),
+            (x + 5, y + 6),
+            (x - 5 - long, y + 6),
+        ):
+            yield (corner, top, corner + long, top + high)
+
+
+def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
+    """Yield places on growing rings, each with a line to the point."""
+    long, high = _size(point)
+    reach = math.hypot(frame.width, frame.height)
+    for ring in range(1, int(reach / _STEP)):
+        distance = _RADIUS + _STEP * ring
+        for direction in range(_DIRECTIONS):
+            # From the right, alternately up and down.
+            turn = math.tau * ((direction + 1) // 2) / _DIRECTIONS * (-1 if direction % 2 else 1)
+            x, y = point.x + distance * math.cos(turn), point.y + distance * math.sin(turn)
+            share = (1 - math.cos(turn)) / 2
+            left, top = x - long * share, y - high * (1 - math.sin(turn)) / 2
+            near = min(max(point.x, left), left + long), min(max(point.y, top), top + high)
+            gap = math.dist(near, (point.x, point.y))
+            if gap > _RADIUS:
+                start = _RADIUS / gap
+                begin = point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start
+                yield (left, top, left + long, top + high), (*begin, *near)
+
+
+def _mark(x: float, y: float) -> Box:
+    return (x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS)
+
+
+def _inside(box: Box, frame: Frame) -> bool:
+    return box[0] >= frame.left and box[2] <= frame.width - 2 and box[1] >= frame.top and box[3] <= frame.bottom
+
+
+def _covers(box: Box, others: Iterable[Box]) -> bool:
+    return any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in others)
+
+
+def _meets(line: Segment, box: Box) -> bool:
+    """Return whether a line runs through the inside of a box."""
+    (x1, y1, x2, y2), (left, top, right, bottom) = line, box
+    enter, leave = 0.0, 1.0
+    for start, change, low, high in ((x1, x2 - x1, left + 0.5, right - 0.5), (y1, y2 - y1, top + 0.5, bottom - 0.5)):
+        if change == 0:
+            if not low < start < high:
+                return False
+            continue
+        first, last = sorted(((low - start) / change, (high - start) / change))
+        enter, leave = max(enter, first), min(leave, last)
+    return enter < leave
+
+
+def _cross(one: Segment, other: Segment) -> bool:
+    def side(a: Segment, x: float, y: float) -> float:
+        return (a[2] - a[0]) * (y - a[1]) - (a[3] - a[1]) * (x - a[0])
+
+    return side(one, *other[:2]) * side(one, *other[2:]) < 0 and side(other, *one[:2]) * side(other, *one[2:]) < 0
