@@ -216,7 +216,6 @@ def test_every_line_of_a_frontier_is_named_or_said_to_have_no_room(count):
     _, _, without = made.caption.partition("No room for the name of: ")
     assert {*named, *filter(None, without.removesuffix(".").split(", "))} == {name for name, _ in lines}
     assert "plain training" in texts(made.svg)
-    assert bool(without) == (count == 60)
 
 
 def test_many_runs_are_named_by_their_rank():

@@ -15,7 +15,7 @@ from everlearn.report.figures.labels import Frame, Point, draw_names
 from everlearn.report.figures.standing import NARROW, WIDE, Standing, Standings
 
 FRAMES = pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
-LONG = "Elastic weight consolida"
+LONG = "Elastic weight cons"
 
 
 def boxes(drawing):

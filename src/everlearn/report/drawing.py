@@ -155,7 +155,9 @@ class Drawing:
             name: What is told of the whole line.
             values: What is told of each point; the page's script reads them from the attribute `data-v`.
         """
-        data, told, pen = [], [], "M"
+        data: list[str] = []
+        told: list[str] = []
+        pen = "M"
         for position, (x, y) in enumerate(points):
             if y is None:
                 pen = "M"

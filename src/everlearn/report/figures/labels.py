@@ -162,12 +162,26 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
             x, y = point.x + distance * math.cos(turn), point.y + distance * math.sin(turn)
             share = (1 - math.cos(turn)) / 2
             left, top = x - long * share, y - high * (1 - math.sin(turn)) / 2
-            near = min(max(point.x, left), left + long), min(max(point.y, top), top + high)
-            gap = math.dist(near, (point.x, point.y))
-            if gap > _RADIUS:
-                start = _RADIUS / gap
-                begin = point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start
-                yield (left, top, left + long, top + high), (*begin, *near)
+            yield from _led_to(point, left, top)
+    # Where the plot is nearly full: everywhere, the nearest first.
+    corners = [
+        (left, top)
+        for top in range(math.ceil(frame.top), int(frame.bottom - high) + 1, 2)
+        for left in range(math.ceil(frame.left), int(frame.width - 2 - long) + 1, 8)
+    ]
+    for left, top in sorted(corners, key=lambda at: math.dist((at[0] + long / 2, at[1]), (point.x, point.y))):
+        yield from _led_to(point, left, top)
+
+
+def _led_to(point: Point, left: float, top: float) -> Iterator[tuple[Box, Segment]]:
+    """Yield a place and the line from its nearest edge to the point; nothing where the name would touch the point."""
+    long, high = _size(point)
+    near = min(max(point.x, left), left + long), min(max(point.y, top), top + high)
+    gap = math.dist(near, (point.x, point.y))
+    if gap > _RADIUS:
+        start = _RADIUS / gap
+        begin = point.x + (near[0] - point.x) * start, point.y + (near[1] - point.y) * start
+        yield (left, top, left + long, top + high), (*begin, *near)
 
 
 def _mark(x: float, y: float) -> Box:
