@@ -152,7 +152,7 @@ def test_everything_that_an_extra_names_is_pinned() -> None:
 
 def test_files_are_clean() -> None:
     """What the first hook checks, for files that were committed without it."""
-    kinds = ("*.py", "*.md", "*.yml", "*.yaml", "*.toml", "*.css", "*.jinja", "Makefile")
+    kinds = ("*.py", "*.md", "*.yml", "*.yaml", "*.toml", "*.css", "*.js", "*.jinja", "Makefile")
     folders = ("src", "tests", "docs", "recipes", "benchmarks", ".github")
     files = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(kind)]
     files += [path for kind in kinds for path in ROOT.glob(kind)]
