@@ -113,7 +113,7 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
         rows,
         f"Distances are from {LEARNT:.0%} of the learning and {FORGOTTEN:.0%} of the forgetting of plain training at "
         f"{best.learning_rate:.2g}, and {DRIFT} bits per byte of drift. `recommended` is one trial and was chosen "
-        "before; of the other rows each has its own number of trials here, and the best of several is best by luck, in part.",
+        "before. Of the other rows the best trial is best by luck, in part.",
     )
     return [curve, trials]
 
