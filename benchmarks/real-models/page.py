@@ -1,4 +1,4 @@
-"""Write docs/results/real-models.md of the trials in ``development.jsonl``: python benchmarks/real-models/page.py
+"""Write docs/results/real-models.md and .json of the trials: python benchmarks/real-models/page.py
 
 The text above the first table is the page's own and stays as it is; tables and picture are made of the trials.
 """
@@ -19,6 +19,7 @@ PAGE = HERE.parents[1] / "docs/results/real-models.md"
 METRIC = "bits_per_byte"
 LEARNT, FORGOTTEN, DRIFT = 0.98, 0.1, 0.01
 """The aim: shares of plain training's learning and forgetting, and bits per byte of general drift (README.md)."""
+NUMBERS = ("learnt", "forgotten", "drift", "gained")
 OLD_TEXT = ("replay_general", "mas_replay", "ewc_replay")
 """Rows that read text which the base model had read."""
 
@@ -118,9 +119,21 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     return [curve, trials]
 
 
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers that other pages quote: plain training at its best rate, what is recommended, and shares."""
+    results = [Result.of(line) for line in lines if "results" in line]
+    best = best_plain(results)
+    recommended = next(result for result in results if result.row == "recommended")
+    return {
+        "plain": {name: getattr(best, name) for name in ("learning_rate", *NUMBERS)},
+        "recommended": {name: getattr(recommended, name) for name in ("learning_rate", *NUMBERS)},
+        "learning_kept": recommended.learnt / best.learnt,
+        "forgetting_left": recommended.forgotten / best.forgotten,
+    }
+
+
 def _cells(result: Result) -> tuple[TableCell, ...]:
-    numbers = (result.learnt, result.forgotten, result.drift, result.gained)
-    return tuple(TableCell(f"{value:+.3f}") for value in numbers)
+    return tuple(TableCell(f"{getattr(result, name):+.3f}") for name in NUMBERS)
 
 
 def main() -> None:
@@ -131,6 +144,7 @@ def main() -> None:
         said = [f"* {line['trial']['row']}, trial {line['trial']['number']}: {line['error']}" for line in failed]
         parts.append("### Trials that failed\n\n" + "\n".join(said))
     files.write_text(PAGE, "\n\n".join(parts) + "\n")
+    files.write_text(PAGE.with_suffix(".json"), json.dumps(summary(lines), indent=1) + "\n")
 
 
 if __name__ == "__main__":
