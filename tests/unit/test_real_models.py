@@ -40,7 +40,8 @@ def test_every_row_has_equally_many_trials_and_the_same_draws(scripts: tuple[Mod
     rates = {row: [t.learning_rate for t in trials if t.row == row] for row in counts}
     drawn = [sorted(own) for row, own in rates.items() if row not in ("plain", "lora")]
     assert all(own == drawn[0] for own in drawn)
-    assert sorted(rates["plain"])[0] == min(5e-5, *drawn[0]) and sorted(rates["plain"])[-1] == 1e-3
+    assert min(rates["plain"]) <= min(drawn[0])
+    assert max(rates["plain"]) >= max(drawn[0])
 
 
 def test_every_trial_is_a_recipe(scripts: tuple[ModuleType, ModuleType], tmp_path: Path) -> None:
