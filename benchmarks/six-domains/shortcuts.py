@@ -21,7 +21,7 @@ from everlearn.benchmarking.summary import Line, summarise
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
 from everlearn.model.loading import quiet
-from everlearn.report.formatting import fixed
+from everlearn.report.formatting import fixed, p_value
 from everlearn.run.progress import Terminal
 from everlearn.suites import find_suite
 
@@ -58,7 +58,7 @@ def row(name: str, line: Line, exact: bool) -> str:
         found = line.differences.get(number)
         estimate = (line.numbers.get(number) if exact else found and found.estimate) or Estimate()
         value = None if estimate.value is None else factor * estimate.value
-        p = "" if not found or found.p_value is None else f" (p = {found.p_value:.2f})"
+        p = f" ({p_value(found.p_value, 2)})" if found and found.p_value is not None else ""
         cells.append(fixed(value, digits, signed=not exact) + p)
     return f"| {name} | {line.cells} | {' | '.join(cells)} |"
 
@@ -76,8 +76,8 @@ def table(exact: Sequence[CellResult], others: Sequence[CellResult]) -> str:
     return f"""# What the cheaper forms of DAS do to the scores
 
 Written by `benchmarks/six-domains/shortcuts.py` from the cells beside it. The first line is DAS as the paper has it on
-the [small grid](six-domains.md); the others are differences to it over runs of the same order and seed (p: sign-flip
-permutation test over runs). F1 and accuracy: points, mean over the end tasks after the last domain. The rest: bits per
+the [small grid](six-domains.md); the others are differences to it over runs of the same order and seed (p: Student's t
+over pairs of runs). F1 and accuracy: points, mean over the end tasks after the last domain. The rest: bits per
 byte of held-out text, where "learnt" is better when higher and the others when lower. What each form costs is in
 [das.md](../das.md#what-a-step-costs).
 

@@ -65,7 +65,6 @@ _BESIDE = {
 }  # fmt: skip
 _BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
 """What of ours stands beside published numbers: number → how it is called."""
-_INTERVALS = "In brackets: 95 % bootstrap intervals over runs (orders × seeds); none where there is one run."
 _ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
 _NOTES = {
     ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
@@ -147,7 +146,7 @@ class Sheet:
         micro = metric == "f1" and any(
             scores.f1 != scores.macro_f1 for cell in self.cells for at in cell.tasks.values() for scores in at.values()
         )
-        caption = f"Percent. {_INTERVALS} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
+        caption = f"Percent. {self._intervals} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
         if micro:
             caption += " F1 is macro-F1, or micro-F1 for tasks that ask for it (it equals their accuracy)."
         return Table(
@@ -167,7 +166,7 @@ class Sheet:
             "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
             "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
             "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does). "
-            f"{_INTERVALS}",
+            f"{self._intervals}",
         )
 
     def _bits_table(self) -> Table:
@@ -176,7 +175,19 @@ class Sheet:
             ("Method", *(title for _, title in _BITS)),
             self._rows(lambda line: [_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]),
             "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment "
-            f"after the own domain. {_INTERVALS}",
+            f"after the own domain. {self._intervals}",
+        )
+
+    @property
+    def _intervals(self) -> str:
+        """What the brackets are, as captions say it."""
+        counts = sorted({line.cells for line in self.lines if line.cells > 1})
+        if not counts:
+            return "One run each, so there are no intervals."
+        runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return (
+            f"In brackets: 95 % intervals, Student's t over the {runs} runs of a row (orders × seeds); none where "
+            "there is one run."
         )
 
     def _difference_table(self) -> Table:
@@ -191,16 +202,17 @@ class Sheet:
             for name, _, scale, places in shown:
                 own = line.differences.get(name)
                 cell = _cell(own.estimate if own else None, places, scale, signed=True)
-                p = f" p = {own.p_value:.3f}" if own and own.p_value is not None else ""
-                found.append(TableCell(cell.text, f"{cell.detail}{p}".strip()))
+                found.append(TableCell(cell.text, f"{cell.detail} {fmt.p_value(own.p_value if own else None)}".strip()))
             return found
 
         return Table(
             f"Difference to {self.reference.title}",
             ("Method", *(title for _, title, _, _ in shown)),
             tuple((line.title, tuple(cells(line))) for line in self.lines if line is not self.reference),
-            "Runs of the same order and seed in pairs. p: two-sided sign-flip permutation test over these; with n "
-            "pairs it cannot be below 2/2ⁿ.",
+            "Runs of the same order and seed in pairs; with fewer than two pairs all runs of both rows, as independent "
+            "samples of equal variance. In brackets: 95 % intervals, Student's t over these; p is of the same t, below "
+            "0.05 exactly where the interval leaves out 0. Of twenty differences that are none, one is below 0.05 by "
+            "chance.",
         )
 
     def _shares_tables(self) -> list[Table]:

@@ -14,11 +14,16 @@ Rows = dict[Unit, dict[str, float]]
 """Order and seed → what is numbered (an end task, a domain, a column of the table) → a number."""
 
 
-def aligned(ours: Rows, theirs: Rows) -> tuple[Rows, Rows]:
+def aligned(ours: Rows, theirs: Rows, single: bool = False) -> tuple[Rows, Rows]:
     """Both sides over the runs and names that both have.
 
     Where one side does not depend on the order, the other is averaged over its orders; the base model, which has no
     seed, stands beside every seed.
+
+    Args:
+        ours: numbers of each run.
+        theirs: of what they are compared with.
+        single: also keep runs without a partner, if of an order that both sides have.
     """
     if any(order is None for order, _ in (*ours, *theirs)):
         ours, theirs = over_orders(ours), over_orders(theirs)
@@ -29,11 +34,18 @@ def aligned(ours: Rows, theirs: Rows) -> tuple[Rows, Rows]:
         if names:
             for side, rows in zip(found, (ours, theirs), strict=True):
                 side[unit] = {name: rows[unit][name] for name in names}
+    if single:
+        orders = {order for order, _ in ours} & {order for order, _ in theirs}
+        for side, rows, other in zip(found, (ours, theirs), (theirs, ours), strict=True):
+            side |= {unit: row for unit, row in rows.items() if unit not in other and unit[0] in orders}
     return found
 
 
 def compared(
-    ours: Sequence[CellResult], theirs: Sequence[CellResult], of: Callable[[CellResult], dict[str, float]]
+    ours: Sequence[CellResult],
+    theirs: Sequence[CellResult],
+    of: Callable[[CellResult], dict[str, float]],
+    single: bool = False,
 ) -> tuple[Rows, Rows]:
     """Two entries' numbers as :func:`aligned` has them, each pair over the same domains and end tasks.
 
@@ -41,8 +53,9 @@ def compared(
         ours: cells of an entry.
         theirs: of the other.
         of: the numbers of a cell, means over its domains or end tasks.
+        single: also keep runs without a partner, if of an order that both sides have.
     """
-    rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of))
+    rows, others = aligned(_beside(ours, theirs, of), _beside(theirs, ours, of), single)
     if any(cell.order is None for cell in (*ours, *theirs)):
         rows, others = over_orders(rows), over_orders(others)
     return rows, others

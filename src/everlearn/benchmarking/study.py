@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from everlearn.benchmarking.summary import estimate
+from everlearn.evaluation.intervals import over_runs
 from everlearn.evaluation.results import Spread
 from everlearn.evaluation.transfer import ALL, StreamLosses
 from everlearn.report import formatting as fmt
@@ -31,7 +31,7 @@ _WORDS = (
     "ZS: the base model; CPT: right after the domain; DAPT: after that domain alone, of the same seed; LC: the last "
     "checkpoint; FG: lost from CPT to LC"
 )
-_BRACKETS = "In brackets: medians over domains, then 95 % bootstrap intervals of the means over seeds."
+_BRACKETS = "In brackets: medians over domains, then 95 % intervals of the means, Student's t over runs."
 
 
 def spreads(stream: StreamLosses) -> Spreads:
@@ -118,6 +118,6 @@ def _cell(runs: Sequence[Spreads], measure: str, group: str) -> TableCell:
     found = [run[measure][group] for run in runs if group in run.get(measure, {})]
     if not found:
         return TableCell(fmt.MISSING)
-    mean, middle = estimate([each.mean for each in found], measure), fmean(each.median for each in found)
+    mean, middle = over_runs([each.mean for each in found]), fmean(each.median for each in found)
     detail = f"({fmt.fixed(middle, 3, signed=True)}) {fmt.interval(mean, 3, signed=True)}"
     return TableCell(fmt.fixed(mean.value, 3, signed=True), detail.strip())

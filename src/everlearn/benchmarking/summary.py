@@ -12,27 +12,17 @@ import numpy as np
 
 from everlearn.benchmarking.along import asked_numbers
 from everlearn.benchmarking.cells import CellResult, Moment
-from everlearn.benchmarking.pairing import Rows, aligned, compared, within
+from everlearn.benchmarking.pairing import Rows, Unit, aligned, compared, within
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.intervals import Difference, difference, over_runs
 from everlearn.evaluation.quantities import QUANTITIES, Scores
-from everlearn.evaluation.statistics import bootstrap_ratio, paired_bootstrap, percentiles, permutation_test
 from everlearn.methods.sequential import PLAIN
 from everlearn.suites.claims import Metric
 
 METRICS: tuple[Metric, ...] = ("f1", "accuracy")
 BASE = "none"
 """The entry of the base model as it is."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An entry minus the reference, over the cells of the same order and seed."""
-
-    estimate: Estimate
-    p_value: float | None
-    """Two-sided sign-flip permutation test; None with fewer than two pairs."""
-    pairs: int
 
 
 @dataclass(frozen=True)
@@ -195,10 +185,10 @@ def _each(quantity: str, moments: Iterable[Mapping[Moment, float]], higher_is_be
 def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list[Line]:
     """A line for each entry, in the order in which entries first come.
 
-    Intervals are bootstraps over the entry's cells (orders × seeds): they say how far other orders and seeds could
-    move the mean. Differences pair cells of the same order and seed; where one side does not depend on the order, the
-    other is averaged over its orders first. A cell of no order (the base model) may have more domains and end tasks
-    than the orders that were run: its means are over theirs.
+    Intervals are over the entry's cells (orders × seeds), by Student's t (:mod:`everlearn.evaluation.intervals`): they
+    say how far other orders and seeds could move the mean. Differences pair cells of the same order and seed; where one
+    side does not depend on the order, the other is averaged over its orders first. A cell of no order (the base model)
+    may have more domains and end tasks than the orders that were run: its means are over theirs.
 
     Args:
         cells: of one grid.
@@ -222,7 +212,7 @@ def summarise(cells: Sequence[CellResult], reference: str | None = None) -> list
     lines = {name: _line(found) for name, found in entries.items()}
     for name, line in lines.items():
         if name != against:
-            line.differences.update(differences(*compared(line.runs, lines[against].runs, numbers)))
+            line.differences.update(differences(*compared(line.runs, lines[against].runs, numbers, single=True)))
     return list(lines.values())
 
 
@@ -240,7 +230,7 @@ def _line(cells: Sequence[CellResult]) -> Line:
         first.title,
         len(cells),
         first,
-        {name: estimate(values, name) for name, values in _columns(rows).items()},
+        {name: over_runs(list(values.values())) for name, values in _columns(rows).items()},
         statistics.median(cell.seconds for cell in cells),
         rows=rows,
         runs=tuple(cells),
@@ -248,33 +238,18 @@ def _line(cells: Sequence[CellResult]) -> Line:
 
 
 def differences(ours: Rows, theirs: Rows) -> dict[str, Difference]:
-    """Of each number the mean of a − b over the pairs that both sides have; absent where there is none."""
-    sides = [_columns(side) for side in aligned(ours, theirs)]
-    return {name: _difference(values, sides[1][name]) for name, values in sides[0].items()}
+    """Of each number that both sides have the mean of a − b."""
+    sides = [_columns(side) for side in aligned(ours, theirs, single=True)]
+    return {name: difference(values, sides[1][name]) for name, values in sides[0].items() if name in sides[1]}
 
 
-def _difference(ours: Sequence[float], theirs: Sequence[float]) -> Difference:
-    if len(ours) < 2:
-        return Difference(Estimate(ours[0] - theirs[0]), None, 1)
-    found = paired_bootstrap(ours, theirs, seed="bench")
-    return Difference(Estimate(found.difference, found.low, found.high), permutation_test(ours, theirs), len(ours))
-
-
-def _columns(rows: Rows) -> dict[str, list[float]]:
-    """Number → its values, in the order of the rows that have it."""
-    found: dict[str, list[float]] = {}
-    for row in rows.values():
+def _columns(rows: Rows) -> dict[str, dict[Unit, float]]:
+    """Number → its values, by order and seed, in the order of the rows that have it."""
+    found: dict[str, dict[Unit, float]] = {}
+    for unit, row in rows.items():
         for name, value in row.items():
-            found.setdefault(name, []).append(value)
+            found.setdefault(name, {})[unit] = value
     return found
-
-
-def estimate(values: Sequence[float], name: str) -> Estimate:
-    """The mean of a number over runs, with a bootstrap's interval where there are several."""
-    if len(values) < 2:
-        return Estimate(values[0])
-    low, high = percentiles(bootstrap_ratio(values, np.ones(len(values)), seed=("bench", name))[:, 0])
-    return Estimate(float(np.mean(values)), float(low), float(high))
 
 
 def _add_mean(found: dict[str, float], name: str, values: Iterable[float]) -> None:

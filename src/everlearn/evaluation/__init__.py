@@ -29,7 +29,7 @@ from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, summar
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
 from everlearn.evaluation.samples import Samples, samples_path
-from everlearn.evaluation.statistics import paired_bootstrap, permutation_test
+from everlearn.evaluation.statistics import percentiles, permutation_test
 from everlearn.evaluation.task import CONFIGS, KINDS, Conditions, Task, Work, make_task, register_kind
 
 __all__ = [
@@ -80,7 +80,7 @@ __all__ = [
     "fine_tune",
     "macro_f1",
     "make_task",
-    "paired_bootstrap",
+    "percentiles",
     "permutation_test",
     "register_kind",
     "register_mean",

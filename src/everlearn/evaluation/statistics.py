@@ -1,12 +1,13 @@
-"""Resampling statistics: percentile bootstrap of ratios, paired bootstrap, sign-flip permutation test.
+"""Resampling statistics: percentile bootstrap of ratios, sign-flip permutation test.
 
-Everything is seeded, vectorised NumPy in float64. What is drawn are *units*: held-out blocks, test examples, or seeds.
+Everything is seeded, vectorised NumPy in float64. What is drawn are the examples of one run (held-out documents, test
+examples), of which there are many. A handful of runs is no sample to draw from: their intervals are in
+:mod:`everlearn.evaluation.intervals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,23 +20,6 @@ _CHUNK = 2**22
 """Numbers held at once while drawing."""
 
 Floats = NDArray[np.float64]
-
-
-class Interval(NamedTuple):
-    """A number and its confidence interval; the ends are NaN where it cannot be known (fewer than two units)."""
-
-    value: float
-    low: float
-    high: float
-
-
-class PairedDifference(NamedTuple):
-    """A paired difference a − b of two means, its confidence interval and two-sided p-value."""
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
 
 
 def generator(*parts: object) -> np.random.Generator:
@@ -84,22 +68,6 @@ def bootstrap_ratio(
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = [(w @ above.T) / (w @ below.T) for w in draws(units, resamples, generator("bootstrap", seed))]
     return np.concatenate(parts)
-
-
-def paired_bootstrap(a: ArrayLike, b: ArrayLike, *, seed: object = 0, resamples: int = RESAMPLES) -> PairedDifference:
-    """Compare two means over the same units (blocks, examples, or seeds) by resampling the units.
-
-    The p-value is twice the smaller share of resamples on one side of zero, at most 1 and never 0.
-
-    Raises:
-        ValueError: `a` and `b` are not equally long or hold fewer than two units.
-    """
-    difference = _paired(a, b)
-    means = bootstrap_ratio(difference, np.ones_like(difference), seed=("paired", seed), resamples=resamples)[:, 0]
-    low, high = percentiles(means)
-    side = min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
-    p_value = min(1.0, 2 * (side + 1) / (resamples + 1))
-    return PairedDifference(float(difference.mean()), float(low), float(high), p_value)
 
 
 def permutation_test(a: ArrayLike, b: ArrayLike, *, seed: object = 0, permutations: int = 10_000) -> float:

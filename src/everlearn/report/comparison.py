@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -208,17 +208,28 @@ def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             means = [[_shared_mean(summary, shared) for summary in own] for own in each]
             estimates = tuple(map(pooled, means))
             seeds = tuple(_by_seed(pool, own) for pool, own in zip(found, means, strict=True))
+            of_columns = {column: _column_seeds(found, each, column) for column in columns}
             made.append(
-                Measure(quantity, metric, title, matrix.unit, better, estimates, columns, seeds, drawn, unequal)
+                Measure(
+                    quantity, metric, title, matrix.unit, better, estimates, columns, seeds, of_columns, drawn, unequal
+                )
             )
             continue
         for column, values in columns.items():
             name = title if len(columns) == 1 else f"{title}, {column}"
-            seeds = tuple(_by_seed(pool, [one[column] for one in own]) for pool, own in zip(found, each, strict=True))
+            seeds = _column_seeds(found, each, column)
             own = {column: drawn[column]} if column in drawn else {}
-            alone = {column: values}
-            made.append(Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, own, unequal))
+            alone, by_seed = {column: values}, {column: seeds}
+            made.append(
+                Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, by_seed, own, unequal)
+            )
     return [measure for measure in made if measure.known]
+
+
+def _column_seeds(
+    found: Sequence[Pool], each: Sequence[Sequence[Mapping[str, Estimate]]], column: str
+) -> tuple[dict[str, float], ...]:
+    return tuple(_by_seed(pool, [one[column] for one in own]) for pool, own in zip(found, each, strict=True))
 
 
 def _by_seed(pool: Pool, estimates: Iterable[Estimate]) -> dict[str, float]:

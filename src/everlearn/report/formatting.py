@@ -34,6 +34,14 @@ def interval(estimate: Estimate, places: int = 3, signed: bool = False) -> str:
     return f"[{fixed(low, places, signed)}, {fixed(high, places, signed)}]"
 
 
+def p_value(p: float | None, places: int = 3) -> str:
+    """``p = 0.012``, ``p < 0.001``, or nothing where there is none."""
+    if p is None:
+        return ""
+    least = 10.0**-places
+    return f"p < {least:.{places}f}" if p < least / 2 else f"p = {p:.{places}f}"
+
+
 def estimate(found: Estimate, places: int = 3, signed: bool = False) -> str:
     """``value [low, high]``."""
     return f"{fixed(found.value, places, signed)} {interval(found, places, signed)}".strip()

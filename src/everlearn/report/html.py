@@ -40,8 +40,8 @@ _WORDS = (
     ("Interval", "From resampling the held-out text (bootstrap): how far another sample of the same text could move "
      "the number, 95 times of 100. Another seed is another run and is not covered; where one recipe ran with several "
      "seeds the numbers are means over these, and the intervals (Student's t) say how far other seeds could move them. "
-     "The difference of two runs takes the same seeds, or the same text, for both where that can be had; otherwise it "
-     "takes the two intervals as independent (Zou and Donner, 2008), which is the careful side."),
+     "A difference takes the same seeds, or of single runs the same text, for both where that can be had; where the "
+     "text is another it takes the two intervals as independent (Zou and Donner, 2008), which is the careful side."),
 )  # fmt: skip
 
 

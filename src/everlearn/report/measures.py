@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.intervals import difference
 from everlearn.evaluation.quantities import Quantity
 from everlearn.evaluation.statistics import Floats, percentiles
 from everlearn.report.formatting import decimals
-from everlearn.report.pooling import pooled
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Measure:
         estimates: for each pool.
         columns: column → an estimate for each pool.
         seeds: for each pool, seed → the number of that run.
+        column_seeds: column → the same of that column.
         samples: column → paired samples [resamples, pools], where the runs kept what they were scored on.
         unequal: pairs of pools that differ in more than their methods: of these nothing is said to be clear.
     """
@@ -39,6 +40,7 @@ class Measure:
     estimates: tuple[Estimate, ...]
     columns: Mapping[str, tuple[Estimate, ...]]
     seeds: tuple[Mapping[str, float], ...] = ()
+    column_seeds: Mapping[str, tuple[Mapping[str, float], ...]] = field(default_factory=dict)
     samples: Mapping[str, Floats] = field(default_factory=dict)
     unequal: frozenset[tuple[int, int]] = frozenset()
 
@@ -65,15 +67,16 @@ class Measure:
     def difference(self, run: int, reference: int = 0) -> Estimate:
         """This pool minus the reference.
 
-        With several seeds of both: the differences between runs of the same seed, and Student's t over them. With one
-        run each: a paired bootstrap over the text. Otherwise from separate intervals (:meth:`Estimate.minus`).
+        With several runs of one of them: Student's t over runs, in pairs of the same seed
+        (:func:`everlearn.evaluation.intervals.difference`). With one run each the text is the sample: a paired
+        bootstrap over it, or the separate intervals where it cannot be paired (:meth:`Estimate.minus`).
         """
         apart = self.estimates[run].minus(self.estimates[reference])
         if apart.value is None:
             return apart
-        if self.seeds and len(self.seeds[run]) > 1 and self.seeds[run].keys() == self.seeds[reference].keys():
-            return pooled([Estimate(self.seeds[run][seed] - value) for seed, value in self.seeds[reference].items()])
-        if not self.paired or (self.seeds and max(len(self.seeds[run]), len(self.seeds[reference])) > 1):
+        if self.seeds and max(len(self.seeds[run]), len(self.seeds[reference])) > 1:
+            return difference(self.seeds[run], self.seeds[reference]).estimate
+        if not self.paired:
             return apart
         # The columns are resampled independently of each other, so the mean over them is the samples' mean.
         samples = np.mean([self.samples[column] for column in self.columns], axis=0)
@@ -84,8 +87,9 @@ class Measure:
         """The same measure of one column alone."""
         estimates = self.columns[name]
         own = {name: self.samples[name]} if name in self.samples else {}
-        # Of one column the seeds of a pool are in its interval.
-        return replace(self, estimates=estimates, columns={name: estimates}, samples=own, seeds=())
+        return replace(
+            self, estimates=estimates, columns={name: estimates}, samples=own, seeds=self.column_seeds.get(name, ())
+        )
 
     def judge(self, run: int, reference: int = 0) -> int | None:
         """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said."""

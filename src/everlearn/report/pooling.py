@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
-
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.intervals import over_runs
 from everlearn.report import formatting as fmt
 from everlearn.report.recipes import UNKNOWN, repeats, unlike
 from everlearn.report.runs import Run
@@ -55,19 +53,11 @@ def _takes(group: Sequence[Run], run: Run) -> bool:
 
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
-    """One run's estimate as it is; of several the mean with a 95 % interval over runs, from Student's t.
-
-    Two seeds say little about a third one, and the interval says so (n − 1 degrees of freedom).
-    """
+    """One run's estimate as it is; of several the mean with its interval over runs; absent where one lacks it."""
     if len(estimates) == 1:
         return estimates[0]
     values = [estimate.value for estimate in estimates if estimate.value is not None]
-    if len(values) < len(estimates) or not values:
-        return Estimate()
-    mean = sum(values) / len(values)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = float(student.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
-    return Estimate(mean, mean - half, mean + half)
+    return over_runs(values) if values and len(values) == len(estimates) else Estimate()
 
 
 def _labels(leads: Sequence[Run]) -> list[str]:

@@ -94,9 +94,7 @@ def headline_table(comparison: Comparison) -> Table:
         seeds = [TableCell(str(len(comparison.pools[pool].runs)))] if several else []
         rank = f"{len(rows) + 1}. " if len(comparison.pools) > NAMED else ""
         rows.append((f"{rank}{comparison.labels[pool]}", (*seeds, *cells)))
-    caption = "At the end: against the base model. In brackets: 95 % intervals"
-    caption += ", over seeds where there are several. " if several else ". "
-    caption += "Arrows point to the better side."
+    caption = f"At the end: against the base model. {brackets(comparison)} Arrows point to the better side."
     if len(comparison.pools) > 1:
         caption += " Bold: the interval of the difference to every other run excludes zero."
     if comparison.differing:
@@ -104,6 +102,19 @@ def headline_table(comparison: Comparison) -> Table:
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
     begin = len(header) - len(measures)
     return Table("Result", header, tuple(rows), caption, tuple(range(begin, min(begin + _BESIDE, len(header)))))
+
+
+def brackets(comparison: Comparison) -> str:
+    """What the intervals of a table of pools are."""
+    counts = sorted({len(pool.runs) for pool in comparison.pools})
+    seeds = f"{counts[-1]}" if len(set(counts) - {1}) == 1 else f"{max(2, counts[0])} to {counts[-1]}"
+    over_runs = f"Student's t over {seeds} seeds"
+    over_text = "a bootstrap over the text or the examples that were scored"
+    if counts == [1]:
+        return f"In brackets: 95 % intervals, {over_text}."
+    if counts[0] > 1:
+        return f"In brackets: 95 % intervals, {over_runs}."
+    return f"In brackets: 95 % intervals, {over_runs}; of one seed {over_text}."
 
 
 def models_table(comparison: Comparison) -> Table:
@@ -134,12 +145,15 @@ def difference_table(comparison: Comparison) -> Table:
         for pool in comparison.ranking
         if pool
     )
-    paired = all(measure.paired for measure in measures)
-    caption = (
-        "Differences are resampled in pairs, on the same text for all runs."
-        if paired
-        else "Differences take the runs' intervals as independent, where they cannot be paired by seed or by text."
-    )
+    if len(comparison.runs) > len(comparison.pools):
+        caption = (
+            "In brackets: 95 % intervals, Student's t over runs, in pairs of the same seed; with fewer than two pairs "
+            "all runs of both, as independent samples of equal variance."
+        )
+    elif all(measure.paired for measure in measures):
+        caption = "Differences are resampled in pairs, on the same text for all runs."
+    else:
+        caption = "Differences take the runs' intervals as independent, where they cannot be paired by text."
     if comparison.differing:
         caption += " The runs did not see and spend the same: see what differs."
     return Table(f"Difference to {reference}", ("Run", *map(heading, measures)), rows, caption)
