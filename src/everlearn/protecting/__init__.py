@@ -20,7 +20,9 @@ Methods = Sequence[str | Mapping[str, Any] | Method]
 
 
 @overload
-def protect(trainer: Trainer, methods: Methods, /, *, memory: str | Path, domain: str | None = None) -> Trainer: ...
+def protect(
+    trainer: Trainer, methods: Methods, /, *, memory: str | Path, domain: str | None = None, held_out: Any = None
+) -> Trainer: ...
 @overload
 def protect(
     model: nn.Module, optimizer: torch.optim.Optimizer, methods: Methods, /, *, memory: str | Path, **options: Any
@@ -37,23 +39,26 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
                 optimizer.zero_grad()
 
     Model, data, collator and loss stay the caller's. The memory is loaded before and written after; the next call with
-    the same folder is the next domain.
+    the same folder is the next domain. It ends with a short report (``trainer.protection_report()``,
+    ``protected.report``): what was protected, penalties and masks at work, where the memory is and, with `held_out`,
+    how many bits per byte of that text were forgotten.
 
     Args:
         target: a ``transformers.Trainer`` (TRL's among them), which is changed in place and returned; or a model, with
             its optimizer as the next argument.
         rest: the methods: names, mappings with ``name`` and options, or methods (after the optimizer, if there is one).
         memory: folder of what the methods know of earlier domains.
-        options: ``domain``, a name (numbered when left out). For a loop also: ``data``, the dataset; ``collate``, makes
-            a batch of a list of examples; ``loss(model, batch)``, a scalar (the model's own when left out); ``steps``
-            of the domain; ``batch_size`` when something is measured; ``seed``; ``resume``, a folder written by
-            ``protected.save_state``.
+        options: ``domain``, a name (numbered when left out); ``held_out``, text that nothing learns (texts, a file, or
+            several of these by name), which is scored before and after. For a loop also: ``tokenizer``, which that
+            text needs; ``data``, the dataset; ``collate``, makes a batch of a list of examples; ``loss(model, batch)``,
+            a scalar (the model's own when left out); ``steps`` of the domain; ``batch_size`` when something is
+            measured; ``seed``; ``resume``, a folder written by ``protected.save_state``.
 
     Raises:
         MethodError: a method cannot work there; the sentence says why.
         DataError: the dataset or the collator's batches are of no use to a method.
     """
-    if isinstance(target, Trainer) and len(rest) == 1 and set(options) <= {"domain"}:
+    if isinstance(target, Trainer) and len(rest) == 1 and set(options) <= {"domain", "held_out"}:
         from everlearn.protecting.trainer import protect_trainer
 
         return protect_trainer(target, _listed(rest[0]), memory, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.model.modes import as_its_class_computes
+from everlearn.protecting.held_out import ScoredText
 from everlearn.protecting.memory import MemoryFolder
+from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
 from everlearn.protecting.theirs import Collator, Examples, their_objective
 from everlearn.run.trainer import load_memories, save_memories
 from everlearn.seeding import seeded
@@ -47,6 +49,8 @@ class ProtectedDomain:
         rows_per_step: of all processes and micro-batches.
         steps: optimizer steps, as far as known.
         seed: of measurements and of what is replayed.
+        held_out: text that is scored before and after.
+        bf16: whether it is scored in bfloat16.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class ProtectedDomain:
         rows_per_step: int,
         steps: int,
         seed: int,
+        held_out: Sequence[ScoredText] = (),
+        bf16: bool = False,
     ) -> None:
         built = [build(method) for method in methods]
         self.folder = MemoryFolder(Path(memory))
@@ -102,6 +108,10 @@ class ProtectedDomain:
         self.folder.load(built)
         self.protection = Protection(built, stage)
         self.objective, self.begun = objective, False
+        self._held_out, self._bf16 = held_out, bf16
+        self._passes, self._added = 0, dict[str, Tensor]()
+        self._masks: dict[str, MaskAtWork] = {}
+        self._report: ProtectionReport | None = None
 
     @property
     def stage(self) -> Stage:
@@ -116,11 +126,59 @@ class ProtectedDomain:
         self.begun = True
         self.folder.check_unchanged()
         self._check_batches()
+        for text in self._held_out:
+            text.measure(self.stage.model, self.stage.batch_size, self._bf16)
         with as_its_class_computes(self.stage.model):
             source = self.protection.begin()
         if source is self.examples:
             return self.examples.dataset
         return [self.examples.as_example(block) for block in islice(source, source.size)]
+
+    def beside(
+        self, model: nn.Module, batch: dict[str, Tensor], compute: Callable[[], Any]
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """Return what the owner's pass over a batch gives, and the methods' losses (:meth:`Protection.beside`)."""
+        result, extra = self.protection.beside(model, batch, compute)
+        self._passes += 1
+        for name, value in extra.items():
+            self._added[name] = value.detach() + self._added.get(name, 0)
+        return result, extra
+
+    @property
+    def report(self) -> ProtectionReport:
+        """What the training ended with.
+
+        Raises:
+            RunError: it has not ended.
+        """
+        if self._report is None:
+            raise RunError("The protected training has not ended yet, so there is no report of it.")
+        return self._report
+
+    def finish(self, writes: bool) -> None:
+        """Measure what was learnt and forgotten, write the memory (on the process that writes), and make the report."""
+        self._masks = {
+            name: MaskAtWork(count, 1 - mean, str(applies_to))
+            for name, (applies_to, count, mean) in self.protection.masked().items()
+        }
+        self.end()
+        stage = self.stage
+        forgetting = [text.forgetting(stage.model, stage.batch_size, self._bf16) for text in self._held_out]
+        if writes:
+            self.remember()
+        place = self.folder.newest if writes else None
+        self._report = ProtectionReport(
+            domain=stage.domain,
+            earlier=tuple(stage.earlier),
+            methods=tuple(getattr(method, "title", method.name) for method in self.protection.methods),
+            steps=stage.step,
+            penalties={name: float(value) / self._passes for name, value in self._added.items()},
+            masks=self._masks,
+            other_means=other_means(self.protection.methods),
+            memory=place,
+            memory_bytes=0 if place is None else sum(file.stat().st_size for file in place.iterdir()),
+            forgetting=tuple(forgetting),
+        )
 
     def end(self) -> None:
         """Measure what was learnt."""

@@ -16,6 +16,8 @@ from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+from everlearn.protecting.held_out import HeldOut, held_out_texts
+from everlearn.protecting.report import ProtectionReport
 from everlearn.protecting.theirs import Collator
 
 Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
@@ -48,6 +50,8 @@ class ProtectedLoop:
         domain: str | None = None,
         seed: int = 0,
         resume: str | Path | None = None,
+        held_out: HeldOut | None = None,
+        tokenizer: Any = None,
     ) -> None:
         self._model, self._optimizer, self._loss, self._resume = model, optimizer, loss, resume
         self._domain = ProtectedDomain(
@@ -62,6 +66,7 @@ class ProtectedLoop:
             rows_per_step=batch_size * processes(),
             steps=steps,
             seed=seed,
+            held_out=held_out_texts(held_out, model, tokenizer),
         )
         for method in self._domain.protection.methods:
             if overrides(method, "schedule"):
@@ -110,7 +115,7 @@ class ProtectedLoop:
         if self._ready:  # clipped and not stepped: a gradient scaler has skipped the step
             self._computed, self._ready = 0, False
         read = self._domain.objective.read(batch)
-        own, extra = self._domain.protection.beside(self._model, read, lambda: self._loss(self._model, batch))
+        own, extra = self._domain.beside(self._model, read, lambda: self._loss(self._model, batch))
         self.own, self.parts = own.detach(), {name: value.detach() for name, value in extra.items()}
         self._computed += 1
         return own + scaled_sum(extra, own)
@@ -159,11 +164,14 @@ class ProtectedLoop:
                 "The optimizer that `protect` was given has made no step, so nothing was learnt that is worth "
                 "remembering. Step with that one, inside the `with` block."
             )
-        self._domain.end()
-        if rank() == 0:
-            self._domain.remember()
+        self._domain.finish(rank() == 0)
         if processes() > 1:
             torch.distributed.barrier()
+
+    @property
+    def report(self) -> ProtectionReport:
+        """What the domain ended with, after the ``with`` block: print it, or take its ``to_dict()``."""
+        return self._domain.report
 
     def _inside(self, what: str) -> None:
         if not self._handles:

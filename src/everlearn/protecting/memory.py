@@ -33,6 +33,11 @@ class MemoryFolder:
         self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
         """Learnt so far, in order."""
 
+    @property
+    def newest(self) -> Path | None:
+        """The folder of the last domain's memory."""
+        return self._last
+
     def check_unchanged(self) -> None:
         """A domain goes on from the memory that it has loaded.
 

@@ -17,6 +17,8 @@ from everlearn.methods.base import Method
 from everlearn.methods.engine.processes import loss_scale
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+from everlearn.protecting.held_out import HeldOut, held_out_texts
+from everlearn.protecting.report import ProtectionReport
 from everlearn.run.trainer import ADDED
 
 _BYPASSED = (
@@ -69,11 +71,21 @@ class Protected(_Base):
             raise
         finally:
             self.train_dataset = own
-        domain.end()
-        if self.is_world_process_zero():
-            domain.remember()
+        domain.finish(self.is_world_process_zero())
         self.accelerator.wait_for_everyone()
+        if numbers := domain.report.numbers():
+            self.log(numbers)
+        if self.is_world_process_zero():
+            print(domain.report)  # as the Trainer's own callbacks print its logs
         return result
+
+    def protection_report(self) -> ProtectionReport:
+        """Return what the protected training ended with: print it, or take its ``to_dict()``.
+
+        Raises:
+            RunError: it has not ended.
+        """
+        return self.protected.report
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping.
@@ -112,7 +124,7 @@ class Protected(_Base):
         self._beside = True
         batch = self.protected.objective.read(inputs)
         compute: Callable[..., Any] = super().compute_loss
-        found, extra = self.protected.protection.beside(model, batch, lambda: compute(model, inputs, **options))
+        found, extra = self.protected.beside(model, batch, lambda: compute(model, inputs, **options))
         loss, rest = (found[0], found[1:]) if return_outputs else (found, ())
         divided = self.loss_is_scaled_for_ga
         if divided is None:
@@ -180,6 +192,7 @@ def protect_trainer(
     methods: Sequence[str | Mapping[str, Any] | Method],
     memory: str | Path,
     domain: str | None = None,
+    held_out: HeldOut | None = None,
 ) -> Trainer:
     """See :func:`everlearn.protect`."""
     if isinstance(trainer, Protected):
@@ -219,6 +232,8 @@ def protect_trainer(
         rows_per_step=args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
         steps=max(args.max_steps, 0),
         seed=args.seed,
+        held_out=held_out_texts(held_out, trainer.model, getattr(trainer, "processing_class", None)),
+        bf16=args.bf16,
     )
     if trainer.optimizer is not None or trainer.lr_scheduler is not None:
         _refuse_given_optimizer(trainer, protected)

@@ -423,6 +423,19 @@ class Protection:
 
     # -- masks ------------------------------------------------------------------------------------------------
 
+    def masked(self) -> dict[str, tuple[ApplyTo, int, float]]:
+        """Return what each mask of the last step applies to, how many parameters it reaches, and its mean factor."""
+        found: dict[str, tuple[ApplyTo, int, float]] = {}
+        for method, mask in self._masks:
+            count, total = 0, 0.0
+            for parameter, factor in self._localised(method, mask):
+                values = _asked(factor, parameter)
+                here = local(parameter).numel()
+                count, total = count + here, total + here * float(values.float().mean())
+            if count:
+                found[method.label] = (mask.apply_to, count, total / count)
+        return found
+
     def _factors(self, apply_to: ApplyTo) -> Iterator[tuple[nn.Parameter, Factor]]:
         for method, mask in self._masks:
             if mask.apply_to == apply_to:

@@ -1,0 +1,140 @@
+"""Text that nothing learns, scored before and after a protected training: what the model has forgotten of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from everlearn.data.blocks import Block
+from everlearn.data.corpus import Corpus, Document
+from everlearn.data.documents import read_documents
+from everlearn.data.packing import chunks, make_packer
+from everlearn.data.tokenize import Encoder
+from everlearn.errors import DataError, MethodError
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.perplexity import BlockLosses, block_losses
+from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
+from everlearn.model.anatomy import kind_of
+from everlearn.model.head import unwrap
+from everlearn.model.modes import as_its_class_computes
+from everlearn.model.objectives import make_objective
+
+HeldOut = str | Path | Sequence[str] | Mapping[str, str | Path | Sequence[str]]
+"""A file or folder of text, or texts; or several of these by name."""
+ROWS, LONGEST = 256, 512
+"""Rows of a text that are scored at most, evenly spread over it, and the tokens of a row."""
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """What a model lost on one text.
+
+    Attributes:
+        name: of the text.
+        before: bits per byte before the domain was learnt.
+        after: the same after it.
+        forgotten: after minus before, with its 95 % interval (paired bootstrap over rows); above 0, it got worse.
+        rows: how many were scored.
+    """
+
+    name: str
+    before: float
+    after: float
+    forgotten: Estimate
+    rows: int
+
+    def __str__(self) -> str:
+        value, sign = self.forgotten.value or 0.0, self.forgotten.sign
+        interval = self.forgotten.interval
+        what = {1: "was forgotten", -1: "got better", 0: "did not clearly change"}.get(
+            2 if sign is None else sign, "changed"
+        )
+        between = f" ({interval[0]:+.4f} to {interval[1]:+.4f})" if interval else ""
+        return (
+            f"{self.name} {what}: {value:+.4f} bits per byte{between}, {self.before:.4f} before and {self.after:.4f} "
+            f"after, {self.rows:,} rows."
+        )
+
+
+class ScoredText:
+    """One text as rows, and the model's losses on them before the training.
+
+    Raises:
+        DataError: it is shorter than a row, cannot be read, or the model reads no plain text.
+    """
+
+    def __init__(self, name: str, text: Any, model: nn.Module, tokenizer: Any) -> None:
+        kind = kind_of(model)
+        if kind == "encoder-decoder":
+            raise DataError("`held_out` is plain text, which an encoder-decoder does not learn. Leave it out.")
+        self.name, self.objective = name, make_objective(None, model, tokenizer)
+        size = min(LONGEST, self.objective.longest_input(model) or LONGEST)
+        packer = make_packer(Encoder(tokenizer, kind), size, examples=False)
+        rows = [row for lot in chunks(_documents(text)) for row in packer.feed(lot)]
+        if not rows:
+            raise DataError(
+                f"`held_out` ('{name}') has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text."
+            )
+        self._rows = [rows[place] for place in np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)]
+        # A decoder predicts the end of each text, an encoder no special token.
+        self._width = packer.count.bytes_per_label(0 if kind == "encoder" else 1)
+        self._before: BlockLosses | None = None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, indices: Iterable[int]) -> list[Block]:
+        """Return rows by number."""
+        return [self._rows[index] for index in indices]
+
+    def measure(self, model: nn.Module, batch_size: int, bf16: bool) -> None:
+        """Score the text before the training."""
+        self._before = self._losses(model, batch_size, bf16)
+
+    def forgetting(self, model: nn.Module, batch_size: int, bf16: bool) -> Forgetting:
+        """Score the text again, and return what has changed."""
+        if self._before is None:
+            raise MethodError("The held-out text was not scored before the training.")
+        nats = np.stack([self._before.nats, self._losses(model, batch_size, bf16).nats])
+        per_byte = np.broadcast_to(self._before.items * self._width * math.log(2), nats.shape)
+        before, after = nats.sum(1) / per_byte.sum(1)
+        samples = bootstrap_ratio(nats, per_byte, seed=("protect", self.name))
+        low, high = percentiles(samples[:, 1] - samples[:, 0])
+        known = bool(np.isfinite(low))
+        forgotten = Estimate(float(after - before), *((float(low), float(high)) if known else (None, None)))
+        return Forgetting(self.name, float(before), float(after), forgotten, len(self))
+
+    def _losses(self, model: nn.Module, batch_size: int, bf16: bool) -> BlockLosses:
+        core = unwrap(model)
+        with as_its_class_computes(core):
+            return block_losses(core, self, self.objective, batch_size=batch_size, bf16=bf16)
+
+
+def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -> list[ScoredText]:
+    """Make the texts ready to be scored.
+
+    Raises:
+        MethodError: there is no tokenizer.
+        DataError: a text cannot be used.
+    """
+    if held_out is None:
+        return []
+    if not hasattr(tokenizer, "encode"):
+        raise MethodError(
+            "`held_out` is text, which needs the model's tokenizer: give the Trainer its `processing_class`, or "
+            "`protect` a `tokenizer`."
+        )
+    named = held_out if isinstance(held_out, Mapping) else {"held-out text": held_out}
+    return [ScoredText(name, text, unwrap(model), tokenizer) for name, text in named.items()]
+
+
+def _documents(text: Any) -> Iterable[Document]:
+    if isinstance(text, str | Path):
+        return (document for document, _ in read_documents(Corpus(path=str(text))))
+    return (Document(each) for each in text if each.strip())

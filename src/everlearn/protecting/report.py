@@ -1,0 +1,105 @@
+"""What a protected training ends with: what was protected, how, where the memory is, and what was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everlearn.methods.base import Method
+from everlearn.methods.engine.protection import overrides
+from everlearn.protecting.held_out import Forgetting
+from everlearn.report.formatting import listing
+from everlearn.run.words import size
+
+OTHER_MEANS = {
+    "gradients": "changes to gradients",
+    "training_data": "other examples in the training data",
+    "transforms": "changes to parameters in the forward pass",
+    "pull": "weights pulled back after a step",
+    "confine": "weights kept within bounds",
+    "optimizer": "another optimizer",
+    "parameter_groups": "other rates for groups of parameters",
+    "schedule": "another schedule of the learning rate",
+}
+"""Hooks besides penalties and masks, and what a method may do in them; how much it did is not measured here."""
+
+
+@dataclass(frozen=True)
+class MaskAtWork:
+    """A mask in the last step.
+
+    Attributes:
+        parameters: that it reaches.
+        held_back: share of their updates (or gradients) that it removed, on average.
+        applies_to: ``update`` or ``gradient``.
+    """
+
+    parameters: int
+    held_back: float
+    applies_to: str
+
+
+@dataclass(frozen=True)
+class ProtectionReport:
+    """What a protected training ends with; print it, or take :meth:`to_dict`.
+
+    Attributes:
+        domain: that was learnt.
+        earlier: domains that the memory held before it.
+        methods: their titles.
+        steps: of the optimizer.
+        penalties: mean over the training of each loss that a method added, by ``<method>/<loss>``.
+        masks: by method.
+        other_means: by which methods may have acted besides, by method; how much they did is not known here.
+        memory: folder that the memory was written to; None on processes that do not write.
+        memory_bytes: size of its files.
+        forgetting: of each held-out text.
+    """
+
+    domain: str
+    earlier: tuple[str, ...]
+    methods: tuple[str, ...]
+    steps: int
+    penalties: dict[str, float] = field(default_factory=dict)
+    masks: dict[str, MaskAtWork] = field(default_factory=dict)
+    other_means: dict[str, list[str]] = field(default_factory=dict)
+    memory: Path | None = None
+    memory_bytes: int = 0
+    forgetting: tuple[Forgetting, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for JSON."""
+        return asdict(self) | {"memory": None if self.memory is None else str(self.memory)}
+
+    def numbers(self) -> dict[str, float]:
+        """Return what was forgotten, for a Trainer's log: bits per byte by ``forgotten/<text>``."""
+        return {f"forgotten/{each.name}": each.forgotten.value or 0.0 for each in self.forgetting}
+
+    def __str__(self) -> str:
+        knew = f"what it knew of {listing(list(self.earlier))}" if self.earlier else "what the model knew before"
+        lines = [f"Learnt '{self.domain}' in {self.steps:,} steps; {' + '.join(self.methods)} protected {knew}."]
+        working = {name: value for name, value in self.penalties.items() if value}
+        lines += [f"Penalty {name}: {value:.3g} on average, added to the loss." for name, value in working.items()]
+        lines += [
+            f"Mask of {name}: held {mask.held_back:.1%} of {mask.applies_to}s back, on {mask.parameters:,} parameters."
+            for name, mask in self.masks.items()
+        ]
+        if not working and not self.masks:
+            lines.append("No penalty and no mask was at work.")
+        lines += [f"Not measured here, of {name}: {listing(means)}." for name, means in self.other_means.items()]
+        if self.memory is not None:
+            lines.append(f"Memory for the next domain: {self.memory} ({size(self.memory_bytes)}).")
+        lines += [sentence[:1].upper() + sentence[1:] for sentence in map(str, self.forgetting)]
+        if not self.forgetting:
+            lines.append("What was forgotten was not measured: give `protect` a text (`held_out`).")
+        return "\n".join(lines)
+
+
+def other_means(methods: Sequence[Method]) -> dict[str, list[str]]:
+    """Return by which means besides penalties and masks methods may act, by their names."""
+    found = {
+        method.label: [words for hook, words in OTHER_MEANS.items() if overrides(method, hook)] for method in methods
+    }
+    return {name: words for name, words in found.items() if words}
