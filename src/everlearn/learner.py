@@ -35,11 +35,11 @@ from everlearn.model.head import unwrap
 from everlearn.model.loading import own_class
 from everlearn.report.run_results import RunResults
 from everlearn.run import carrying, given, portable
-from everlearn.run.ahead import work_ahead
-from everlearn.run.checks import checks
+from everlearn.run.ahead import declared_passes, look_ahead
+from everlearn.run.checks import checks, listed
 from everlearn.run.curves import StageCurves
 from everlearn.run.folder import RunFolder
-from everlearn.run.forecast import AROUND
+from everlearn.run.forecast import AROUND, PASSES
 from everlearn.run.interruption import Interruption
 from everlearn.run.memory import peak_memory, reset_peak_memory
 from everlearn.run.moving import measure_movement
@@ -163,7 +163,7 @@ class ContinualLearner(OpenRun):
                 self.folder.keep_data_notes(self.data_notes())
             for note in self.notes():
                 self.reporter.say(note)
-            self.forecast.ahead = work_ahead(self)
+            look_ahead(self)
             scorer = self.scorer()
             scorer.prepare()
             scorer.score(0)
@@ -277,7 +277,9 @@ class ContinualLearner(OpenRun):
 
     def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
         """Learn one domain from the model before it, and seal its stage folder."""
-        started = time.monotonic()
+        started, measured = time.monotonic(), self.forecast.measured
+        self.passes_left = declared_passes(self, index)
+        later = self.forecast.ahead[PASSES] - self.passes_left
         reset_peak_memory()
         stage = self.stage(index, domain, methods)
         training = self.folder.training(index, domain.name)
@@ -321,7 +323,9 @@ class ContinualLearner(OpenRun):
             )
             blueprint = Blueprint(stage.model) if trainer.is_fsdp_enabled else None
             set_all(stage.seed, index, "train", self.processes.process_index)
+            before_training = self.forecast.measured
             trainer.fit(checkpoint)
+            inside = self.forecast.measured - before_training
             trained = trainer.seconds  # without what methods measure afterwards
         self.interruption.stop_here()
         trainer.check_finite()
@@ -348,18 +352,25 @@ class ContinualLearner(OpenRun):
             "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
             "notes": stage.notes,
         }
-        self.forecast.took(AROUND, 1, time.monotonic() - started - (trained - trainer.seconds_before))
+        elsewhere = self.forecast.measured - measured - inside  # what methods measured before and after the training
+        around = time.monotonic() - started - (trained - trainer.seconds_before) - elsewhere
+        self.forecast.settle(PASSES, later, counts=checkpoint is None)
+        self.took(AROUND, 1, max(0.0, around))
         if self.processes.is_main_process:
             model = stage.model
             for method in reversed(methods):
                 model = method.export(model)
             adapter = self.adapter_of(model, methods)
-            with files.new_folder(self.folder.stage(index, domain.name)) as folder:
+            with (
+                self.reporter.activity(f"Saving {domain.name}", 1) as done,
+                files.new_folder(self.folder.stage(index, domain.name)) as folder,
+            ):
                 save_model(model, stage.tokenizer, folder, adapter, self.recipe.model)
                 save_memories(folder / MEMORY, methods)
                 if carried is not None:
                     carrying.save(folder, carried)
                 files.write_json(folder / "stage.json", facts)
+                done(1)
             shutil.rmtree(training, ignore_errors=True)
             self.folder.seal_log()
         self.processes.wait_for_everyone()
@@ -382,7 +393,7 @@ class ContinualLearner(OpenRun):
         line = {"stage": stage.index, "domain": stage.domain}
         write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
-        return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write)]
+        return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self)]
 
     def train_alone(self, scorer: Scorer) -> None:
         """Train each domain alone from the base model, with no method: FT in the causal study."""
@@ -410,9 +421,11 @@ class ContinualLearner(OpenRun):
         Args:
             only: a domain that is learnt after the others, whose data need not be there any more.
         """
-        for found in checks(self, only):
-            if found.error is not None:
-                raise found.error
+        with self.reporter.activity("Checking recipe, model and data", len(listed(self, only))) as done:
+            for number, found in enumerate(checks(self, only), 1):
+                if found.error is not None:
+                    raise found.error
+                done(number)
 
     def look_back(self) -> None:
         """Add to a run of an earlier version what today's page shows: weight movement by layer, and sample texts.

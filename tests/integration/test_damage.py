@@ -357,7 +357,7 @@ def test_a_signal_and_the_same_learner_again(whole: Recipe, tmp_path: Path, monk
         learner.run()
     assert [p.name for p in trainer.checkpoints(made.folder() / "stage-01-first.training")][-1] == "checkpoint-3"
     killer.at = "loss first"  # outside training a signal acts at once
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted, match=f"What was saved is whole; continue with `everlearn resume {made.folder()}`"):
         learner.resume()
     killer.at = "step 2.5"  # the last step
     with pytest.raises(Interrupted):

@@ -23,6 +23,7 @@ from everlearn.methods.adapters.residual import Residual
 from everlearn.methods.base import REGISTRY
 from everlearn.model.gathering import shared_parameters
 from everlearn.run import trainer
+from everlearn.run.interruption import Interrupted
 from methods_of_other_kinds import OTHERS, registered
 
 pytestmark = [pytest.mark.distributed, pytest.mark.usefixtures("no_report")]
@@ -234,7 +235,7 @@ def test_a_checkpoint_of_two_processes_on_one(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(trainer.StageTrainer, "on_step_end", two)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted):
             ContinualLearner(of).run()
     with pytest.raises(RunError, match=r"written by 2 process.*this run has 1"):
         ContinualLearner.open(of.folder()).resume()

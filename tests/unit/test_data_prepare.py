@@ -63,7 +63,7 @@ def test_the_cache_is_found_and_depends_on_everything(tmp_path, monkeypatch):
     built = []
     work = prepare_.__globals__["_Work"]
     build = work.build
-    monkeypatch.setattr(work, "build", lambda self, folder: (built.append(folder), build(self, folder)))
+    monkeypatch.setattr(work, "build", lambda self, folder, told: (built.append(folder), build(self, folder, told)))
     again = prepared(tmp_path, domain, seed=1)
     assert not built
     assert again.fingerprint == first.fingerprint == again.train.fingerprint

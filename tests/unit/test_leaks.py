@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -39,16 +40,23 @@ def test_near_duplicates_are_found_though_no_document_is_identical(corpora, tmp_
 
 
 def test_the_outcome_is_kept_and_made_again_where_the_text_changes(corpora, tmp_path, monkeypatch):
-    told: list[str] = []
-    first = check_leaks(corpora, {}, tmp_path / "cache", told.append)
-    assert check_leaks(corpora[::-1], {}, tmp_path / "cache", told.append).leaks == first.leaks
+    told: list[list[int]] = []
+
+    @contextlib.contextmanager
+    def phase(text, total):
+        told.append([])
+        yield told[-1].append
+
+    first = check_leaks(corpora, {}, tmp_path / "cache", phase)
+    assert told[0][-1] == 100
+    assert check_leaks(corpora[::-1], {}, tmp_path / "cache", phase).leaks == first.leaks
     assert len(told) == 1
     (kept,) = (tmp_path / "cache" / "leaks").iterdir()
     kept.write_text("{")
-    assert check_leaks(corpora, {}, tmp_path / "cache", told.append) == first
+    assert check_leaks(corpora, {}, tmp_path / "cache", phase) == first
     assert len(told) == 2
     write(tmp_path / "held.jsonl", texts(9, "h"))
-    assert check_leaks(corpora, {}, tmp_path / "cache", told.append).leaks == []
+    assert check_leaks(corpora, {}, tmp_path / "cache", phase).leaks == []
 
 
 def test_of_much_text_a_part_is_looked_at_and_the_rest_is_named(corpora, tmp_path, monkeypatch):

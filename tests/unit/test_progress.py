@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from everlearn.benchmarking.workbench import Once
-from everlearn.run.forecast import ROWS, SETS, Forecast
+from everlearn.run.forecast import PASSES, ROWS, SETS, Forecast
 from everlearn.run.progress import Logged, Reporter, Terminal
 
 AT = Logged(
@@ -120,3 +120,37 @@ def test_the_estimate_is_what_is_ahead_times_what_it_has_taken() -> None:
     assert forecast.seconds({ROWS: 20}) == pytest.approx(20 * 8 / 40)
     forecast.took(ROWS, 70, 1.0)  # more than was thought
     assert forecast.seconds({ROWS: forecast.ahead[ROWS]}) == 0
+
+
+def test_what_was_not_done_yet_takes_what_its_weight_says() -> None:
+    forecast = Forecast()
+    forecast.ahead.update({ROWS: 100, PASSES: 200, SETS: 6, "topics": 2})
+    forecast.weights.update({ROWS: 1.5, PASSES: 1.0, SETS: 4.0, "topics": 30.0})
+    assert forecast.left() is None
+    forecast.took(SETS, 2, 2.0)  # 0.25 seconds a row, by the base model's scores
+    assert forecast.left() == pytest.approx(100 * 1.5 / 4 + 200 / 4 + 4 * 1 + 2 * 30 / 4)
+    forecast.took(ROWS, 10, 30.0)  # 2 seconds a row: training says it better
+    beside = 4 * (2 + 0.4 * 8) / 2.4 + 2 * 30 * 2
+    assert forecast.left() == pytest.approx(90 * 3 + 200 * 2 + beside)
+    forecast.took(PASSES, 4, 80.0)  # slow at first
+    held = 0.1 * 196
+    assert forecast.left() == pytest.approx(90 * 3 + 196 * (80 + held * 2) / (4 + held) + beside)
+    forecast.took(PASSES, 100, 100.0)
+    forecast.settle(PASSES, 50, counts=True)  # 150 rows were declared, 104 counted
+    held = 0.1 * 50
+    assert forecast.seconds({PASSES: 50}) == pytest.approx(50 * (180 + held * 2) / (150 + held))
+
+
+def test_a_phase_inside_another_has_a_bar_below_it() -> None:
+    reporter, file = printed(terminal=True)
+    with reporter.activity("Learning papers", 10):
+        reporter.left(7300.0)
+        with reporter.activity("Scores after step 5", 4) as done:
+            done(3)
+    for part in ("Learning papers", "Scores after step 5", "3/4", "run ~2.0 h left"):
+        assert part in file.getvalue()
+    reporter, file = printed(terminal=False)
+    reporter.left(7300.0)
+    with reporter.activity("Measuring importance: MAS on papers", 1000) as done:
+        done(3)
+    assert file.getvalue().splitlines() == ["Measuring importance: MAS on papers  run ~2.0 h left"]

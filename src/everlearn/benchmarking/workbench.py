@@ -62,7 +62,7 @@ class Once(Reporter):
             self.other.say(text)
 
     @contextlib.contextmanager
-    def activity(self, text: str, total: int) -> Iterator[Advance]:
+    def activity(self, text: str, total: int | None) -> Iterator[Advance]:
         """The other's, with the cell's name."""
         with self.other.activity(f"{self.cell}: {text}", total) as done:
             yield done
@@ -70,6 +70,10 @@ class Once(Reporter):
     def log(self, at: Logged) -> None:
         """The other's, with the cell's name."""
         self.other.log(replace(at, domain=f"{self.cell}: {at.domain}"))
+
+    def left(self, seconds: float | None) -> None:
+        """The other's."""
+        self.other.left(seconds)
 
 
 class Workbench:

@@ -23,6 +23,7 @@ from everlearn.data.documents import corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.near_duplicates import Probes, Sketch, distinct
 from everlearn.data.packing import chunks
+from everlearn.data.phases import Phase, in_silence
 from everlearn.data.prepare import cache_folder
 from everlearn.data.word_runs import words_of
 from everlearn.errors import EverlearnError
@@ -159,7 +160,7 @@ def check_leaks(
     corpora: Sequence[Domain],
     tests: Mapping[str, Sequence[str]],
     cache: str | Path | None = None,
-    say: Callable[[str], None] = lambda sentence: None,
+    phase: Phase = in_silence,
 ) -> LeakCheck:
     """Look for everything that is measured on in everything that is learnt.
 
@@ -167,7 +168,7 @@ def check_leaks(
         corpora: the domains, and the general text.
         tests: other texts that are measured on, by what they are in words ("test examples of 'topics'").
         cache: folder that keeps the outcome, as of :func:`everlearn.data.prepare.prepare`.
-        say: who is told before it begins.
+        phase: opens the phase, which counts documents that are read, where the outcome is not kept yet.
 
     Raises:
         DataError: a corpus cannot be read.
@@ -177,8 +178,8 @@ def check_leaks(
     if path.is_file():
         with contextlib.suppress(EverlearnError, KeyError, TypeError):  # damaged: it is made again
             return LeakCheck.from_json(read_json(path))
-    say("Looking for held-out text in the training text")
-    outcome = _Check(parts, tests).outcome()
+    with phase("Looking for held-out text in the training text", None) as progress:
+        outcome = _Check(parts, tests, progress).outcome()
     with contextlib.suppress(EverlearnError):  # a cache that holds everything else may be read-only
         write_json(path, asdict(outcome))
     return outcome
@@ -250,8 +251,13 @@ class _Texts:
 class _Check:
     """One check at work."""
 
-    def __init__(self, parts: Sequence[tuple[str, Domain]], tests: Mapping[str, Sequence[str]]) -> None:
-        self.parts = parts
+    def __init__(
+        self,
+        parts: Sequence[tuple[str, Domain]],
+        tests: Mapping[str, Sequence[str]],
+        progress: Callable[[int], None],
+    ) -> None:
+        self.parts, self.progress, self.read = parts, progress, 0
         self.probes = Probes()
         self.partial: list[str] = []
         self.characters = 0
@@ -306,6 +312,8 @@ class _Check:
             words = words_of(lot)
             search.add(words)
             sketch.add(words)
+            self.read += len(lot)
+            self.progress(self.read)
             keys.extend(map(text_key, lot))
             characters += sum(map(len, lot))
             if characters >= SEARCHED:

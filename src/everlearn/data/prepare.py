@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -156,8 +156,8 @@ class _Work:
         texts = [corpus_fingerprint(corpus) for corpus in (self.corpus, self.held_out) if corpus is not None]
         return hash_of(self.encoder.fingerprint, *settings, *texts)
 
-    def build(self, folder: Path) -> None:
-        """Write both parts and what is known about them into a new folder."""
+    def build(self, folder: Path, progress: Callable[[int], None]) -> None:
+        """Write both parts and what is known about them into a new folder; `progress` is told how many documents."""
         skipped, own = Skipped(), OwnHeldOut(self.corpus, self.share)
         with ExitStack() as stack:
             packers = {part: self._packer(part) for part in PARTS}
@@ -177,6 +177,7 @@ class _Work:
                 else:
                     columns["train"].add(packers["train"].feed(kept))
                 columns["validation"].add(packers["validation"].feed(held))
+                progress(packers["train"].count.documents + packers["validation"].count.documents)
                 enough = packers["train"].count.tokens >= self.block_size
                 if self.corpus.streaming and enough and packers["validation"].count.documents >= self._enough:
                     break
@@ -288,6 +289,7 @@ def prepare(
     name: str | None = None,
     target_size: int | None = None,
     isolated: bool = True,
+    progress: Callable[[int], None] = lambda documents: None,
 ) -> Prepared:
     """Tokenise and pack a corpus, or find it in the cache.
 
@@ -303,6 +305,7 @@ def prepare(
         target_size: the longest answer, for text-to-text; `block_size` when None.
         isolated: whether documents that share a block are hidden from each other; it decides what is predicted, and so
             what a byte costs, not what the blocks are.
+        progress: told how many documents of a source are tokenised.
 
     Raises:
         DataError: the corpus cannot be read, is smaller than a block, or does not fit the kind of model.
@@ -312,7 +315,15 @@ def prepare(
     if isinstance(corpus, Domain) and corpus.sources:
         prepared = [
             prepare(
-                part, tokenizer, kind, block_size, seed=seed, cache=cache, target_size=target_size, isolated=isolated
+                part,
+                tokenizer,
+                kind,
+                block_size,
+                seed=seed,
+                cache=cache,
+                target_size=target_size,
+                isolated=isolated,
+                progress=progress,
             )
             for part in corpus.parts
         ]
@@ -325,7 +336,7 @@ def prepare(
     folder = cache_folder(cache) / f"{name}-{fingerprint}"
     if damage(folder) is not None or read_json(folder / "facts.json").get("version") != FACTS:
         with new_folder(folder) as made:
-            work.build(made)
+            work.build(made, progress)
     return work.open(folder, fingerprint, seed)
 
 

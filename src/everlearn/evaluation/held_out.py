@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from everlearn import files
@@ -86,6 +87,17 @@ class HeldOut:
             return cls(PackedBlocks(columns, seed=0, name=path.stem), width)
         except (KeyError, ValueError, TypeError, RuntimeError, DataError) as error:
             raise RunError(f"{path} is damaged: it holds no blocks ({error}).") from error
+
+
+def blocks_in(path: Path) -> int:
+    """Return how many blocks a file of held-out text has, without reading them; 0 for a damaged one."""
+    try:
+        with safe_open(path, "numpy") as file:
+            ragged = "input_ids.offsets" in list(file.keys())
+            rows = int(file.get_slice("input_ids.offsets" if ragged else "input_ids").get_shape()[0])
+    except (SafetensorError, OSError):
+        return 0
+    return rows - 1 if ragged else rows
 
 
 @register_kind()

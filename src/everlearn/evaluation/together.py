@@ -38,7 +38,11 @@ class _Set:
 
 
 def measure_together(
-    sets: Iterable[tuple[HeldOutText, bool]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]
+    sets: Iterable[tuple[HeldOutText, bool]],
+    predictor: Predictor,
+    how: Conditions,
+    keep: Callable[[Cell], None],
+    more: Callable[[int], None] = lambda blocks: None,
 ) -> None:
     """Score the held-out sets that are wanted.
 
@@ -48,6 +52,7 @@ def measure_together(
         predictor: the same for all of them.
         how: as for :meth:`HeldOutText.measure`, which gives the same scores to the last bits but one.
         keep: is given each wanted set's cell as soon as its last block is scored.
+        more: is told of every batch how many blocks of wanted sets it had.
 
     Raises:
         TrainingDiverged: a loss is not finite.
@@ -60,8 +65,10 @@ def measure_together(
                 lot.append((own, number))
                 if len(lot) == how.batch_size:
                     _score(lot, predictor, how, keep)
+                    more(sum(each.wanted for each, _ in lot))
                     lot = []
         _score(lot, predictor, how, keep)
+        more(sum(each.wanted for each, _ in lot))
 
 
 def _score(lot: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 
 from everlearn.data.blocks import BlockSource
 from everlearn.data.loader import sample_batches
+from everlearn.data.phases import Phase, in_silence
 from everlearn.errors import MethodError
 from everlearn.model.anatomy import Anatomy, anatomy
 from everlearn.model.objectives import Objective
@@ -104,6 +106,7 @@ class Stage:
             where there is no run folder, nothing becomes of it.
         as_tested: puts back into a copy of the plain model what the methods read a text with (``Method.test_model``);
             None where a plain model is all there is. The engine sets it.
+        phase: opens a phase that people see, for a loop over many rows; passes over :meth:`batches` do it themselves.
         host: the present micro-batch as it was collated, on the host, so that looking at it waits for no device; None
             where a trainer does not say.
     """
@@ -128,7 +131,10 @@ class Stage:
     folder: Path | None = None
     log: Callable[[dict[str, Any]], None] = lambda line: None
     as_tested: Callable[[nn.Module], nn.Module] | None = None
+    phase: Phase = in_silence
     host: Batch | None = None
+    _acting: str = "Reading"
+    _passes: list[Generator[Batch]] = field(default_factory=list, repr=False)
 
     @property
     def anatomy(self) -> Anatomy:
@@ -157,6 +163,17 @@ class Stage:
         what methods of the list have kept beside it (experts, shared adapters, prompts)."""
         return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
 
+    @contextlib.contextmanager
+    def acting(self, text: str) -> Iterator[None]:
+        """Name what is done inside; the engine does it around each hook. Passes that were left half-way end here."""
+        self._acting = text
+        try:
+            yield
+        finally:
+            while self._passes:
+                self._passes.pop().close()
+            self._acting = "Reading"
+
     def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
         """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
 
@@ -164,17 +181,26 @@ class Stage:
         The last batch may be smaller. Tensors are on the model's device. A pass that has fewer blocks than were asked
         for is read once, which :attr:`notes` then says.
         """
-        read, source = 0, source or self.source
-        for batch in sample_batches(
-            source,
-            self.objective,
-            blocks=blocks,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            device=next(self.model.parameters()).device,
-        ):
-            read += len(next(iter(batch.values())))
-            yield batch
+        batches = self._batches(blocks, source or self.source)
+        self._passes.append(batches)
+        return batches
+
+    def _batches(self, blocks: int, source: BlockSource) -> Generator[Batch]:
+        read, total = 0, blocks if source.size is None else min(blocks, source.size)
+        with self.phase(f"{self._acting} on {source.name}", total) as done:
+            for batch in sample_batches(
+                source,
+                self.objective,
+                blocks=blocks,
+                batch_size=self.batch_size,
+                seed=self.seed,
+                device=next(self.model.parameters()).device,
+            ):
+                read += len(next(iter(batch.values())))
+                yield batch
+                done(read)
+            if read < total:
+                done(total)
         note = f"'{source.name}' has {read:,} rows, which is what methods read of it where they ask for {blocks:,}."
         if read < blocks and note not in self.notes:
             self.notes.append(note)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -11,6 +13,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from everlearn.evaluation import METRICS, Cell, Checkpoint, HeldOutText
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, Task
+from everlearn.run.forecast import SETS
+from everlearn.run.open_run import OpenRun
+from everlearn.run.progress import Counted
 from everlearn.seeding import seeded
 
 TASKS = "tasks"
@@ -31,6 +36,7 @@ class StageCurves(TrainerCallback):
         model: gives the model without any distributed wrapper.
         tokens: gives the tokens trained on so far.
         write: takes a line; None on processes that only take part.
+        run: is told what is scored and how long it takes.
     """
 
     def __init__(
@@ -42,9 +48,10 @@ class StageCurves(TrainerCallback):
         model: Callable[[], nn.Module],
         tokens: Callable[[], int],
         write: Callable[[dict[str, Any]], None] | None,
+        run: OpenRun,
     ) -> None:
         self.every, self.sets, self.tasks, self.how = every, sets, tasks, how
-        self.model, self.tokens, self.write = model, tokens, write
+        self.model, self.tokens, self.write, self.run = model, tokens, write, run
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -52,20 +59,32 @@ class StageCurves(TrainerCallback):
         """After an optimizer step."""
         step, last = state.global_step, state.global_step == state.max_steps
         text_due, tasks_due = (every is not None and not step % every for every in self.every)
+        sets = self.sets if text_due or (last and self.every[0] is not None) else []
+        tasks = self.tasks if tasks_due and not last else []
+        if not sets and not tasks:
+            return
         found: dict[str, Any] = {}
-        with seeded("curves", step):
-            if text_due or (last and self.every[0] is not None):
+        work = sum(task.work(1).units for task in (*sets, *tasks))
+        with (
+            seeded("curves", step),
+            self.run.reporter.activity(f"Scores after step {step:,}", work) as tell,
+        ):
+            done = Counted(tell)
+            if sets:
                 metric = METRICS["bits_per_byte"]
-                found[metric.name] = {each.name: metric.score(self._cell(each)) for each in self.sets}
-            if tasks_due and not last:
+                found[metric.name] = {each.name: metric.score(self._cell(each, SETS, done)) for each in sets}
+            if tasks:
                 scores: dict[str, dict[str, float]] = {}
-                for task in self.tasks:
-                    cell = self._cell(task)
+                for task in tasks:
+                    cell = self._cell(task, task.name, done)
                     for metric in metrics_of([cell]):
                         scores.setdefault(metric.name, {})[task.name] = metric.score(cell)
                 found[TASKS] = scores
         if found and self.write is not None:
             self.write({"step": step, "tokens": self.tokens(), **found})
 
-    def _cell(self, task: Task) -> Cell:
-        return task.measure(Checkpoint(self.model(), self.how.objective), self.how)
+    def _cell(self, task: Task, kind: str, done: Counted) -> Cell:
+        started, how = time.monotonic(), replace(self.how, progress=done.part())
+        cell = task.measure(Checkpoint(self.model(), how.objective), how)
+        self.run.took(kind, 1, time.monotonic() - started)
+        return cell

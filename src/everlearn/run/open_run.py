@@ -1,6 +1,7 @@
 """An open run: its recipe, its folder, and what its stages are made of — text, models, methods with their memory.
 
-Everything in here is made from the recipe and from finished stages alone, and nothing is trained or measured.
+Everything in here is made from the recipe and from finished stages alone, and nothing is trained or measured; what
+people are told of the run's progress goes through here.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,11 @@ from everlearn.data.endtask import TaskConfig
 from everlearn.data.leaks import LeakCheck, check_leaks
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
-from everlearn.errors import MethodError, ModelError, RecipeError, RunError
+from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation import make_task
 from everlearn.evaluation.held_out import HeldOut
 from everlearn.evaluation.results import Results
-from everlearn.methods.base import Method, Setting, Stage
+from everlearn.methods.base import Cost, Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
@@ -44,8 +46,8 @@ from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
 from everlearn.run import carrying
 from everlearn.run.folder import RunFolder
-from everlearn.run.forecast import Forecast
-from everlearn.run.progress import Reporter
+from everlearn.run.forecast import PASSES, Forecast
+from everlearn.run.progress import Advance, Reporter
 from everlearn.run.trainer import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
 
@@ -71,6 +73,33 @@ class OpenRun:
         self.found: list[str] = []
         """What the checks found that may not be meant: in the examples of end tasks, in a domain's training."""
         self._setting: TextFormat | None = None
+        self._costs: list[Cost] = []
+        self.passes_left = 0
+        """Rows that the methods of the present stage have declared to measure on, and have not yet."""
+
+    # -- what is told -----------------------------------------------------------------------------------------
+
+    def took(self, kind: str, amount: int, seconds: float | None) -> None:
+        """Count work that is done, and tell how long the rest will take; arguments as of :meth:`Forecast.took`."""
+        self.forecast.took(kind, amount, seconds)
+        self.reporter.left(self.forecast.left())
+
+    @contextlib.contextmanager
+    def phase(self, text: str, total: int | None) -> Iterator[Advance]:
+        """Tell of a pass over so many rows outside of the training steps, and count what it takes."""
+        done, moment = 0, time.monotonic()
+        with self.reporter.activity(text, total) as tell:
+
+            def advance(now: int) -> None:
+                nonlocal done, moment
+                before, moment = moment, time.monotonic()
+                declared = min(now - done, self.passes_left)  # what is more takes nothing from later stages
+                self.passes_left -= declared
+                self.took(PASSES, declared, moment - before)
+                done = now
+                tell(now)
+
+            yield advance
 
     # -- text -------------------------------------------------------------------------------------------------
 
@@ -104,6 +133,8 @@ class OpenRun:
             size = data.block_size or min(512, longest or 512)
             self._check_stride(objective, size)
             self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
+            with contextlib.suppress(EverlearnError):  # of methods that do not fit, which the checks say
+                self._costs = [method.cost(model) for method in self.recipe.methods()]
         return self._setting
 
     def _check_stride(self, objective: Objective, size: int) -> None:
@@ -129,8 +160,7 @@ class OpenRun:
         if name not in self._prepared:
             format_ = self.setting()
             corpus = next(corpus for corpus in self.corpora if corpus.name == name)
-            with self.processes.main_process_first():
-                self.reporter.say(f"Reading {name}")
+            with self.processes.main_process_first(), self.reporter.activity(f"Reading {name}", None) as done:
                 self._prepared[name] = prepare(
                     corpus,
                     format_.tokenizer,
@@ -139,6 +169,7 @@ class OpenRun:
                     seed=self.recipe.run.seed,
                     cache=self.recipe.data.cache,
                     isolated=format_.objective.isolate,
+                    progress=done,
                 )
         return self._prepared[name]
 
@@ -156,7 +187,7 @@ class OpenRun:
                 with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
                     tests[f"held-out rows of '{corpus.name}'"] = self._texts(HeldOut.load(path))
         with self.processes.main_process_first():
-            return check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.say)
+            return check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
 
     def _texts(self, held_out: HeldOut) -> list[str]:
         """Decode held-out rows: prompts and answers where these are apart, and text."""
@@ -164,6 +195,11 @@ class OpenRun:
         parts = ("input_ids", "labels") if self.setting().kind == "encoder-decoder" else ("input_ids",)
         rows = held_out.blocks.take(range(len(held_out.blocks)))
         return [" ".join(decode(row[part]) for part in parts) for row in rows]
+
+    def costs(self) -> list[Cost]:
+        """What the methods add to plain training."""
+        self.setting()
+        return self._costs
 
     def steps(self, domain: str) -> int:
         """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
@@ -345,6 +381,7 @@ class OpenRun:
             steps=self.steps(domain.name),
             checkpoints=self.checkpoints(index),
             folder=self.folder.training(index, domain.name),
+            phase=self.phase,
         )
 
     def check_methods(self, model: nn.Module) -> None:

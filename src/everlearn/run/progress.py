@@ -61,6 +61,32 @@ class Logged:
         return "  ".join(part for part in parts if part is not None)
 
 
+class Counted:
+    """Several parts of one phase, each of which counts from 0.
+
+    Args:
+        tell: told how many steps of the whole are done.
+    """
+
+    def __init__(self, tell: Advance) -> None:
+        self._tell, self._done = tell, 0
+
+    def more(self, steps: int) -> None:
+        """So many more are done."""
+        self._done += steps
+        self._tell(self._done)
+
+    def part(self) -> Advance:
+        """For a part that begins now: told how many of its own steps are done."""
+        before = self._done
+
+        def advance(done: int) -> None:
+            self._done = before + done
+            self._tell(self._done)
+
+        return advance
+
+
 class Reporter:
     """Says what is going on. The base says nothing: right for libraries, tests and processes other than the first."""
 
@@ -68,61 +94,87 @@ class Reporter:
         """One line that stays."""
 
     @contextlib.contextmanager
-    def activity(self, text: str, total: int) -> Iterator[Advance]:
-        """Something that takes `total` steps; the yielded function is told how many are done."""
+    def activity(self, text: str, total: int | None) -> Iterator[Advance]:
+        """A phase that takes `total` steps, None where nobody knows; the yielded function is told how many are done.
+
+        Phases may lie inside each other.
+        """
         yield lambda done: None
 
     def log(self, at: Logged) -> None:
         """A logging step, inside the activity of learning a domain."""
 
+    def left(self, seconds: float | None) -> None:
+        """What the rest of the run will take, as it is estimated now; None where nothing is known."""
+
 
 class Terminal(Reporter):
-    """Bars with loss and time left on a terminal; elsewhere a line for each activity and each logging step."""
+    """Bars with loss and time left on a terminal; elsewhere a line for each phase and each logging step."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._bar: tuple[Progress, TaskID] | None = None
+        self._progress: Progress | None = None
+        self._tasks: list[TaskID] = []
+        self._ends: float | None = None
 
     def say(self, text: str) -> None:
         """Print a line above any bar."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def activity(self, text: str, total: int) -> Iterator[Advance]:
-        """Show a bar with the time left."""
+    def activity(self, text: str, total: int | None) -> Iterator[Advance]:
+        """Show a bar with the time left, below those of the phases that it lies in."""
         if not self.console.is_terminal:
-            self.say(text)
+            left = None if self._ends is None else f"run {_left(self._ends - time.monotonic())}"
+            self.say("  ".join(part for part in (text, left) if part is not None))
             yield lambda done: None
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            _AtLastLog(table_column=Column(no_wrap=True)),
-        )
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            task = progress.add_task(text, total=total)
-            self._bar = progress, task
-            try:
-                yield lambda done: progress.update(task, completed=done)
-            finally:
-                self._bar = None
+        progress = self._progress
+        if progress is None:
+            progress = self._progress = Progress(*_columns(), console=self.console, transient=True)
+            progress.start()
+        task = progress.add_task(text, total=total, ends=None if self._tasks else self._ends)
+        self._tasks.append(task)
+        try:
+            yield lambda done: progress.update(task, completed=done)
+        finally:
+            self._tasks.remove(task)
+            if self._tasks:
+                progress.refresh()
+                progress.remove_task(task)
+            else:
+                progress.stop()
+                self._progress = None
 
     def log(self, at: Logged) -> None:
         """Show loss and time left beside the bar; print a line where there is none."""
-        if self._bar is None:
+        if self._progress is None:
             self.say(f"{datetime.datetime.now():%H:%M:%S}  {at}")
-            return
-        progress, task = self._bar
-        ends = None if at.run_left is None else time.monotonic() + at.run_left
-        progress.update(task, losses=losses(at.loss, at.added), ends=ends)
+        else:
+            self._progress.update(self._tasks[-1], losses=losses(at.loss, at.added))
+        self.left(at.run_left)
+
+    def left(self, seconds: float | None) -> None:
+        """Show it beside the outermost bar, and behind the name of each phase where there are no bars."""
+        self._ends = None if seconds is None else time.monotonic() + seconds
+        if self._progress is not None and self._tasks:
+            self._progress.update(self._tasks[0], ends=self._ends)
 
 
-class _AtLastLog(ProgressColumn):
-    """The last logged loss, and the time left of the whole run, which goes on running down between two of them."""
+def _columns() -> list[ProgressColumn]:
+    return [
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        _OfTheRun(table_column=Column(no_wrap=True)),
+    ]
+
+
+class _OfTheRun(ProgressColumn):
+    """The last logged loss, and the time left of the whole run, which goes on running down between two estimates."""
 
     def render(self, task: Task) -> Text:
         loss, ends = task.fields.get("losses"), task.fields.get("ends")

@@ -7,7 +7,6 @@ forgetting of the old ones measured, without any old corpus.
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -40,6 +39,7 @@ from everlearn.evaluation import (
     task_path,
 )
 from everlearn.evaluation.build import BASE
+from everlearn.evaluation.held_out import blocks_in
 from everlearn.evaluation.results import Took, read
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
@@ -47,8 +47,9 @@ from everlearn.evaluation.together import measure_together
 from everlearn.methods.base import Batch, Method, Reading
 from everlearn.methods.engine.protection import as_tested
 from everlearn.run.folder import TIME
-from everlearn.run.forecast import SETS
+from everlearn.run.forecast import SAMPLES, SETS
 from everlearn.run.open_run import OpenRun
+from everlearn.run.progress import Counted
 from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
 from everlearn.seeding import seed_for
 
@@ -242,7 +243,9 @@ class Scorer:
         started = time.monotonic()
         where = "the base model" if row == 0 else f"after {self.domains[row - 1]}"
         try:
-            model = self._model(row)
+            with self.run.reporter.activity(f"Loading {'' if row == 0 else 'the model '}{where}", 1) as loaded:
+                model = self._model(row)
+                loaded(1)
         except ModelError as error:
             gone = row > 0 and self.folder.without_weights(row, self.domains[row - 1])
             if not gone and (row > 0 or not self.folder.finished(1, self.domains[0])):
@@ -265,11 +268,15 @@ class Scorer:
         apart = list(dict.fromkeys([*(sets if readers else []), *samples]))
         together = [] if readers else sets
         if together or apart:
-            with self.run.reporter.activity(f"Held-out text, {where}", len(together) + len(apart)) as done:
+            rows = {name: blocks_in(self.held_out(name).path) for name in {*together, *apart}}
+            samples_of = self.recipe.evaluation.samples
+            total = sum(rows[name] for name in together)
+            total += sum(rows[n] * (bool(readers) and n in sets) + samples_of * (n in samples) for n in apart)
+            with self.run.reporter.activity(f"Held-out text, {where}", total) as tell:
+                done = Counted(tell)
                 self._measure_together(row, together, model, shared, done)
-                for index, name in enumerate(apart, len(together) + 1):
-                    self._measure_text(row, name, bool(readers) and name in sets, name in samples, model, readers)
-                    done(index)
+                for name in apart:
+                    self._measure_text(row, name, bool(readers) and name in sets, name in samples, model, readers, done)
         for config in tasks:
             self._end_task(row, config, model, readers, shared, where)
         self._spent(self.folder.row(row), time.monotonic() - started)
@@ -295,22 +302,22 @@ class Scorer:
         missing: Sequence[str],
         model: nn.Module,
         shared: SharedCells | None,
-        done: Callable[[int], None],
+        done: Counted,
     ) -> None:
         """Score the missing held-out sets of a plain checkpoint in one pass, in batches that go on across sets."""
-        how, moments, kept = self.conditions(row), [time.monotonic()], itertools.count(1)
+        how, moments = self.conditions(row), [time.monotonic()]
 
         def keep(cell: Cell, *, found: bool = False) -> None:
             self._keep_text(row, cell)
             moments.append(time.monotonic())
-            self.run.forecast.took(SETS, 1, None if found else moments[-1] - moments[-2])
-            done(next(kept))
+            self.run.took(SETS, 1, None if found else moments[-1] - moments[-2])
 
         def sets() -> Iterator[tuple[HeldOutText, bool]]:
             for name in wanted_sets(self.recipe, row):
                 task, wanted = self.held_out(name), name in missing
                 if wanted and shared is not None and (there := shared.find(task, how)) is not None:
                     keep(there, found=True)
+                    done.more(len(task.held_out.blocks))
                     wanted = False
                 elif wanted and shared is not None:
                     new[name] = task
@@ -323,10 +330,17 @@ class Scorer:
 
         new: dict[str, HeldOutText] = {}
         if missing:
-            measure_together(sets(), Checkpoint(model, how.objective), how, keep_new)
+            measure_together(sets(), Checkpoint(model, how.objective), how, keep_new, done.more)
 
     def _measure_text(
-        self, row: int, name: str, scored: bool, sampled: bool, model: nn.Module, readers: Sequence[Method]
+        self,
+        row: int,
+        name: str,
+        scored: bool,
+        sampled: bool,
+        model: nn.Module,
+        readers: Sequence[Method],
+        done: Counted,
     ) -> None:
         """Score a held-out set and ask for a few of its texts; the methods put back what they read with once."""
         if not scored and not sampled:
@@ -334,11 +348,14 @@ class Scorer:
         task, started = self.held_out(name), time.monotonic()
         predictor = self._predictor(row, task.domain, lambda: model, readers, lambda: task.held_out.blocks)
         if scored:
-            self._keep_text(row, task.measure(predictor, self.conditions(row)))
+            self._keep_text(row, task.measure(predictor, replace(self.conditions(row), progress=done.part())))
+            now = time.monotonic()
+            self.run.took(SETS, 1, now - started)
+            started = now
         if sampled:
             self._sample(row, Samples(task.path, task.domain, self.recipe.evaluation.samples), predictor)
-        if scored:
-            self.run.forecast.took(SETS, 1, time.monotonic() - started)
+            done.more(self.recipe.evaluation.samples)
+            self.run.took(SAMPLES, 1, time.monotonic() - started)
 
     def _keep_text(self, row: int, cell: Cell) -> None:
         cell.save(set_path(self.cells, row, cell.task))
@@ -377,14 +394,14 @@ class Scorer:
             return
         if shared is not None and (found := shared.find(task, how)) is not None:
             self._keep(row, found)
-            self.run.forecast.took(task.name, 1, None)
+            self.run.took(task.name, 1, None)
             return
         started = time.monotonic()
         predictor = self._asked(row, task, model, readers)
         with self.run.reporter.activity(f"End task {config.name}, {where}", work.units) as done:
             cell = task.measure(predictor, replace(how, progress=done))
         self._keep(row, cell)
-        self.run.forecast.took(task.name, 1, time.monotonic() - started)
+        self.run.took(task.name, 1, time.monotonic() - started)
         if shared is not None:
             shared.keep(task, how, cell)
 
@@ -419,7 +436,7 @@ class Scorer:
             started = time.monotonic()
             self._losses(model, name).save(path)
             seconds = time.monotonic() - started
-            self.run.forecast.took(SETS, 1, seconds)
+            self.run.took(SETS, 1, seconds)
             self._spent(path.parent, seconds)
         self.run.processes.wait_for_everyone()
 

@@ -23,15 +23,17 @@ class StageLog:
 
     def __init__(self, run: OpenRun, stage: Stage, step: int) -> None:
         self.run, self.stage = run, stage
-        self._step, self._time = step, time.monotonic()
+        self._step, self._time, self._measured = step, time.monotonic(), run.forecast.measured
         run.forecast.took(ROWS, step * stage.rows_per_step, None)
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Keep the line, learn from it how fast the stage is, and tell the reporter."""
         self.run.folder.log(line)
         stage, forecast, step, now = self.stage, self.run.forecast, line["step"], time.monotonic()
-        forecast.took(ROWS, (step - self._step) * stage.rows_per_step, now - self._time)
-        self._step, self._time = step, now
+        # What was scored and measured between the steps is counted apart.
+        elsewhere = forecast.measured - self._measured
+        forecast.took(ROWS, (step - self._step) * stage.rows_per_step, max(0.0, now - self._time - elsewhere))
+        self._step, self._time, self._measured = step, now, forecast.measured
         self.run.reporter.log(
             Logged(
                 domain=stage.domain,
@@ -44,6 +46,6 @@ class StageLog:
                 learning_rate=line.get("learning_rate"),
                 tokens_per_second=line.get("tokens_per_second"),
                 stage_left=forecast.seconds({ROWS: (stage.steps - step) * stage.rows_per_step}),
-                run_left=forecast.seconds(),
+                run_left=forecast.left(),
             )
         )

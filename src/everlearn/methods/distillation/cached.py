@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,15 @@ class CachedAnswers:
         self.asked = self.found = 0
         known: dict[int, int] = {}
         lengths: list[int] = []
-        with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as file:
+        with writing(Path(tempfile.gettempdir())), tempfile.TemporaryFile() as file, ExitStack() as phases:
             model, source, start = stage.answering, stage.source, stage.source.state_dict()
             total = stage.steps * stage.rows_per_step
             layout: np.dtype[Any] = np.dtype(np.uint8)
             if not source.in_training_order and source.size is not None:
                 total = source.size
             try:
+                keeping = stage.phase(f"Keeping the answers of the model before {stage.domain}", total)
+                done = phases.enter_context(keeping)
                 for first in range(0, total, stage.batch_size):
                     blocks = list(islice(source, min(stage.batch_size, total - first)))
                     batch = stage.objective.collate(blocks, list(range(first, first + len(blocks))))
@@ -78,6 +81,7 @@ class CachedAnswers:
                         layout = answers.dtype
                         lengths += counts
                         file.write(answers.tobytes())
+                    done(first + len(blocks))
             finally:
                 source.load_state_dict(start)
             if not any(lengths):

@@ -152,20 +152,20 @@ class Protection:
         stage = self.stage
         streams = self._streams("begin")
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Holding rows out", method)):
                 method.hold_out(stage)
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Comparing weights to start from", method)):
                 self._take(method, method.starting_weights(stage))
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.begin_domain(stage)
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 method.attach(stage)
         source = stage.source
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Preparing", method)):
                 source = method.training_data(source, stage)
         return source
 
@@ -222,10 +222,10 @@ class Protection:
         self.release()
         streams = self._streams("end")
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Comparing weights to end with", method)):
                 self._take(method, method.final_weights(stage))
         for method in self.methods:
-            with streams[method.name]():
+            with streams[method.name](), stage.acting(_doing("Finishing", method)):
                 method.end_domain(stage)
         for method in self.methods:
             with streams[method.name]():
@@ -473,3 +473,9 @@ class Protection:
 def _asked(factor: Factor, parameter: nn.Parameter) -> Tensor:
     """What this process holds of a factor that :meth:`Protection._localised` gave."""
     return factor if isinstance(factor, Tensor) else shard_like(factor(), parameter)
+
+
+def _doing(what: str, method: Method) -> str:
+    """The name of a phase in which a method measures something."""
+    measures = method.needs.importance_pass and method.needs.memory == "statistics"
+    return f"{'Measuring importance' if measures else what}: {method.title}"

@@ -50,11 +50,14 @@ def generated_rows(stage: Stage, wanted: int, sweeps: int) -> tuple[list[Block],
         )
     packer, blocks = TextPacker(encoder, size), list[Block]()
     lots, number = math.ceil(TEXTS_PER_ROW * wanted / stage.batch_size), 0
-    while len(blocks) < wanted and number < lots:
-        several = range(number, min(number + (processes() if stage.folder else 1), lots))
-        for texts in _lots(stage, several, encoder, size, sweeps):
-            blocks += packer.feed_ids(texts)
-        number = several.stop
+    with stage.phase(f"Writing text of its own before {stage.domain}", wanted) as done:
+        while len(blocks) < wanted and number < lots:
+            several = range(number, min(number + (processes() if stage.folder else 1), lots))
+            for texts in _lots(stage, several, encoder, size, sweeps):
+                blocks += packer.feed_ids(texts)
+            number = several.stop
+            done(min(len(blocks), wanted))
+        done(wanted)
     if not blocks:
         raise MethodError(
             f"What the model writes before '{stage.domain}' does not fill one row: {packer.count.documents:,} texts "
