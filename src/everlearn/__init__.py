@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from everlearn.version import __version__
 
 if TYPE_CHECKING:
+    from everlearn.analysis.diff.comparing import diff
     from everlearn.analysis.repairing import repair
     from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from everlearn.tools.merging import merge
 
 _WHERE = {
+    "everlearn.analysis.diff.comparing": ("diff",),
     "everlearn.analysis.repairing": ("repair",),
     "everlearn.data.corpus": ("Corpus", "Domain"),
     "everlearn.data.endtask": ("EndTask",),
@@ -207,6 +209,7 @@ __all__ = [
     "ULMFiT",
     "WiSEFT",
     "__version__",
+    "diff",
     "export",
     "extend_vocabulary",
     "merge",

@@ -35,6 +35,7 @@ VERBS = {
     "sweep": "Run",
     "bench": "Run",
     "report": "Look",
+    "diff": "Look",
     "evaluate": "Look",
     "analyse": "Look",
     "methods": "Look",

@@ -65,6 +65,10 @@ class Choice(Task):
     def texts(self) -> Sequence[str]:
         return [question.prompt for question in self.questions]
 
+    def answered(self, cell: Cell) -> Sequence[str]:
+        chosen = np.argmin(cell["option_nats"], axis=0)
+        return [question.answers[option] for question, option in zip(self.questions, chosen.tolist(), strict=True)]
+
     def pairs(self, question: Question) -> list[Pair]:
         """Each option, and the prompt before it."""
         return [(question.prompt, option) for option in question.answers]

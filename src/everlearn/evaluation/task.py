@@ -117,6 +117,10 @@ class Task:
         """The text of each example that it is measured on."""
         return self.texts()
 
+    def answered(self, cell: Cell) -> Sequence[str]:
+        """What the model answered to each example, in words; nothing where it did not answer in words."""
+        return cell.texts
+
     def work(self, seeds: int) -> Work:
         """What measuring one checkpoint takes."""
         raise NotImplementedError

@@ -206,6 +206,20 @@ def certainties(project: Callable[[Tensor], Tensor], features: Tensor, labels: T
     return torch.cat(found)
 
 
+def likeliest(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
+    """Return nats of each label, the likeliest token and its nats, [N, 3] float64, from float32 logits of a chunk."""
+    rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
+    found = []
+    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
+        logits = _capped(project(part).float(), cap)
+        best = logits.max(1)
+        all_of_it = logits.logsumexp(1).double()
+        nats = all_of_it - logits.gather(1, wanted.clamp(min=0)[:, None])[:, 0].double()
+        three = torch.stack([nats, best.indices.double(), all_of_it - best.values.double()], 1)
+        found.append(three.masked_fill(wanted[:, None] == IGNORE, 0))
+    return torch.cat(found)
+
+
 def _width(project: Callable[[Tensor], Tensor]) -> int:
     """Words of the vocabulary that a head's forward projects onto."""
     head: Any = project.__self__  # type: ignore[attr-defined]

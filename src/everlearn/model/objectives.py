@@ -25,6 +25,7 @@ from everlearn.model.anatomy import kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.head import IGNORE as IGNORE
 from everlearn.model.head import (
+    AtHead,
     Labelled,
     LogitLoss,
     apart,
@@ -32,6 +33,7 @@ from everlearn.model.head import (
     certainties,
     config_of,
     drawn,
+    likeliest,
     log_probabilities,
     output_head,
     the_features,
@@ -215,11 +217,19 @@ class Objective:
     def certainty(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
         [3, B, K] float64; 0 where there is no label. Nothing is kept for a backward pass."""
-        core, labels = unwrap(model), batch["labels"]
-        with (
-            torch.no_grad(),
-            at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], certainties),
-        ):
+        return self._three(model, batch, certainties)
+
+    def likeliest(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the nats of each label, the id of the likeliest token in its place and the nats of that token.
+
+        The shape is [3, B, K] in float64, 0 where there is no label; nothing is kept for a backward pass.
+        """
+        return self._three(model, batch, likeliest)
+
+    def _three(self, model: nn.Module, batch: Mapping[str, Tensor], of: AtHead) -> Tensor:
+        """Return the three numbers of each label that `of` makes at the head, [3, B, K]."""
+        labels = batch["labels"]
+        with torch.no_grad(), at_head(unwrap(model), [Labelled(labels, batch.get("positions"))], [len(labels)], of):
             found: Tensor = model(**self.inputs(batch), **self.options()).logits
         return found.view(-1, 3).T.reshape(3, *labels.shape)
 

@@ -1,0 +1,129 @@
+"""The two models that are compared: where they are, whether they can be compared at all, and how far their weights are.
+
+One model is in memory at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everlearn import files
+from everlearn.data.corpus import HUB_ID
+from everlearn.errors import ModelError, RecipeError, did_you_mean
+from everlearn.merging import open_checkpoints
+from everlearn.model.anatomy import Kind
+from everlearn.model.architectures import architecture_of
+from everlearn.model.loading import load_config, load_model, load_tokenizer
+from everlearn.model.movement import Moved, movement
+from everlearn.model.peft_adapter import base_of
+from everlearn.model.source import Model
+from everlearn.options import path_or_id
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+KINDS = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-text"}
+"""What models of a kind are called in sentences."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models.
+
+    Attributes:
+        label: what tables call it; no path of this machine.
+        path: folder or hub id.
+        kind: of its architecture.
+        tokenizer: its own; an adapter's without one is that of its base model.
+    """
+
+    label: str
+    path: str
+    kind: Kind
+    tokenizer: PreTrainedTokenizerBase
+
+    def load(self) -> nn.Module:
+        """Load the weights, in float32."""
+        return load_model(Model(path=self.path))
+
+
+def open_sides(before: str | Path, after: str | Path) -> tuple[Side, Side]:
+    """Find both models, and read their configurations and tokenizers but no weights.
+
+    Args:
+        before: folder, hub id, or ``LABEL=PATH``.
+        after: the same.
+
+    Raises:
+        RecipeError: one is nowhere, or a run.
+        ModelError: one cannot be read, or they are of different kinds.
+    """
+    named = [_named(str(argument), role) for argument, role in ((before, "BEFORE"), (after, "AFTER"))]
+    labels = _labels(named)
+    sides = []
+    for label, (_, path) in zip(labels, named, strict=True):
+        kind = architecture_of(load_config(Model(path=path)).model_type).kind
+        sides.append(Side(label, path, kind, _tokenizer(path)))
+    one, other = sides
+    if one.kind != other.kind:
+        raise ModelError(
+            f"BEFORE ('{one.label}') is a {KINDS[one.kind]} model and AFTER ('{other.label}') a {KINDS[other.kind]} "
+            "one, whose losses mean different things. Compare two models of one kind."
+        )
+    return one, other
+
+
+def _named(argument: str, role: str) -> tuple[str, str]:
+    """Label (empty where none is given) and path of an argument."""
+    label, equals, path = argument.partition("=")
+    if not equals or Path(argument).exists():
+        label, path = "", argument
+    path = path_or_id(path, role)
+    folder = Path(path)
+    if not folder.exists() and not HUB_ID.fullmatch(path):
+        near = did_you_mean(folder.name, [p.name for p in folder.parent.glob("*")]) if folder.parent.is_dir() else ""
+        raise RecipeError(f"{role} is '{path}', which is no folder here and no hub id (owner/name).{near}")
+    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
+        stages = [place.name for place in sorted(folder.glob("stage-*")) if not place.name.endswith(".training")]
+        example = f": {folder / stages[-1]}" if stages else ""
+        raise RecipeError(f"{role} is '{path}', a run and not a model. Name one of its stages{example}.")
+    if (folder / files.SEAL).is_file() and (wrong := files.damage(folder)):
+        raise ModelError(f"{wrong}. Restore it from a copy, or compare another checkpoint.")
+    return label, path
+
+
+def _labels(named: Sequence[tuple[str, str]]) -> list[str]:
+    """Return what the two are called: the last part of the path, more of it or the role where that is the same."""
+    short = [label or Path(path).resolve().name for label, path in named]
+    if short[0] == short[1]:
+        short = [label or "/".join(Path(path).resolve().parts[-2:]) for label, path in named]
+    return short if short[0] != short[1] else [f"{short[0]} (before)", f"{short[1]} (after)"]
+
+
+def _tokenizer(path: str) -> PreTrainedTokenizerBase:
+    try:
+        return load_tokenizer(Model(path=path))
+    except ModelError:
+        base = base_of(path)
+        if base is None:
+            raise
+        return load_tokenizer(Model(path=base[0], revision=base[1]))
+
+
+def moved(before: Side, after: Side) -> tuple[list[Moved] | None, str]:
+    """Return how far each part of each layer moved, tensor by tensor from the disk; or None, and why."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            pairs = [(side.label, side.path) for side in (before, after)]
+            one, other = open_checkpoints(pairs, Path(scratch))
+            parts = movement(one.weights, other.weights, architecture_of(other.kind))
+        except ModelError:
+            parts = None
+    if parts is None:
+        return None, "The weights cannot be compared: the two models differ in architecture, size or vocabulary."
+    return parts, ""

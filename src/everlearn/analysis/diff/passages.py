@@ -1,0 +1,179 @@
+"""The passages of a text on which two models are compared, and the rows in which a model reads them.
+
+A passage is a document, or a piece of one that is longer than a row. Every token of it is scored, the first one after
+the model's beginning token, so that the nats of a passage belong to all its bytes, whatever the tokenizer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from everlearn.data.blocks import Block
+from everlearn.data.corpus import Document, document_key
+from everlearn.data.held_out import cut
+from everlearn.data.tokenize import Encoder
+
+LENGTH = 3
+"""Characters of a passage for each token of a row: most passages of English then fit into one row."""
+SPARE = 8
+"""Characters that are kept for each token asked for: more than a token of any common tokenizer stands for."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A piece of text.
+
+    Attributes:
+        document: number of the document that it is of.
+        text: it.
+    """
+
+    document: int
+    text: str
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of the text."""
+        return len(self.text.encode())
+
+
+def choose(documents: Iterable[Document], length: int, most: int) -> list[Passage]:
+    """Draw passages from all over a corpus by a hash of their text: the same ones in any order of the documents.
+
+    Args:
+        documents: the corpus.
+        length: characters of a passage at most.
+        most: characters to draw in all, about.
+
+    Returns:
+        The passages, in the order in which they are drawn.
+    """
+    kept: list[tuple[int, int, Passage]] = []
+    total = 0
+    for number, passage in enumerate(_cut_all(documents, length)):
+        heapq.heappush(kept, (-document_key(Document(passage.text)), -number, passage))
+        total += len(passage.text)
+        while total - len(kept[0][-1].text) >= most:
+            total -= len(heapq.heappop(kept)[-1].text)
+    return [passage for *_, passage in sorted(kept, reverse=True)]
+
+
+def _cut_all(documents: Iterable[Document], length: int) -> Iterator[Passage]:
+    """Documents, and the pieces of those that are longer, cut at the ends of paragraphs, lines, sentences or words."""
+    around = length // 8
+    for number, document in enumerate(documents):
+        start = 0
+        while start < len(document.text):
+            piece = document.text[start : start + length]
+            if start + length < len(document.text):
+                piece, _ = cut(piece, length - around, around)
+            start += len(piece)
+            if piece.strip():
+                yield Passage(number, piece)
+
+
+def few(passages: Sequence[Passage], ids: Sequence[Sequence[int]], tokens: int) -> list[Passage]:
+    """Return the first passages that have no more than so many tokens together (one at least), in the text's order."""
+    behind = np.cumsum([len(each) for each in ids])
+    count = max(1, int(np.searchsorted(behind, tokens, side="right")))
+    return sorted(passages[:count], key=lambda passage: passage.document)  # stable: pieces of a document by their hash
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Passages as rows of tokens.
+
+    Attributes:
+        blocks: what an objective collates.
+        passage: whose token stands where, [rows, size]; -1 where it is no passage's: special tokens and context.
+        place: which token of the passage it is, [rows, size].
+    """
+
+    blocks: list[Block]
+    passage: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+def rows_of(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
+    """Return rows of passages for a model.
+
+    Args:
+        ids: tokens of each passage, without special ones.
+        encoder: of the model, not of an encoder-decoder.
+        size: tokens of a row.
+    """
+    return _masked(ids, encoder, size) if encoder.kind == "encoder" else _causal(ids, encoder, size)
+
+
+def _masked(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
+    """Passages behind each other with the special tokens around each, cut into rows; what is left at the end is lost."""
+    tokens, owner, place = [], [], []
+    for number, own in enumerate(ids):
+        tokens += [*encoder.prefix, *own, *encoder.suffix]
+        before, behind = [-1] * len(encoder.prefix), [-1] * len(encoder.suffix)
+        owner += [*before, *[number] * len(own), *behind]
+        place += [*before, *range(len(own)), *behind]
+    whole = len(tokens) // size * size
+    flat, owners, places = (np.asarray(each[:whole], np.int64).reshape(-1, size) for each in (tokens, owner, place))
+    segments = np.zeros(size, np.int32)
+    return Rows([{"input_ids": row.astype(np.int32), "segments": segments} for row in flat], owners, places)
+
+
+def _causal(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
+    """Each passage behind the beginning token (the end token where there is none), which nobody else's tokens precede.
+
+    One that does not fit into the rest of a row goes on in the next one, behind its last token as context.
+    """
+    begin = encoder.prefix or [encoder.pad if encoder.end is None else encoder.end]
+    rows = _Filling(size, encoder.pad)
+    for number, own in enumerate(ids):
+        tokens, places = [*begin, *own], [*[-1] * len(begin), *range(len(own))]
+        start, context = 0, len(begin)
+        while start + context < len(tokens):
+            left = len(tokens) - start
+            if rows.room < min(left, max(size // 8, context + 1)):
+                rows.flush()
+            here = slice(start, start + rows.room)
+            rows.add(tokens[here], number, places[here], context)
+            start, context = start + len(tokens[here]) - 1, 1
+    rows.flush()
+    return rows.done()
+
+
+class _Filling:
+    """Rows under way: segments are put behind each other, and the rest of a row is filled up, unscored."""
+
+    def __init__(self, size: int, pad: int) -> None:
+        self.size, self.pad = size, pad
+        self.room = size
+        self._row: list[NDArray[np.int64]] = []
+        self._rows: list[NDArray[np.int64]] = []
+
+    def add(self, tokens: Sequence[int], passage: int, places: Sequence[int], context: int) -> None:
+        """Add a segment whose first tokens, so many, are context."""
+        part = np.empty((4, len(tokens)), np.int64)
+        part[0], part[1], part[2], part[3] = tokens, len(self._row), passage, places
+        part[2, :context] = -1
+        self._row.append(part)
+        self.room -= len(tokens)
+
+    def flush(self) -> None:
+        """Fill the row up and begin another one."""
+        if self._row:
+            self.add([self.pad] * self.room, -1, [-1] * self.room, 0)
+            self._rows.append(np.concatenate(self._row, axis=1))
+        self._row, self.room = [], self.size
+
+    def done(self) -> Rows:
+        """Return all rows."""
+        table = np.stack(self._rows)
+        blocks = [
+            {"input_ids": row[0].astype(np.int32), "segments": row[1].astype(np.int32), "scored": (row[2] >= 0) * 1}
+            for row in table
+        ]
+        return Rows(blocks, table[:, 2], table[:, 3])

@@ -1,0 +1,102 @@
+"""``everlearn diff``: what a model forgot and learnt between two checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, Quiet, say, show, telling
+
+
+def command(
+    before: Annotated[
+        str, typer.Argument(metavar="BEFORE", help="The earlier model: a folder or hub id, also LABEL=PATH.")
+    ],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The later model.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Option("--text", metavar="[NAME=]PATH", help="A text: a file, folder, glob or hub id. Repeat for more."),
+    ] = None,
+    task: Annotated[
+        list[Path] | None,
+        typer.Option("--task", metavar="FILE", help="End tasks that models are asked, YAML as in a recipe's end_tasks."),
+    ] = None,
+    on: Annotated[
+        Path | None,
+        typer.Option("--on", metavar="RECIPE", help="Also a recipe's held-out text, general text and end tasks."),
+    ] = None,
+    blocks: Annotated[int, typer.Option(min=1, help="Rows of each text that are read, about.")] = 64,
+    block_size: Annotated[
+        int | None, typer.Option(min=8, help="Tokens of a row; up to 512 as the models allow when left out.")
+    ] = None,
+    tolerate: Annotated[
+        float, typer.Option(min=0, metavar="BITS", help="Bits per byte that a text may lose before it is forgotten.")
+    ] = 0.02,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows in a forward pass.")] = 8,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster on GPUs, less exact.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="As torch names it; the first GPU when left out, else the processor.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a page, one HTML file.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two models on the same text: what the later one forgot and learnt. No recipe is needed."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from everlearn.analysis.diff.comparing import diff
+    from everlearn.analysis.diff.words import brief_tables
+    from everlearn.config.recipe import load
+    from everlearn.model.loading import quiet as quiet_libraries
+    from everlearn.report.tables import terminal_table
+    from everlearn.run.places import check_place
+
+    quiet_libraries()
+    if output is not None:
+        check_place("--output", output)
+    found = diff(
+        before,
+        after,
+        _named(text or []),
+        tasks=task or [],
+        on=None if on is None else load(on),
+        blocks=blocks,
+        block_size=block_size,
+        tolerate=tolerate,
+        batch_size=batch_size,
+        bf16=bf16,
+        device=device,
+        reporter=telling(quiet or as_json),
+    )
+    if output is not None:
+        found.save(output)
+    show(
+        found.to_json(),
+        as_json,
+        lambda: Group(*(part for each in brief_tables(found) for part in (terminal_table(each), Text("")))),
+    )
+    for note in found.notes:
+        say(f"Note: {note}", as_json)
+    say(found.verdict, as_json)
+    if output is not None:
+        say(f"Page: {output}", as_json)
+
+
+def _named(texts: list[str]) -> dict[str, str]:
+    """Name → path of each text; one without a name is called as its file."""
+    from everlearn.errors import RecipeError
+
+    named: dict[str, str] = {}
+    for argument in texts:
+        name, equals, path = argument.partition("=")
+        if not equals or Path(argument).exists():
+            name, path = Path(argument).name.split(".")[0] or argument, argument
+        if name in named:
+            raise RecipeError(f"Two texts would be called '{name}'. Write `--text NAME=PATH` for one of them.")
+        named[name] = path
+    return named
