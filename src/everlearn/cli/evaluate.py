@@ -13,7 +13,8 @@ from everlearn.cli.common import AsJson, say, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.evaluation import Results
+    from everlearn.evaluation import Estimate, Results
+    from everlearn.tools.evaluating import PairedDifference
 
 
 def command(
@@ -29,12 +30,14 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure models that exist already on a recipe's held-out text and end tasks: a row each."""
+    """Measure models that exist already on a recipe's held-out text and end tasks: a row each, and against the first."""
+    from dataclasses import asdict
+
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.places import check_place
     from everlearn.run.progress import Terminal
-    from everlearn.tools.evaluating import evaluate, named
+    from everlearn.tools.evaluating import differences, evaluate, named
 
     quiet()
     recipe, rows = load(on), named(checkpoints)
@@ -43,30 +46,45 @@ def command(
     with tempfile.TemporaryDirectory() as thrown_away:
         folder = output or Path(thrown_away) / "evaluation"
         results = evaluate(rows, recipe, folder, end_tasks=end_tasks, reporter=Terminal())
-    show(results.model_dump(mode="json"), as_json, lambda: _rendered(results))
+        compared = differences(folder, results)
+    as_data = results.model_dump(mode="json") | {"differences": [asdict(each) for each in compared]}
+    show(as_data, as_json, lambda: _rendered(results, compared))
     if output is not None and not as_json:
         say(f"Results: {output}")
 
 
-def _rendered(results: Results) -> RenderableType:
+def _rendered(results: Results, compared: list[PairedDifference]) -> RenderableType:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from everlearn.evaluation import METRICS
-    from everlearn.report.formatting import decimals, estimate
     from everlearn.tools.evaluating import leading
 
     shown: list[RenderableType] = []
     for name in leading(results):
         scores, found = results.matrices[name], results.matrices[name].estimates()
-        arrow = "↑" if scores.higher_is_better else "↓"
-        table = Table(title=Text(f"{METRICS[name].title} {arrow}"), title_justify="left")
-        for column in ("Model", *scores.columns):
-            table.add_column(Text(column), justify="left" if column == "Model" else "right", overflow="fold")
-        places = decimals(each.value for each in found.values())
-        for row in scores.rows:
-            cells = [found.get((row, column)) for column in scores.columns]
-            table.add_row(Text(row), *(Text("–" if each is None else estimate(each, places)) for each in cells))
-        shown.append(table)
+        title = f"{METRICS[name].title} {'↑' if scores.higher_is_better else '↓'}"
+        shown.append(_table(title, scores.columns, scores.rows, found, signed=False))
+        change = {(each.row, each.column): each.difference for each in compared if each.metric == name}
+        if change:
+            title = f"{METRICS[name].title}, difference to {scores.rows[0]} (the same examples for both)"
+            shown.append(_table(title, scores.columns, scores.rows[1:], change, signed=True))
     return Group(*shown, *(Text(f"Note: {note}") for note in results.notes))
+
+
+def _table(
+    title: str, columns: list[str], rows: list[str], found: dict[tuple[str, str], Estimate], signed: bool
+) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    from everlearn.report.formatting import decimals, estimate
+
+    table = Table(title=Text(title), title_justify="left")
+    for column in ("Model", *columns):
+        table.add_column(Text(column), justify="left" if column == "Model" else "right", overflow="fold")
+    places = decimals(each.value for each in found.values())
+    for row in rows:
+        cells = [found.get((row, column)) for column in columns]
+        table.add_row(Text(row), *(Text("–" if each is None else estimate(each, places, signed)) for each in cells))
+    return table

@@ -303,7 +303,10 @@ def _alone(comparison: Comparison) -> list[str]:
     if not run.domains and run.matrices:
         models = max(len(matrix.rows) for matrix in run.matrices.values())
         count = f"{models} models that were measured; they are" if models != 1 else "1 model that was measured; it is"
-        return [f"{label} holds {count} no stream, so nothing was learnt in turn."]
+        return [
+            f"{label} holds {count} no stream, so nothing was learnt in turn. `everlearn diff BEFORE AFTER` says what one "
+            "model forgot and learnt against another."
+        ]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or gained.estimates[0].value is None:

@@ -14,13 +14,16 @@ from everlearn.evaluation import (
     METRICS,
     Cell,
     Checkpoint,
+    Estimate,
     Results,
     RunFacts,
     build_results,
     make_task,
+    resample,
     set_path,
     task_path,
 )
+from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Task
 from everlearn.learner import ContinualLearner
@@ -141,6 +144,45 @@ def evaluate(
     recipes.save(recipe, folder / "recipe.yaml")
     files.write_json(folder / NO_RUN, {"checkpoints": {each.label: each.path for each in checkpoints}})
     return results
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far a checkpoint is from the first one on a text or task, with the interval of a paired bootstrap."""
+
+    metric: str
+    row: str
+    column: str
+    difference: Estimate
+
+
+def differences(folder: Path, results: Results) -> list[PairedDifference]:
+    """Compare every checkpoint with the first one under the leading metrics, example by example.
+
+    Left out are columns that the two did not measure on the same examples, as where their tokenizers differ.
+
+    Args:
+        folder: where :func:`evaluate` left the cells.
+        results: what it returned.
+    """
+    found = []
+    for name in leading(results):
+        scores = results.matrices[name]
+        for column in scores.columns:
+            cells = [_cell(folder / "evaluation", row, column) for row in range(len(scores.rows))]
+            for label, cell in zip(scores.rows[1:], cells[1:], strict=True):
+                if cells[0] is None or cell is None or not cells[0].same_examples(cell):
+                    continue
+                values, samples = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
+                change = estimate(values[1] - values[0], samples[:, 1] - samples[:, 0])
+                found.append(PairedDifference(name, label, column, change or Estimate()))
+    return found
+
+
+def _cell(folder: Path, row: int, name: str) -> Cell | None:
+    """The cell of a text or an end task; None where it was not measured."""
+    path = next((p for p in (set_path(folder, row, name), task_path(folder, row, name)) if p.is_file()), None)
+    return None if path is None else Cell.load(path)
 
 
 def leading(results: Results) -> list[str]:

@@ -168,7 +168,7 @@ def diff(
     if len(names := [*sources, *(config.name for config in configs)]) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
         raise RecipeError(f"Two texts or tasks would be called '{twice}'. Write `NAME=PATH` for one of them.")
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     size = _row(sides, block_size)
     chosen = _chosen(sources, sides, size, blocks)
     work = _Work([make_task(config) for config in configs], chosen, size, batch_size, place, bf16, reporter)
@@ -196,6 +196,19 @@ def diff(
             "The two tokenizers differ: texts are compared by passage, in bits per byte, and not token by token."
         )
     return found
+
+
+def _place(device: str | None) -> torch.device:
+    """Where models are measured.
+
+    Raises:
+        RecipeError: there is no such device here.
+    """
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise RecipeError(f"`--device` is '{name}', which torch cannot use here. Name another one, such as cpu.") from None
 
 
 # -- texts --------------------------------------------------------------------------------------------------------
