@@ -21,7 +21,9 @@ def command(
     ] = None,
     task: Annotated[
         list[Path] | None,
-        typer.Option("--task", metavar="FILE", help="End tasks that models are asked, YAML as in a recipe's end_tasks."),
+        typer.Option(
+            "--task", metavar="FILE", help="End tasks that models are asked, YAML as in a recipe's end_tasks."
+        ),
     ] = None,
     on: Annotated[
         Path | None,
@@ -32,8 +34,11 @@ def command(
         int | None, typer.Option(min=8, help="Tokens of a row; up to 512 as the models allow when left out.")
     ] = None,
     tolerate: Annotated[
-        float, typer.Option(min=0, metavar="BITS", help="Bits per byte that a text may lose before it is forgotten.")
-    ] = 0.02,
+        float | None,
+        typer.Option(
+            min=0, metavar="BITS", help="Bits per byte that a text may lose and not be forgotten, 0.02 if unset."
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows in a forward pass.")] = 8,
     bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster on GPUs, less exact.")] = False,
     device: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from everlearn.evaluation import Estimate, Results
-    from everlearn.tools.evaluating import PairedDifference
+    from everlearn.tools.evaluating import DifferenceToFirst
 
 
 def command(
@@ -30,7 +30,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure models that exist already on a recipe's held-out text and end tasks: a row each, and against the first."""
+    """Measure models that exist already on a recipe's held-out text and end tasks, and compare them with the first."""
     from dataclasses import asdict
 
     from everlearn.config.recipe import load
@@ -53,7 +53,7 @@ def command(
         say(f"Results: {output}")
 
 
-def _rendered(results: Results, compared: list[PairedDifference]) -> RenderableType:
+def _rendered(results: Results, compared: list[DifferenceToFirst]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 

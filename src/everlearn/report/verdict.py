@@ -304,8 +304,8 @@ def _alone(comparison: Comparison) -> list[str]:
         models = max(len(matrix.rows) for matrix in run.matrices.values())
         count = f"{models} models that were measured; they are" if models != 1 else "1 model that was measured; it is"
         return [
-            f"{label} holds {count} no stream, so nothing was learnt in turn. `everlearn diff BEFORE AFTER` says what one "
-            "model forgot and learnt against another."
+            f"{label} holds {count} no stream, so nothing was learnt in turn.",
+            "`everlearn diff BEFORE AFTER` says what one model forgot and learnt compared with another.",
         ]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")

@@ -147,7 +147,7 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class PairedDifference:
+class DifferenceToFirst:
     """How far a checkpoint is from the first one on a text or task, with the interval of a paired bootstrap."""
 
     metric: str
@@ -156,7 +156,7 @@ class PairedDifference:
     difference: Estimate
 
 
-def differences(folder: Path, results: Results) -> list[PairedDifference]:
+def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
     """Compare every checkpoint with the first one under the leading metrics, example by example.
 
     Left out are columns that the two did not measure on the same examples, as where their tokenizers differ.
@@ -175,7 +175,7 @@ def differences(folder: Path, results: Results) -> list[PairedDifference]:
                     continue
                 values, samples = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
                 change = estimate(values[1] - values[0], samples[:, 1] - samples[:, 0])
-                found.append(PairedDifference(name, label, column, change or Estimate()))
+                found.append(DifferenceToFirst(name, label, column, change or Estimate()))
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +13,23 @@ import torch
 from everlearn.analysis.diff import tasks as end_tasks
 from everlearn.analysis.diff import texts as held_out
 from everlearn.analysis.diff.models import KINDS, Side, moved, open_sides
-from everlearn.analysis.diff.passages import LENGTH, SPARE, Passage, choose, few, rows_of
+from everlearn.analysis.diff.page import write
+from everlearn.analysis.diff.passages import LENGTH, SPARE, TextPassage, choose, few, rows_of
+from everlearn.analysis.diff.result import Differences
 from everlearn.analysis.diff.scoring import TokenLosses, score
-from everlearn.analysis.diff.tasks import TaskDifference, read_tasks
-from everlearn.analysis.diff.texts import TextDifference
-from everlearn.analysis.diff.verdict import TOLERATED, judge
+from everlearn.analysis.diff.sources import Documents, documents_of, of_recipe
+from everlearn.analysis.diff.tasks import read_tasks
+from everlearn.analysis.diff.verdict import TOLERATED
+from everlearn.analysis.diff.words import sentence
 from everlearn.config.recipe import Recipe
-from everlearn.data.corpus import Corpus, Document, Domain
-from everlearn.data.documents import read_documents
+from everlearn.data.corpus import Corpus
 from everlearn.data.endtask import TaskConfig
-from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, ModelError, RecipeError
-from everlearn.evaluation import KINDS as TASK_KINDS
 from everlearn.evaluation import Cell, Checkpoint, Conditions, Task, make_task
 from everlearn.model.loading import CLASSES, load_config
-from everlearn.model.movement import Moved, together, whole
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.source import Model
-from everlearn.options import path_or_id
 from everlearn.run.progress import Reporter
 from everlearn.version import __version__
 
@@ -44,71 +42,22 @@ MASK_SEED = 0
 FORMAT = 1
 """Of the JSON: raise it when a key changes its meaning or goes."""
 
-Documents = Callable[[], Iterable[Document]]
-
 
 @dataclass(frozen=True)
-class Diff:
-    """What two checkpoints differ in.
-
-    Attributes:
-        before: label of the earlier one.
-        after: of the later one.
-        kind: masked, causal or text-to-text.
-        block_size: tokens of a row.
-        tolerated: bits per byte that a text may lose before it counts as forgotten.
-        texts: the difference on each text.
-        tasks: on each end task.
-        layers: how far each part of each layer moved; None where the weights cannot be compared.
-        notes: sentences that a reader should know.
-    """
-
-    before: str
-    after: str
-    kind: str
-    block_size: int
-    tolerated: float
-    texts: list[TextDifference]
-    tasks: list[TaskDifference]
-    layers: list[Moved] | None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def verdicts(self) -> dict[str, str]:
-        """Text or task → forgot, lost within tolerance, learnt, no difference or unknown."""
-        of_texts = {text.name: judge(text.difference, self.tolerated) for text in self.texts}
-        return of_texts | {task.name: judge(task.loss) for task in self.tasks}
+class Diff(Differences):
+    """What two checkpoints differ in, with a verdict in words and a page."""
 
     @property
     def verdict(self) -> str:
         """What was forgotten and what was learnt, in a sentence or two."""
-        from everlearn.analysis.diff.words import sentence
-
         return sentence(self)
 
     def to_json(self) -> dict[str, Any]:
         """For another program."""
-        layers = None if self.layers is None else [*together(self.layers).values(), whole(self.layers)]
-        return {
-            "format": FORMAT,
-            "everlearn": __version__,
-            **{name: getattr(self, name) for name in ("before", "after", "kind", "block_size", "tolerated", "verdict")},
-            "texts": [{"verdict": self.verdicts[text.name], **text.to_json()} for text in self.texts],
-            "tasks": [{"verdict": self.verdicts[task.name], **task.to_json()} for task in self.tasks],
-            "layers": None
-            if layers is None
-            else [
-                {"layer": part.layer or "all", "relative": part.relative, "cosine": part.cosine, "share": part.share}
-                for part in layers
-            ],
-            "parts": None if self.layers is None else [asdict(part) for part in self.layers],
-            "notes": self.notes,
-        }
+        return {"format": FORMAT, "everlearn": __version__, "verdict": self.verdict, **super().to_json()}
 
     def save(self, path: str | Path) -> Path:
         """Write the page, one HTML file that opens offline."""
-        from everlearn.analysis.diff.page import write
-
         return write(self, Path(path))
 
 
@@ -121,7 +70,7 @@ def diff(
     on: Recipe | None = None,
     blocks: int = BLOCKS,
     block_size: int | None = None,
-    tolerate: float = TOLERATED,
+    tolerate: float | None = None,
     batch_size: int = BATCH,
     bf16: bool = False,
     device: str | None = None,
@@ -136,15 +85,15 @@ def diff(
     ```
 
     Args:
-        before: the earlier model: a folder that ``save_pretrained`` wrote, a stage or export of everlearn, a PEFT adapter or
-            a hub id; also ``LABEL=PATH``.
+        before: the earlier model: a folder that ``save_pretrained`` wrote, a stage or export of everlearn, a PEFT
+            adapter or a hub id; also ``LABEL=PATH``.
         after: the later one.
         texts: name → a file, folder, glob or hub id, or a :class:`everlearn.Corpus`; or paths alone.
         tasks: end tasks that ask a model as it is: files of them, or their options.
         on: a recipe, whose held-out text, general text and end tasks are compared too.
         blocks: rows of each text that are read, about; its passages are drawn from all over the text.
         block_size: tokens of a row; 512, or as many as both models can read, when left out.
-        tolerate: bits per byte that a text may lose before it counts as forgotten.
+        tolerate: bits per byte that a text may lose before it counts as forgotten; 0.02 when left out.
         batch_size: rows in a forward pass.
         bf16: compute in bfloat16; the weights stay float32.
         device: as torch names it; the first GPU when left out, or the processor where there is none.
@@ -158,10 +107,12 @@ def diff(
     reporter = reporter or Reporter()
     sides = open_sides(before, after)
     notes: list[str] = []
-    sources = _sources(texts)
-    configs = [config for each in tasks for config in (read_tasks(Path(each)) if isinstance(each, str | Path) else [each])]
+    sources = documents_of(texts)
+    configs = [
+        config for each in tasks for config in (read_tasks(Path(each)) if isinstance(each, str | Path) else [each])
+    ]
     if on is not None:
-        more, own = _of_recipe(on, notes)
+        more, own = of_recipe(on, notes)
         sources, configs = {**more, **sources}, [*own, *configs]
     if not sources and not configs:
         raise RecipeError("There is nothing to compare on: name a text (`--text PATH`) or an end task (`--task FILE`).")
@@ -171,7 +122,7 @@ def diff(
     place = _place(device)
     size = _row(sides, block_size)
     chosen = _chosen(sources, sides, size, blocks)
-    work = _Work([make_task(config) for config in configs], chosen, size, batch_size, place, bf16, reporter)
+    work = _Measuring([make_task(config) for config in configs], chosen, size, batch_size, place, bf16, reporter)
     for task in work.tasks:
         task.check()
         task.check_model(sides[0].kind)
@@ -182,7 +133,7 @@ def diff(
         sides[1].label,
         KINDS[sides[0].kind],
         size,
-        tolerate,
+        TOLERATED if tolerate is None else tolerate,
         [
             held_out.compare(name, chosen[name].passages, losses[name], later_losses[name], sides[0].tokenizer)
             for name in chosen
@@ -208,7 +159,9 @@ def _place(device: str | None) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise RecipeError(f"`--device` is '{name}', which torch cannot use here. Name another one, such as cpu.") from None
+        raise RecipeError(
+            f"`--device` is '{name}', which torch cannot use here. Name another one, such as cpu."
+        ) from None
 
 
 # -- texts --------------------------------------------------------------------------------------------------------
@@ -218,51 +171,8 @@ def _place(device: str | None) -> torch.device:
 class _Chosen:
     """Passages of a text, and whether both models read the same tokens of them."""
 
-    passages: list[Passage]
+    passages: list[TextPassage]
     same_tokens: bool
-
-
-def _sources(texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path]) -> dict[str, Documents]:
-    found: dict[str, Documents] = {}
-    named = texts.items() if isinstance(texts, Mapping) else ((_name(path), path) for path in texts)
-    for name, source in named:
-        if name in found:
-            raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
-        corpus = source if isinstance(source, Corpus) else Corpus(path=path_or_id(source, "--text"))
-        found[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
-    return found
-
-
-def _name(path: str | Path) -> str:
-    """What a text is called that was given without a name: as its file, without endings."""
-    return Path(path).name.split(".")[0] or str(path)
-
-
-def _of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], list[TaskConfig]]:
-    """The held-out text of a recipe's domains and its general text, and those end tasks that ask a model as it is."""
-    corpora = [*recipe.domains, *([recipe.general] if recipe.general is not None else [])]
-    texts: dict[str, Documents] = {}
-    for corpus in corpora:
-        if corpus.validation is None:
-            continue
-        if any(part.target_column is not None for part in corpus.parts):
-            notes.append(f"'{corpus.name}' holds prompts and answers, which are compared as an end task only (`--task`).")
-            continue
-        texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
-    asked = [task for task in recipe.end_tasks if not TASK_KINDS[task.kind].fine_tunes]
-    if left := [task.name for task in recipe.end_tasks if task not in asked]:
-        notes.append(f"Left out, for they fine-tune copies of each model: {', '.join(left)}. `everlearn evaluate` has them.")
-    return texts, asked
-
-
-def _held_out(corpus: Domain) -> Iterator[Document]:
-    for part in corpus.parts:
-        if part.held_out_corpus is not None:
-            yield from (document for document, _ in read_documents(part.held_out_corpus))
-        elif part.held_out_share:
-            documents = (document for document, _ in read_documents(part))
-            parted = OwnHeldOut(part, part.held_out_share).parted(documents)
-            yield from (document for document, held in parted if held)
 
 
 def _row(sides: Sequence[Side], asked: int | None) -> int:
@@ -272,7 +182,9 @@ def _row(sides: Sequence[Side], asked: int | None) -> int:
         RecipeError: more than a model can read are asked for.
     """
     limits = [(_longest(side), side) for side in sides]
-    longest, side = min(((limit, side) for limit, side in limits if limit), default=(None, sides[0]), key=lambda x: x[0])
+    longest, side = min(
+        ((limit, side) for limit, side in limits if limit), default=(None, sides[0]), key=lambda x: x[0]
+    )
     if asked is not None and longest is not None and asked > longest:
         raise RecipeError(f"`--block-size` is {asked}, but '{side.label}' reads {longest} tokens at most. Lower it.")
     return asked or min(LONGEST_ROW, longest or LONGEST_ROW)
@@ -323,7 +235,7 @@ def _chosen(sources: Mapping[str, Documents], sides: Sequence[Side], size: int, 
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Measuring:
     """What is measured on each of the two models."""
 
     tasks: list[Task]
@@ -351,7 +263,9 @@ class _Work:
             task.check_tokenizer(side.tokenizer)
             objective = make_objective(None, model, side.tokenizer, seed=MASK_SEED)
             with self.reporter.activity(f"{side.label}: {task.name}", task.work(1).units) as done:
-                how = Conditions(side.label, side.tokenizer, objective, self.batch_size, (0,), self.device, self.bf16, done)
+                how = Conditions(
+                    side.label, side.tokenizer, objective, self.batch_size, (0,), self.device, self.bf16, done
+                )
                 cells[task.name] = task.measure(Checkpoint(model, objective), how)
         del model
         gc.collect()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from everlearn.analysis.diff.texts import End, PassageChange, Piece, TextDifference
-from everlearn.analysis.diff.words import layer_table, quoted, task_table, text_table, word_table
+from everlearn.analysis.diff.changes import End, PassageChange, Piece
+from everlearn.analysis.diff.result import Differences
+from everlearn.analysis.diff.texts import TextDifference
+from everlearn.analysis.diff.words import layer_table, quoted, sentence, task_table, text_table, word_table
 from everlearn.files import write_text
 from everlearn.model.movement import Moved, together
 from everlearn.report.figures import Plate, draw
@@ -18,9 +19,6 @@ from everlearn.report.formatting import fixed
 from everlearn.report.html import render
 from everlearn.report.tables import Table
 from everlearn.version import __version__
-
-if TYPE_CHECKING:
-    from everlearn.analysis.diff.comparing import Diff
 
 _STEPS, _BITS_A_STEP = 7, 2.0
 """Shades of a token, and the bits that make the next one."""
@@ -50,20 +48,20 @@ class _Half:
         return bool(self.passages)
 
 
-def write(found: Diff, path: Path) -> Path:
+def write(found: Differences, path: Path) -> Path:
     """Write the page; replaced as a whole."""
     write_text(path, page(found))
     return path
 
 
-def page(found: Diff) -> str:
+def page(found: Differences) -> str:
     """Return the page as text; nothing of it tells where files lie."""
     return render(
         "diff.html.jinja",
         title=f"{found.after}, compared with {found.before}",
         version=__version__,
         diff=found,
-        verdict=found.verdict,
+        verdict=sentence(found),
         texts=text_table(found) if found.texts else None,
         dots=_dots(found),
         sections=[(text, _halves(found, text)) for text in found.texts],
@@ -77,16 +75,18 @@ def page(found: Diff) -> str:
     )
 
 
-def _dots(found: Diff) -> list[Plate]:
+def _dots(found: Differences) -> list[Plate]:
     """The differences under each other; one alone is in the table."""
     if len(found.texts) < 2:
         return []
     caption = "Right of zero: worse than before. Lines: 95 % intervals."
     estimates = [text.difference for text in found.texts]
-    return draw("dots", Dots("bits per byte, after − before", [text.name for text in found.texts], [estimates], caption))
+    return draw(
+        "dots", Dots("bits per byte, after − before", [text.name for text in found.texts], [estimates], caption)
+    )
 
 
-def _halves(found: Diff, text: TextDifference) -> list[_Half]:
+def _halves(found: Differences, text: TextDifference) -> list[_Half]:
     """What lost most and what gained most; what the verdict is about comes first."""
     halves = [
         _Half(

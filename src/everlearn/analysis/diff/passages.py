@@ -25,7 +25,7 @@ SPARE = 8
 
 
 @dataclass(frozen=True)
-class Passage:
+class TextPassage:
     """A piece of text.
 
     Attributes:
@@ -42,7 +42,7 @@ class Passage:
         return len(self.text.encode())
 
 
-def choose(documents: Iterable[Document], length: int, most: int) -> list[Passage]:
+def choose(documents: Iterable[Document], length: int, most: int) -> list[TextPassage]:
     """Draw passages from all over a corpus by a hash of their text: the same ones in any order of the documents.
 
     Args:
@@ -53,7 +53,7 @@ def choose(documents: Iterable[Document], length: int, most: int) -> list[Passag
     Returns:
         The passages, in the order in which they are drawn.
     """
-    kept: list[tuple[int, int, Passage]] = []
+    kept: list[tuple[int, int, TextPassage]] = []
     total = 0
     for number, passage in enumerate(_cut_all(documents, length)):
         heapq.heappush(kept, (-document_key(Document(passage.text)), -number, passage))
@@ -63,7 +63,7 @@ def choose(documents: Iterable[Document], length: int, most: int) -> list[Passag
     return [passage for *_, passage in sorted(kept, reverse=True)]
 
 
-def _cut_all(documents: Iterable[Document], length: int) -> Iterator[Passage]:
+def _cut_all(documents: Iterable[Document], length: int) -> Iterator[TextPassage]:
     """Documents, and the pieces of those that are longer, cut at the ends of paragraphs, lines, sentences or words."""
     around = length // 8
     for number, document in enumerate(documents):
@@ -74,10 +74,10 @@ def _cut_all(documents: Iterable[Document], length: int) -> Iterator[Passage]:
                 piece, _ = cut(piece, length - around, around)
             start += len(piece)
             if piece.strip():
-                yield Passage(number, piece)
+                yield TextPassage(number, piece)
 
 
-def few(passages: Sequence[Passage], ids: Sequence[Sequence[int]], tokens: int) -> list[Passage]:
+def few(passages: Sequence[TextPassage], ids: Sequence[Sequence[int]], tokens: int) -> list[TextPassage]:
     """Return the first passages that have no more than so many tokens together (one at least), in the text's order."""
     behind = np.cumsum([len(each) for each in ids])
     count = max(1, int(np.searchsorted(behind, tokens, side="right")))
@@ -111,7 +111,7 @@ def rows_of(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
 
 
 def _masked(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
-    """Passages behind each other with the special tokens around each, cut into rows; what is left at the end is lost."""
+    """Passages behind each other, special tokens around each, cut into rows; what is left at the end is dropped."""
     tokens, owner, place = [], [], []
     for number, own in enumerate(ids):
         tokens += [*encoder.prefix, *own, *encoder.suffix]

@@ -36,6 +36,10 @@ class TokenLosses:
         """Return the nats of each passage's scored tokens, and how many these are, [2, passages]."""
         return np.array([[np.nansum(own), np.count_nonzero(~np.isnan(own))] for own in self.nats], float).T
 
+    def same_tokens(self, other: TokenLosses) -> bool:
+        """Whether both read the same tokens, so that these can be compared one by one."""
+        return all(np.array_equal(one, its) for one, its in zip(self.ids, other.ids, strict=True))
+
 
 def score(
     model: nn.Module,
@@ -87,4 +91,6 @@ def score(
                 progress(numbers.stop)
     flat[1, np.isnan(flat[0])] = -1
     nats, guess, guess_nats = (np.split(part, offsets[1:-1]) for part in flat)
-    return TokenLosses([np.asarray(own, np.int64) for own in ids], nats, [g.astype(np.int64) for g in guess], guess_nats)
+    return TokenLosses(
+        [np.asarray(own, np.int64) for own in ids], nats, [g.astype(np.int64) for g in guess], guess_nats
+    )

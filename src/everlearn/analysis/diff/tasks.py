@@ -99,7 +99,7 @@ def read_tasks(path: Path) -> list[TaskConfig]:
         RecipeError: it cannot be read, or holds no task, or one that fine-tunes.
     """
     raw = read_yaml(path, "file of end tasks")
-    listed = raw["end_tasks"] if "end_tasks" in raw else [raw]
+    listed = raw.get("end_tasks", [raw])
     if not isinstance(listed, list) or not listed:
         raise RecipeError(f"`end_tasks` in '{path}' must be a list of tasks.")
     tasks = [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]

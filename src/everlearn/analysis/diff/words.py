@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from everlearn.analysis.diff.changes import WordChange
+from everlearn.analysis.diff.result import Differences
 from everlearn.analysis.diff.tasks import TaskDifference
-from everlearn.analysis.diff.texts import TextDifference, WordChange
+from everlearn.analysis.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
 from everlearn.model.movement import together, whole
 from everlearn.report.figures.moved import said
 from everlearn.report.formatting import MISSING, fixed, interval, listing, percent, shorten
 from everlearn.report.tables import Table, TableCell
 
-if TYPE_CHECKING:
-    from everlearn.analysis.diff.comparing import Diff
-
 _VISIBLE = {"\n": "⏎", "\r": "⏎", "\t": "→"}
 _FEW = 5
 """Rows of a table of words on a terminal."""
 
 
-def sentence(found: Diff) -> str:
+def sentence(found: Differences) -> str:
     """Return what was forgotten, what was learnt and what cannot be told apart, each with its interval."""
     words = found.verdicts
     described = {text.name: _of_text(text) for text in found.texts}
@@ -51,7 +49,9 @@ def _of_text(text: TextDifference) -> str:
 
 
 def _of_task(task: TaskDifference) -> str:
-    return f"{task.name} ({_score(task.difference, task, signed=True)} {_ends(task.difference, task)})".replace(" )", ")")
+    return f"{task.name} ({_score(task.difference, task, signed=True)} {_ends(task.difference, task)})".replace(
+        " )", ")"
+    )
 
 
 def _score(found: Estimate, task: TaskDifference, signed: bool = False) -> str:
@@ -70,7 +70,7 @@ def _ends(found: Estimate, task: TaskDifference) -> str:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def text_table(found: Diff) -> Table:
+def text_table(found: Differences) -> Table:
     """Texts × verdict, both levels and their difference."""
     rows = []
     for text in found.texts:
@@ -101,7 +101,7 @@ def text_table(found: Diff) -> Table:
     return Table("Texts", header, tuple(rows), caption)
 
 
-def task_table(found: Diff) -> Table:
+def task_table(found: Differences) -> Table:
     """End tasks × verdict, both scores, their difference and the examples that changed."""
     rows = [
         (
@@ -141,15 +141,15 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def layer_table(found: Diff) -> Table:
+def layer_table(found: Differences) -> Table:
     """Layers × how far they moved."""
     parts = found.layers or []
     listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
-    rows = [
-        (said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share))))
-        for name, part in listed
-    ]
-    caption = "Moved: ‖W′ − W‖ / ‖W‖, how large the change is beside the weights. Touched: weights that are not what they were."
+    rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]
+    caption = (
+        "Moved: ‖W′ − W‖ / ‖W‖, how large the change is beside the weights. Touched: the share of weights that are not "
+        "what they were."
+    )
     return Table("How far each layer moved", ("Layer", "Moved", "Touched"), tuple(rows), caption)
 
 
@@ -159,7 +159,7 @@ def quoted(token: str) -> str:
     return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
 
 
-def brief_tables(found: Diff) -> list[Table]:
+def brief_tables(found: Differences) -> list[Table]:
     """Return the tables for a terminal: the differences, and of each text the words behind them."""
     tables = [*([text_table(found)] if found.texts else []), *([task_table(found)] if found.tasks else [])]
     for text in found.texts:
