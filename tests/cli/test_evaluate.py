@@ -35,6 +35,14 @@ def test_models_that_exist_get_a_row_each(asked):
         for column in run[metric].columns:
             assert mine["base", column].value == pytest.approx(theirs["base", column].value, rel=1e-6)
             assert mine["stage-02-b", column].value == pytest.approx(theirs["b", column].value, rel=1e-6)
+    compared = {(each["metric"], each["column"]): each for each in json.loads(found.out)["differences"]}
+    for column in ("a", "b"):
+        change = compared["bits_per_byte", column]
+        before, after = (mine_in[column] for mine_in in _levels(scores))
+        assert change["row"] == "stage-02-b"
+        assert change["difference"]["value"] == pytest.approx(after["value"] - before["value"], abs=1e-9)
+        width = change["difference"]["high"] - change["difference"]["low"]
+        assert width < 0.5 * (after["high"] - before["low"]), "paired: narrower than two levels side by side"
     cell = Cell.load(set_path(asked.folder / "measured" / "evaluation", 1, "a"))
     assert (cell.row, cell.task) == ("stage-02-b", "a")
     assert cell.same_examples(Cell.load(set_path(asked.run_folder / "evaluation", 2, "a")))
@@ -45,6 +53,14 @@ def test_models_that_exist_get_a_row_each(asked):
     assert "stage-02-b" in (asked.folder / "measured.html").read_text()
 
 
+def _levels(scores):
+    """Of each row: column → value, low, high."""
+    cells = [
+        (row, column, dict(zip(("value", "low", "high"), rest, strict=True))) for row, column, *rest in scores["cells"]
+    ]
+    return [{column: level for own, column, level in cells if own == row} for row in scores["rows"]]
+
+
 def test_a_run_stands_for_its_stages_and_people_get_a_table(asked):
     assert asked("run", "recipe.yaml", "train.max_steps=2", "evaluation.end_tasks=final").code == 0
     found = asked("evaluate", str(asked.run_folder), "--on", "recipe.yaml", "--no-end-tasks")
@@ -52,6 +68,7 @@ def test_a_run_stands_for_its_stages_and_people_get_a_table(asked):
     assert "first stage-01-a" in found.out
     assert "first stage-02-b" in found.out
     assert "Bits per byte ↓" in found.out
+    assert "Bits per byte, difference to first stage-01-a" in found.out
     assert "Accuracy" not in found.out
 
 

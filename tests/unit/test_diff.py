@@ -135,7 +135,9 @@ def test_passages_are_cut_at_ends_and_drawn_in_any_order_of_the_documents():
     assert 500 <= sum(map(len, drawn)) <= 600
     assert drawn == [passage.text for passage in passages][: len(drawn)], "of more there are those of fewer"
     ids = [[0] * 10] * len(passages)
-    assert sorted(few(passages, ids, 35), key=passages.index) == passages[:3]
+    assert sorted(few(passages, ids, 35), key=passages.index) == passages[:4]
+    assert len(few(passages, ids, 30)) == 3
+    assert len(few(passages, ids, 10**6)) == len(passages)
 
 
 def test_a_paired_interval_is_narrower_than_the_difference_of_two(place):
@@ -219,7 +221,8 @@ def test_masked_models_of_two_tokenizers_are_refused(place, tmp_path):
 
 def test_verdicts_keep_to_interval_and_tolerance():
     assert judge(Estimate(0.05, 0.01, 0.09), 0.02) == "forgot"
-    assert judge(Estimate(0.01, 0.005, 0.09), 0.02) == "lost within tolerance"
+    assert judge(Estimate(0.01, 0.005, 0.019), 0.02) == "lost within tolerance"
+    assert judge(Estimate(0.01, 0.005, 0.09), 0.02) == "forgot", "it may be more than is tolerated"
     assert judge(Estimate(-0.05, -0.09, -0.01)) == "learnt"
     assert judge(Estimate(0.05, -0.01, 0.09)) == "no difference"
     assert judge(Estimate(0.05)) == "unknown"

@@ -143,6 +143,7 @@ def test_models_without_a_stream_have_their_scores_and_no_verdict(tmp_path):
     found["matrices"], found["methods"] = {"bits_per_byte": table | {"cells": scores}}, []
     text = page(compare([write_run(tmp_path / "models", found | {"methods": [{"name": "x", "title": "M"}]}, steps=1)]))
     assert "M holds 2 models that were measured; they are no stream" in text
+    assert "everlearn diff BEFORE AFTER" in text
     assert '<th scope="row">gpt &lt;1&gt;</th>' in text
     assert "better than gpt &lt;1&gt; by 0.500" in text
     assert "base model:" not in text

@@ -36,7 +36,9 @@ def command(
     tolerate: Annotated[
         float | None,
         typer.Option(
-            min=0, metavar="BITS", help="Bits per byte that a text may lose and not be forgotten, 0.02 if unset."
+            min=0,
+            metavar="BITS",
+            help="Bits per byte that a text may lose without being forgotten; 0.02 when left out.",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows in a forward pass.")] = 8,

@@ -195,17 +195,23 @@ class _Changes:
         start = max(0, place - BEFORE)
         texts = pieces(self.tokenizer, self.before.ids[number][start : place + 1 + BEHIND])
         at = place - start
-        levels = [float(losses.nats[number][place] / BITS) for losses in (self.before, self.after)]
-        guesses = [self._word(int(losses.guess[number][place])) for losses in (self.before, self.after)]
-        left, right = "".join(texts[:at]), "".join(texts[at + 1 :])
-        return TokenChange(self.passages[number].document + 1, left, texts[at], right, *levels, *guesses)
+        return TokenChange(
+            self.passages[number].document + 1,
+            left="".join(texts[:at]),
+            token=texts[at],
+            right="".join(texts[at + 1 :]),
+            before=float(self.before.nats[number][place] / BITS),
+            after=float(self.after.nats[number][place] / BITS),
+            guess_before=self._word(int(self.before.guess[number][place])),
+            guess_after=self._word(int(self.after.guess[number][place])),
+        )
 
     def words(self, sign: int) -> list[WordChange]:
         """The tokens of the vocabulary that changed most in one direction: the mean over where they stand."""
-        ids = np.concatenate(self.before.ids)
-        before, after, guess = (np.concatenate(each) for each in (self.before.nats, self.after.nats, self.after.guess))
-        scored = ~np.isnan(before)
-        ids, before, after, guess = (each[scored] for each in (ids, before, after, guess))
+        scored = ~np.isnan(np.concatenate(self.before.nats))
+        ids = np.concatenate(self.before.ids)[scored]
+        guess = np.concatenate(self.after.guess)[scored]
+        before, after = (np.concatenate(losses.nats)[scored] for losses in (self.before, self.after))
         kinds, owner, count = np.unique(ids, return_inverse=True, return_counts=True)
         sums = [np.bincount(owner, each / BITS, len(kinds)) for each in (before, after)]
         mean = sign * (sums[1] - sums[0]) / (count + SHRINK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,13 @@ import torch
 
 from everlearn.analysis.diff import tasks as end_tasks
 from everlearn.analysis.diff import texts as held_out
-from everlearn.analysis.diff.models import KINDS, Side, moved, open_sides
+from everlearn.analysis.diff.models import KINDS, ModelSide, moved, open_sides
 from everlearn.analysis.diff.page import write
 from everlearn.analysis.diff.passages import LENGTH, SPARE, TextPassage, choose, few, rows_of
-from everlearn.analysis.diff.result import Differences
+from everlearn.analysis.diff.result import ComparedModels
 from everlearn.analysis.diff.scoring import TokenLosses, score
 from everlearn.analysis.diff.sources import Documents, documents_of, of_recipe
 from everlearn.analysis.diff.tasks import read_tasks
-from everlearn.analysis.diff.verdict import TOLERATED
 from everlearn.analysis.diff.words import sentence
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Corpus
@@ -27,6 +27,7 @@ from everlearn.data.endtask import TaskConfig
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, ModelError, RecipeError
 from everlearn.evaluation import Cell, Checkpoint, Conditions, Task, make_task
+from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.model.loading import CLASSES, load_config
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.source import Model
@@ -44,7 +45,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Diff(Differences):
+class Diff(ComparedModels):
     """What two checkpoints differ in, with a verdict in words and a page."""
 
     @property
@@ -104,6 +105,8 @@ def diff(
         DataError: a text cannot be read, or is shorter than a row.
         ModelError: a model cannot be read, or the two cannot be compared.
     """
+    if tolerate is not None and not (math.isfinite(tolerate) and tolerate >= 0):
+        raise RecipeError(f"`--tolerate` is {tolerate:g}; it must be a number of bits per byte, 0 or more.")
     reporter = reporter or Reporter()
     sides = open_sides(before, after)
     notes: list[str] = []
@@ -133,7 +136,7 @@ def diff(
         sides[1].label,
         KINDS[sides[0].kind],
         size,
-        TOLERATED if tolerate is None else tolerate,
+        TOLERATED_DRIFT if tolerate is None else tolerate,
         [
             held_out.compare(name, chosen[name].passages, losses[name], later_losses[name], sides[0].tokenizer)
             for name in chosen
@@ -175,7 +178,7 @@ class _Chosen:
     same_tokens: bool
 
 
-def _row(sides: Sequence[Side], asked: int | None) -> int:
+def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
     """Tokens of a row.
 
     Raises:
@@ -190,14 +193,14 @@ def _row(sides: Sequence[Side], asked: int | None) -> int:
     return asked or min(LONGEST_ROW, longest or LONGEST_ROW)
 
 
-def _longest(side: Side) -> int | None:
+def _longest(side: ModelSide) -> int | None:
     """Tokens that a model can read in a row; None where there is no limit. No weights are made."""
     with torch.device("meta"):
         model = CLASSES[side.kind].from_config(load_config(Model(path=side.path)))
     return make_objective(None, model, side.tokenizer).longest_input(model)
 
 
-def _chosen(sources: Mapping[str, Documents], sides: Sequence[Side], size: int, blocks: int) -> dict[str, _Chosen]:
+def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: int, blocks: int) -> dict[str, _Chosen]:
     """Passages of each text, about as many as fill the rows that are asked for.
 
     Raises:
@@ -246,7 +249,7 @@ class _Measuring:
     bf16: bool
     reporter: Reporter
 
-    def measure(self, side: Side, first: Side) -> tuple[dict[str, TokenLosses], dict[str, Cell]]:
+    def measure(self, side: ModelSide, first: ModelSide) -> tuple[dict[str, TokenLosses], dict[str, Cell]]:
         """Load a model, score every text and ask every task, and let go of it.
 
         Args:
@@ -274,7 +277,13 @@ class _Measuring:
         return losses, cells
 
     def _losses(
-        self, name: str, chosen: _Chosen, side: Side, model: torch.nn.Module, objective: Objective, encoder: Encoder
+        self,
+        name: str,
+        chosen: _Chosen,
+        side: ModelSide,
+        model: torch.nn.Module,
+        objective: Objective,
+        encoder: Encoder,
     ) -> TokenLosses:
         ids = encoder([passage.text for passage in chosen.passages])
         rows = rows_of(ids, encoder, self.size)

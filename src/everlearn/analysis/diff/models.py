@@ -32,7 +32,7 @@ KINDS = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-t
 
 
 @dataclass(frozen=True)
-class Side:
+class ModelSide:
     """One of the two models.
 
     Attributes:
@@ -52,7 +52,7 @@ class Side:
         return load_model(Model(path=self.path))
 
 
-def open_sides(before: str | Path, after: str | Path) -> tuple[Side, Side]:
+def open_sides(before: str | Path, after: str | Path) -> tuple[ModelSide, ModelSide]:
     """Find both models, and read their configurations and tokenizers but no weights.
 
     Args:
@@ -68,7 +68,7 @@ def open_sides(before: str | Path, after: str | Path) -> tuple[Side, Side]:
     sides = []
     for label, (_, path) in zip(labels, named, strict=True):
         kind = architecture_of(load_config(Model(path=path)).model_type).kind
-        sides.append(Side(label, path, kind, _tokenizer(path)))
+        sides.append(ModelSide(label, path, kind, _tokenizer(path)))
     one, other = sides
     if one.kind != other.kind:
         raise ModelError(
@@ -115,7 +115,7 @@ def _tokenizer(path: str) -> PreTrainedTokenizerBase:
         return load_tokenizer(Model(path=base[0], revision=base[1]))
 
 
-def moved(before: Side, after: Side) -> tuple[list[Moved] | None, str]:
+def moved(before: ModelSide, after: ModelSide) -> tuple[list[Moved] | None, str]:
     """Return how far each part of each layer moved, tensor by tensor from the disk; or None, and why."""
     with tempfile.TemporaryDirectory() as scratch:
         try:

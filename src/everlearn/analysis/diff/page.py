@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everlearn.analysis.diff.changes import End, PassageChange, Piece
-from everlearn.analysis.diff.result import Differences
+from everlearn.analysis.diff.result import ComparedModels
 from everlearn.analysis.diff.texts import TextDifference
 from everlearn.analysis.diff.words import layer_table, quoted, sentence, task_table, text_table, word_table
 from everlearn.files import write_text
@@ -48,13 +48,13 @@ class _Half:
         return bool(self.passages)
 
 
-def write(found: Differences, path: Path) -> Path:
+def write(found: ComparedModels, path: Path) -> Path:
     """Write the page; replaced as a whole."""
     write_text(path, page(found))
     return path
 
 
-def page(found: Differences) -> str:
+def page(found: ComparedModels) -> str:
     """Return the page as text; nothing of it tells where files lie."""
     return render(
         "diff.html.jinja",
@@ -75,7 +75,7 @@ def page(found: Differences) -> str:
     )
 
 
-def _dots(found: Differences) -> list[Plate]:
+def _dots(found: ComparedModels) -> list[Plate]:
     """The differences under each other; one alone is in the table."""
     if len(found.texts) < 2:
         return []
@@ -86,7 +86,7 @@ def _dots(found: Differences) -> list[Plate]:
     )
 
 
-def _halves(found: Differences, text: TextDifference) -> list[_Half]:
+def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
     """What lost most and what gained most; what the verdict is about comes first."""
     halves = [
         _Half(

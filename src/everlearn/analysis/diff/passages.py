@@ -78,9 +78,9 @@ def _cut_all(documents: Iterable[Document], length: int) -> Iterator[TextPassage
 
 
 def few(passages: Sequence[TextPassage], ids: Sequence[Sequence[int]], tokens: int) -> list[TextPassage]:
-    """Return the first passages that have no more than so many tokens together (one at least), in the text's order."""
+    """Return as many of the first passages as it takes to have so many tokens, in the text's order."""
     behind = np.cumsum([len(each) for each in ids])
-    count = max(1, int(np.searchsorted(behind, tokens, side="right")))
+    count = int(np.searchsorted(behind, tokens)) + 1
     return sorted(passages[:count], key=lambda passage: passage.document)  # stable: pieces of a document by their hash
 
 

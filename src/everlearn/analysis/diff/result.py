@@ -7,12 +7,12 @@ from typing import Any
 
 from everlearn.analysis.diff.tasks import TaskDifference
 from everlearn.analysis.diff.texts import TextDifference
-from everlearn.analysis.diff.verdict import judge
+from everlearn.analysis.diff.verdict import Word, judge
 from everlearn.model.movement import Moved, together, whole
 
 
 @dataclass(frozen=True)
-class Differences:
+class ComparedModels:
     """What two checkpoints differ in.
 
     Attributes:
@@ -38,7 +38,7 @@ class Differences:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def verdicts(self) -> dict[str, str]:
+    def verdicts(self) -> dict[str, Word]:
         """Text or task → forgot, lost within tolerance, learnt, no difference or unknown."""
         of_texts = {text.name: judge(text.difference, self.tolerated) for text in self.texts}
         return of_texts | {task.name: judge(task.loss) for task in self.tasks}

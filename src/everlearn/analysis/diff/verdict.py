@@ -6,8 +6,6 @@ from typing import Literal
 
 from everlearn.evaluation.estimate import Estimate
 
-TOLERATED = 0.02
-"""Bits per byte that a text may lose before it counts as forgotten, unless another bound is given."""
 Word = Literal["forgot", "lost within tolerance", "learnt", "no difference", "unknown"]
 
 
@@ -16,10 +14,10 @@ def judge(worse: Estimate, tolerated: float = 0.0) -> Word:
 
     Args:
         worse: how much worse the later model is, with the interval of a paired bootstrap.
-        tolerated: how much worse it may be and count as within the tolerance.
+        tolerated: a loss whose whole interval is below this is within tolerance.
     """
     if worse.value is None or worse.sign is None:
         return "unknown"
     if worse.sign > 0:
-        return "forgot" if worse.value > tolerated else "lost within tolerance"
+        return "lost within tolerance" if worse.above(tolerated) is False else "forgot"
     return "learnt" if worse.sign < 0 else "no difference"

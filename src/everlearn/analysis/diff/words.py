@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everlearn.analysis.diff.changes import WordChange
-from everlearn.analysis.diff.result import Differences
+from everlearn.analysis.diff.result import ComparedModels
 from everlearn.analysis.diff.tasks import TaskDifference
 from everlearn.analysis.diff.texts import TextDifference
 from everlearn.evaluation.estimate import Estimate
@@ -19,7 +19,7 @@ _FEW = 5
 """Rows of a table of words on a terminal."""
 
 
-def sentence(found: Differences) -> str:
+def sentence(found: ComparedModels) -> str:
     """Return what was forgotten, what was learnt and what cannot be told apart, each with its interval."""
     words = found.verdicts
     described = {text.name: _of_text(text) for text in found.texts}
@@ -31,7 +31,7 @@ def sentence(found: Differences) -> str:
     bound = f"{found.tolerated:g} bits per byte"
     parts = [
         *([f"forgot some of {one}"] if (one := those("forgot")) else []),
-        *([f"lost a little of {one}, no more than the {bound} that count as tolerated"]
+        *([f"lost a little of {one}, less than the {bound} that are tolerated"]
           if (one := those("lost within tolerance")) else []),
         *([f"got better at {one}"] if (one := those("learnt")) else []),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def _ends(found: Estimate, task: TaskDifference) -> str:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def text_table(found: Differences) -> Table:
+def text_table(found: ComparedModels) -> Table:
     """Texts × verdict, both levels and their difference."""
     rows = []
     for text in found.texts:
@@ -101,7 +101,7 @@ def text_table(found: Differences) -> Table:
     return Table("Texts", header, tuple(rows), caption)
 
 
-def task_table(found: Differences) -> Table:
+def task_table(found: ComparedModels) -> Table:
     """End tasks × verdict, both scores, their difference and the examples that changed."""
     rows = [
         (
@@ -141,7 +141,7 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
     return Table(title, header, tuple(rows))
 
 
-def layer_table(found: Differences) -> Table:
+def layer_table(found: ComparedModels) -> Table:
     """Layers × how far they moved."""
     parts = found.layers or []
     listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
@@ -159,7 +159,7 @@ def quoted(token: str) -> str:
     return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
 
 
-def brief_tables(found: Differences) -> list[Table]:
+def brief_tables(found: ComparedModels) -> list[Table]:
     """Return the tables for a terminal: the differences, and of each text the words behind them."""
     tables = [*([text_table(found)] if found.texts else []), *([task_table(found)] if found.tasks else [])]
     for text in found.texts:
