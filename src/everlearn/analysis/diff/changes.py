@@ -17,7 +17,7 @@ from everlearn.analysis.diff.scoring import TokenLosses
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PASSAGES, TOKENS, WORDS = 3, 12, 15
+PASSAGES, TOKENS, WORDS = 3, 10, 15
 """How many passages, tokens in their places, and tokens of the vocabulary are shown of each end."""
 EXCERPT = 70
 """Tokens of a passage that are shown: the stretch of it that changed most."""

@@ -83,11 +83,11 @@ def text_table(found: ComparedModels) -> Table:
                 text.name,
                 (
                     TableCell(found.verdicts[text.name]),
-                    TableCell(fixed(text.before.value), interval(text.before)),
-                    TableCell(fixed(text.after.value), interval(text.after)),
                     TableCell(
                         fixed(text.difference.value, signed=True), f"{interval(text.difference, signed=True)} · {share}"
                     ),
+                    TableCell(fixed(text.before.value), interval(text.before)),
+                    TableCell(fixed(text.after.value), interval(text.after)),
                     TableCell(f"{text.documents:,} documents", f"{text.passages:,} passages, {text.tokens:,} tokens"),
                 ),
             )
@@ -97,8 +97,8 @@ def text_table(found: ComparedModels) -> Table:
         "Bits per byte: less is better, and a difference above zero is a loss. In brackets: 95 % intervals, from "
         f"resampling {units}, the same ones for both models."
     )
-    header = ("Text", "Verdict", f"{found.before} (before)", f"{found.after} (after)", "Difference", "Read")
-    return Table("Texts", header, tuple(rows), caption)
+    header = ("Text", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Read")
+    return Table("Texts", header, tuple(rows), caption, first=(1, 2))
 
 
 def task_table(found: ComparedModels) -> Table:
@@ -108,9 +108,9 @@ def task_table(found: ComparedModels) -> Table:
             task.name,
             (
                 TableCell(found.verdicts[task.name]),
+                TableCell(_score(task.difference, task, signed=True), _ends(task.difference, task)),
                 TableCell(_score(task.before, task)),
                 TableCell(_score(task.after, task)),
-                TableCell(_score(task.difference, task, signed=True), _ends(task.difference, task)),
                 TableCell(f"{task.worse:,} worse, {task.better:,} better", f"of {task.examples:,}"),
             ),
         )
@@ -118,8 +118,8 @@ def task_table(found: ComparedModels) -> Table:
     ]
     metrics = listing([f"{task.name}: {task.metric.lower()}" for task in found.tasks])
     caption = f"{metrics[:1].upper()}{metrics[1:]}. In brackets: 95 % intervals, from resampling examples in pairs."
-    header = ("End task", "Verdict", f"{found.before} (before)", f"{found.after} (after)", "Difference", "Examples")
-    return Table("End tasks", header, tuple(rows), caption)
+    header = ("End task", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Examples")
+    return Table("End tasks", header, tuple(rows), caption, first=(1, 2))
 
 
 def word_table(title: str, words: Sequence[WordChange]) -> Table:
