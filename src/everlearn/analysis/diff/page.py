@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 from everlearn.analysis.diff.changes import End, PassageChange, Piece
@@ -92,12 +94,17 @@ def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
         _Half(
             f"What {word} most",
             end,
-            [(passage, [_shaded(piece) for piece in passage.pieces]) for passage in end.passages],
+            [(passage, [_shaded(piece) for piece in _from_text(passage.pieces)]) for passage in end.passages],
             word_table(f"Tokens of the vocabulary that {word} most", end.words) if end.words else None,
         )
         for word, end in (("lost", text.lost), ("gained", text.gained))
     ]
     return halves[::-1] if found.verdicts[text.name] == "learnt" else halves
+
+
+def _from_text(pieces: list[Piece]) -> Iterator[Piece]:
+    """Leave out the empty lines that a stretch begins with."""
+    return dropwhile(lambda piece: not piece.text.strip(), pieces)
 
 
 def _shaded(piece: Piece) -> tuple[str, int, int, str, str]:
