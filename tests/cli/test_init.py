@@ -153,6 +153,14 @@ def test_general_text_is_offered_where_the_language_fits(everlearn: Project) -> 
     assert "nothing measures what the model loses" in outcome.err
 
 
+def test_passes_are_those_of_the_largest_domain(everlearn: Project) -> None:
+    small, large = corpus("small", ENGLISH, 50), corpus("large", ENGLISH, 20_000)
+    both = written(everlearn, "--domain", small, "--domain", large)
+    assert both["train"]["num_train_epochs"] == 1
+    assert "train" not in both["domains"][0], "it would go over `train.max_steps` on the command line"
+    assert written(everlearn, "--domain", small)["train"]["num_train_epochs"] == 4
+
+
 def test_what_a_user_should_know_of_the_examples_is_said(everlearn: Project) -> None:
     row = {"instruction": "Answer this question of mine", "input": "a long text to read " * 3, "output": "an answer"}
     write_jsonl(Path("glued.jsonl"), [row] * 40)
@@ -180,7 +188,7 @@ def test_every_format_is_looked_into(everlearn: Project, rows: str) -> None:
         getattr(table, f"to_{rows}")(file)
     expected = {} if rows == "txt" else {"text_column": "body"}
     domain = written(everlearn, "--domain", f"d={file}")["domains"][0]
-    assert {key: domain[key] for key in domain if key != "train"} == {"name": "d", "path": file, **expected}
+    assert domain == {"name": "d", "path": file, **expected}
 
 
 def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.MonkeyPatch) -> None:

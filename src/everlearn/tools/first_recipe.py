@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from everlearn.tools.recommendation import EVIDENCE, METHOD, learning_rate
 from everlearn.tools.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
 from everlearn.tools.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
+from everlearn.wording import count
 
 if TYPE_CHECKING:
     from everlearn.tools.model_probe import ModelProbe
@@ -152,20 +153,17 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
     listed = []
     for number, (name, probe) in enumerate(probes.items()):
         domain: dict[str, Any] = {"name": name, "path": probe.path, **_columns(probe)}
-        passes, steps = sizing.passes(probe), sizing.steps(probe)
-        if passes > 1:
-            domain["train"] = {"num_train_epochs": passes}
+        passes, steps = sizing.passes, sizing.steps(probe)
         listed.append(domain)
         more = "" if probe.complete else "more than "
-        times = f" in {passes} passes" if passes > 1 else ""
         recipe.comments[f"domains.{number}"] = (
-            f"{more}{probe.documents:,} documents, {_count(sizing.tokens(probe))} tokens, "
-            f"{steps * passes:,} steps{times}"
+            f"{more}{count(probe.documents, 'document')}, {_tokens(sizing.tokens(probe))} tokens, "
+            f"{count(steps * passes, 'step')}"
         )
         if steps * passes < FEWEST_STEPS / 4:
             recipe.notes.append(
-                f"'{name}' has so little text that {passes} passes over it are about {steps * passes} steps: hardly "
-                "anything can be learnt or measured there."
+                f"'{name}' has so little text that {count(passes, 'pass')} over it makes about "
+                f"{count(steps * passes, 'step')}: hardly anything can be learnt or measured there."
             )
         if probe.glued and not sizing.alone:
             recipe.notes.append(
@@ -206,7 +204,7 @@ def _train(
     kind, parameters = (model.kind, model.parameters) if model else (EXAMPLE_KIND, EXAMPLE_PARAMETERS)
     fit = model.fit(METHOD, max(1, domains), ROWS_PER_STEP, sizing.block_size) if model else None
     rows = fit.rows if fit else ROWS_PER_STEP
-    train: dict[str, Any] = {"num_train_epochs": 1, "per_device_train_batch_size": rows}
+    train: dict[str, Any] = {"num_train_epochs": sizing.passes, "per_device_train_batch_size": rows}
     what = ", prompts and answers" if examples else ""
     comments = {
         "num_train_epochs": "passes over each domain; or max_steps",
@@ -246,5 +244,5 @@ def _columns(probe: Probe) -> dict[str, str]:
     return named | ({} if probe.target_column is None else {"target_column": probe.target_column})
 
 
-def _count(tokens: float) -> str:
+def _tokens(tokens: float) -> str:
     return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,.0f}"

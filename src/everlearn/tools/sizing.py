@@ -17,8 +17,8 @@ LONGEST_ROW, SHORTEST_ROW, LONGEST_EXAMPLE = 512, 64, 2048
 FEWEST_ROWS = 200
 """Rows of a domain below which rows are made shorter."""
 FEWEST_STEPS, MOST_PASSES = 100, 4
-"""A domain with fewer steps than this in a pass is passed over again, up to four times: until then repeated text
-teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
+"""Where every domain has fewer steps than this in a pass, they are passed over again, up to four times: until then
+repeated text teaches nearly as much as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
 BYTES_PER_TOKEN = 4.0
 """Of English text, where no tokenizer was asked."""
 TRAINED = 0.95
@@ -35,6 +35,7 @@ class Sizing:
     Attributes:
         alone: each example has a row of its own, instead of rows that are filled.
         block_size: tokens in a row.
+        passes: over each domain.
         needed: tokens of an example that one in twenty exceeds; 0 where text is learnt.
     """
 
@@ -53,6 +54,9 @@ class Sizing:
             while size > SHORTEST_ROW and any(self._rows(probe, size) < FEWEST_ROWS for probe in probes):
                 size //= 2
         self.block_size = size
+        # The domain with the most text decides, or a large one would be passed over again for a small one's sake.
+        most = max((self.steps(probe) if probe.complete else FEWEST_STEPS for probe in probes), default=FEWEST_STEPS)
+        self.passes = min(MOST_PASSES, math.ceil(FEWEST_STEPS / most))
 
     @property
     def cuts(self) -> bool:
@@ -66,10 +70,6 @@ class Sizing:
     def steps(self, probe: Probe) -> int:
         """Return about how many steps a pass over a corpus has."""
         return max(1, round(self._rows(probe, self.block_size) / ROWS_PER_STEP))
-
-    def passes(self, probe: Probe) -> int:
-        """Return how often a corpus is passed over."""
-        return min(MOST_PASSES, math.ceil(FEWEST_STEPS / self.steps(probe))) if probe.complete else 1
 
     def _rows(self, probe: Probe, size: int) -> float:
         return TRAINED * (probe.documents if self.alone else self.tokens(probe) / size)
