@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
@@ -79,6 +80,22 @@ def test_the_first_recipe_of_a_page_is_what_init_writes(page: str) -> None:
     written = first_recipe().text()
     assert yaml.safe_load(shown) == yaml.safe_load(written)
     assert shown == written
+
+
+def test_python_in_the_quick_start_uses_the_recommended_method() -> None:
+    text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+    nodes = [
+        node for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) for node in ast.walk(ast.parse(block))
+    ]
+    objects = [
+        {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+        for node in nodes
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MAS"
+    ]
+    options = {key: value for key, value in METHOD[0].items() if key != "name"}
+    assert objects == [options]
+    mappings = [ast.literal_eval(node) for node in nodes if isinstance(node, ast.Dict) and "name" in ast.dump(node)]
+    assert [each for each in mappings if each.get("name") == METHOD[0]["name"]] == [METHOD[0]]
 
 
 def test_the_docs_have_the_table_of_learning_rates() -> None:
