@@ -29,7 +29,7 @@ from everlearn.tools.first_recipe import first_recipe
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
-import demo_picture  # noqa: E402
+import demo_page  # noqa: E402
 import method_costs  # noqa: E402
 
 DOCUMENTS = [
@@ -190,14 +190,18 @@ def test_the_readme_has_no_block_of_another_kind() -> None:
     assert set(languages[1::2]) == {""}
 
 
-def test_the_first_picture_shows_the_recorded_numbers() -> None:
-    """The picture is `python docs/demo_picture.py`; a screen reader is told the table's numbers."""
-    said = re.findall('aria-label="([^"]*)"', demo_picture.PICTURE.read_text(encoding="utf-8"))[0]
-    assert len(demo_picture.rows()) == 3
-    for row in demo_picture.rows():
-        learnt, forgotten = (demo_picture.estimate(row[key]).value for key in ("Learnt", "Forgotten"))
-        assert f"{row['Run']}: learnt {learnt:.3f}, forgotten {forgotten:.3f}" in said
-    assert "var(" not in demo_picture.picture()  # it stands without a page
+def test_the_demo_page_and_the_first_picture_show_the_committed_cells() -> None:
+    """Both are written by `python docs/demo_page.py`; a screen reader is told the picture's numbers."""
+    page, picture = (file.read_text(encoding="utf-8") for file in (demo_page.PAGE, demo_page.PICTURE))
+    assert demo_page.with_tables(page) == page
+    said = re.findall('aria-label="([^"]*)"', picture)[0]
+    assert len(demo_page.standings()) == len(demo_page.METHODS)
+    for run in demo_page.standings():
+        assert f"{run.label}: learnt {run.learnt.value:.3f}, forgotten {run.forgotten.value:.3f}" in said
+    assert "var(" not in demo_page.picture()  # it stands without a page
+    for file in demo_page.CELLS.rglob("*.*"):
+        assert b"/root/" not in file.read_bytes(), "a place of somebody's machine"
+        assert b"/tmp/" not in file.read_bytes(), "a place of somebody's machine"
     for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
         assert "results/demo.svg)" in page.read_text(encoding="utf-8")
 

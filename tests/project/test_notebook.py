@@ -43,6 +43,6 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     made = make.run(make.written(), tmp_path, timeout=300, STEPS=2, BLOCKS=2, SAMPLES=4)
-    assert (tmp_path / "runs/notebook/ewc/stage-03-pandas/model.safetensors").is_file()
+    assert (tmp_path / "runs/notebook/protected/stage-03-pandas/model.safetensors").is_file()
     assert not (tmp_path / "runs/notebook/plain/stage-03-pandas").exists()
     assert any("image/png" in output.get("data", {}) for output in made.cells[-4].outputs)

@@ -18,7 +18,7 @@ from everlearn.tools.recommendation import EVIDENCE, METHOD, RATES, learning_rat
 from everlearn.tools.yaml_text import method_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/results").glob("*.md")]
 QUOTED = re.compile(r'\[([^\]]*\d[^\]]*)\]\((\S+?\.json) "([^"]+)"\)')
 """A number that links to the file that it comes from, its key there as the link's title: ``[97 %](a.json "kept")``."""
 
@@ -59,7 +59,7 @@ def test_a_number_that_names_its_file_is_in_it(page: Path, text: str, file: Path
 
 
 def test_numbers_are_quoted_and_compared() -> None:
-    assert {page.name for page, *_ in quoted()} >= {"bench.md", "learning-rates.md"}
+    assert {page.name for page, *_ in quoted()} >= {"bench.md", "learning-rates.md", "demo.md"}
     for text, value, same in (
         ("97 %", 0.9672, True), ("96 %", 0.9672, False), ("0.0035", 0.0035, True), ("3.5e-3", 0.0035, True),
         ("3.4e-3", 0.0035, False), ("−0.03 bits", -0.0312, True), ("+0.04", -0.04, False), ("1,200", 1200.4, True),
@@ -96,6 +96,18 @@ def test_python_in_the_quick_start_uses_the_recommended_method() -> None:
     assert objects == [options]
     mappings = [ast.literal_eval(node) for node in nodes if isinstance(node, ast.Dict) and "name" in ast.dump(node)]
     assert [each for each in mappings if each.get("name") == METHOD[0]["name"]] == [METHOD[0]]
+
+
+def test_the_notebook_uses_the_recommended_method() -> None:
+    names = {}
+    for node in ast.parse((ROOT / "notebooks/first_steps.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("SAMPLES", "recommended"):
+            names[node.targets[0].id] = node.value
+        if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == "recommended":
+            more = node.value
+    for value in (names["recommended"], more):
+        value.values = [names["SAMPLES"] if isinstance(own, ast.Name) else own for own in value.values]
+    assert ast.literal_eval(names["recommended"]) | ast.literal_eval(more) == METHOD[0]
 
 
 def test_the_docs_have_the_table_of_learning_rates() -> None:

@@ -56,6 +56,10 @@ def command(
         if name in domains:
             raise RecipeError(f"`--domain` has the name '{name}' more than once; names must differ.")
         domains[name] = path
+    if model is not None:
+        from everlearn.model.loading import quiet
+
+        quiet()
     recipe = first_recipe(model, domains, general, task)
     text = recipe.text("recipe.yaml" if printed else str(file))
     if every_key:

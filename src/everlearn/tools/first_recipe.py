@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everlearn.tools.recommendation import EVIDENCE, METHOD, learning_rate
+from everlearn.tools.recommendation import EVIDENCE, METHOD, learning_rate, size_text
 from everlearn.tools.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
 from everlearn.tools.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
 from everlearn.wording import count
@@ -210,7 +210,7 @@ def _train(
         "num_train_epochs": "passes over each domain; or max_steps",
         "per_device_train_batch_size": fit.words() if fit else "edit: what fits your memory",
         "gradient_accumulation_steps": f"{ROWS_PER_STEP} rows a step",
-        "learning_rate": f"the rule for {kind}s of {parameters / 1e6:,.0f} M{what}: docs/learning-rates.md",
+        "learning_rate": f"the rule for {kind}s of {size_text(parameters)}{what}: docs/learning-rates.md",
         "warmup_steps": "share of a domain's steps",
         "bf16": "true on a GPU that computes in bfloat16",
     }

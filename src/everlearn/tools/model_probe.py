@@ -21,6 +21,7 @@ from everlearn.model.source import Model
 from everlearn.run.disk import Sizes
 from everlearn.run.words import size
 from everlearn.tools.memory_estimate import memory_free, memory_held
+from everlearn.tools.recommendation import size_text
 
 ROOM = 0.8
 """Share of the free memory that the estimate may fill, for it is an estimate."""
@@ -101,7 +102,7 @@ class ModelProbe:
 
     def words(self) -> str:
         """Return what it is, for a comment."""
-        return f"{self.model_type}, {self.parameters / 1e6:,.0f} M parameters, saved as {self.saved_as}"
+        return f"{self.model_type}, {size_text(self.parameters)} parameters, saved as {self.saved_as}"
 
     def task(self, task: str | None) -> str | None:
         """Return the task that it learns, if only one is possible.

@@ -90,7 +90,7 @@ def rate_table() -> str:
             text = "–" if kind == "encoder-decoder" else text
             adapters = "–" if kind == "encoder-decoder" else adapters
             source = SOURCES[kind] if number == 0 else ""
-            lines.append(f"| {kind} | {_size(size)} | {text} | {examples} | {adapters} | {source} |")
+            lines.append(f"| {kind} | {size_text(size)} | {text} | {examples} | {adapters} | {source} |")
     return "\n".join(lines) + "\n"
 
 
@@ -100,5 +100,6 @@ def rate_text(rate: float) -> str:
     return f"{digits}e{int(exponent)}"
 
 
-def _size(parameters: float) -> str:
-    return f"{parameters / 1e9:g} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+def size_text(parameters: float) -> str:
+    """Return a number of parameters in a few characters: 135 M."""
+    return f"{parameters / 1e9:.3g} B" if parameters >= 1e9 else f"{parameters / 1e6:.3g} M"

@@ -1,0 +1,82 @@
+"""The tables of results/demo.md and README's picture, from the cells of the demo's runs in results/demo.
+
+    python docs/demo_page.py                # writes both from the committed cells
+    python docs/demo_page.py runs/demo      # takes the cells of a demo that was just run first
+
+The figure is the one that opens a report; it is drawn in the light colours of a page, so that it can stand by itself.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from everlearn.demo.demo import METHODS
+from everlearn.report import Comparison, compare, markdown
+from everlearn.report.figures.registry import draw
+from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.standalone import standalone
+
+HERE = Path(__file__).resolve().parent
+PAGE, PICTURE, CELLS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo"))
+BEGIN, END = "<!-- tables, by docs/demo_page.py -->\n", "<!-- end of tables -->\n"
+
+
+def take(folder: Path) -> None:
+    """Copy what a comparison of the runs reads, without places of this machine."""
+    shutil.rmtree(CELLS, ignore_errors=True)
+    for name in METHODS:
+        new = CELLS / name
+        for file in sorted((folder / name / "evaluation").glob("stage-*/*.safetensors")):
+            place = new / file.relative_to(folder / name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
+        for file in ("results.json", "recipe.yaml"):
+            (new / file).write_text(anywhere((folder / name / file).read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def anywhere(text: str) -> str:
+    """Replace the places of the demo's text, base model and runs by what means the same on every machine."""
+    text = re.sub(r"/[\w./-]*/suites/docs/base\b", "suite:docs/base", text)
+    text = re.sub(r"/[\w./-]*/docs/(\w+/\w+\.jsonl)", r"suite:docs/\1", text)
+    return re.sub(r"(?m)^( *folder: )/.*/(\w+)$", r"\1runs/demo/\2", text)
+
+
+def comparison() -> Comparison:
+    """The runs beside each other."""
+    return compare([CELLS / name for name in METHODS])
+
+
+def tables() -> str:
+    """What `everlearn report --format markdown` says of the runs."""
+    return f"{BEGIN}{markdown(comparison()).strip()}\n{END}"
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables written anew."""
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{before}{tables()}{after}"
+
+
+def picture() -> str:
+    """The figure as a file of its own."""
+    (plate,) = draw("standing", Standings(standings(), "bits/byte", ranked=False))
+    return standalone(plate)
+
+
+def standings() -> tuple[Standing, ...]:
+    """What each run learnt and forgot, the best at the end first."""
+    own = comparison()
+    learnt, forgotten = (own.measure(own.lead, key) for key in ("learnt", "forgotten"))
+    assert learnt is not None
+    assert forgotten is not None
+    return tuple(Standing(own.labels[n], learnt.estimates[n], forgotten.estimates[n]) for n in own.ranking)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        take(Path(sys.argv[1]))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PICTURE.write_text(picture(), encoding="utf-8")
