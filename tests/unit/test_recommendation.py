@@ -82,6 +82,11 @@ def test_the_first_recipe_of_a_page_is_what_init_writes(page: str) -> None:
     assert shown == written
 
 
+def test_the_recipe_of_the_readme_is_what_init_writes() -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert yaml.safe_load(shown) == yaml.safe_load(first_recipe().text())
+
+
 def test_python_in_the_quick_start_uses_the_recommended_method() -> None:
     text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     nodes = [
