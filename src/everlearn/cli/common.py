@@ -22,7 +22,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Change the recipe: train.max_steps=100, method=das, method.threshold=0.5, domains.0.path=a.txt.",
+        help="Change the recipe: train.max_steps=100, method=ewc, method.strength=100, domains.0.path=a.txt.",
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]

@@ -17,8 +17,8 @@ def command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods with commas: sequential,das,ewc:strength=10, in brackets those that work together: "
-            "'das,[das,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
+            help="Methods with commas: sequential,ewc:strength=10, in brackets those that work together: "
+            "'ewc,[ewc,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
             "(their mean), `cumulative` (each domain with all before it), `pool` (all domains at once), and "
             "`scenarios`, which is all of these beside plain training. The recipe's own when left out."
         ),
