@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import everlearn
 import tiny
@@ -308,6 +309,19 @@ def test_end_tasks_are_compared_in_pairs_with_the_examples_that_changed(place, c
     assert "pick" in page
     same = everlearn.diff(place / "old", place / "old", tasks=[choices]).tasks[0]
     assert (same.difference.low, same.difference.high, same.worse, same.better) == (0, 0, 0, 0)
+
+
+def test_an_adapter_without_a_tokenizer_is_read_on_its_base(place, tmp_path):
+    save(tiny.model("llama"), tmp_path / "base")
+    config = LoraConfig(task_type="CAUSAL_LM", target_modules=["down_proj"], init_lora_weights=False)
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    save(adapted.merge_and_unload(safe_merge=True), tmp_path / "merged")
+    how = {"texts": [place / "words.jsonl"], "block_size": SIZE, "blocks": 4}
+    moved = everlearn.diff(tmp_path / "base", tmp_path / "adapter", **how)
+    assert moved.texts[0].difference.value != 0
+    assert {part.part for part in moved.layers if part.change} == {"feed-forward"}
+    assert everlearn.diff(tmp_path / "adapter", tmp_path / "merged", **how).texts[0].difference.value == 0
 
 
 def test_what_cannot_be_compared_is_refused_in_a_sentence(place, tmp_path):
