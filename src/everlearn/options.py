@@ -15,6 +15,8 @@ from everlearn.errors import RecipeError
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_PART = 100, 4095, 255
 """Characters of a name, which becomes a part of file names; bytes of a path, and of each of its parts."""
+TAKEN = frozenset({"base", "mean"})
+"""Names of a row and a column of every table, which nothing else may have."""
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

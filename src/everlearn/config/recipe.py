@@ -40,7 +40,7 @@ from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
-from everlearn.options import LONGEST_NAME, WORDS, Options, home, key_of, wrong_value
+from everlearn.options import LONGEST_NAME, TAKEN, WORDS, Options, home, key_of, wrong_value
 
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
@@ -243,7 +243,7 @@ class Recipe(Options):
     def _consistent(self, info: ValidationInfo) -> Recipe:
         names = [domain.name for domain in self.domains]
         general = [] if self.general is None else [self.general.name]
-        for reserved in sorted({"base", "mean"} & {*names, *general, *(task.name for task in self.tasks)}):
+        for reserved in sorted(TAKEN & {*names, *general, *(task.name for task in self.tasks)}):
             raise ValueError(f"the name '{reserved}' is taken by a row or column of every table; choose another")
         new = not (info.context or {}).get("kept")
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.tasks])):

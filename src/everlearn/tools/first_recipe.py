@@ -23,6 +23,8 @@ EXAMPLE_DOMAINS = {"reviews": "data/reviews.jsonl", "papers": "data/papers.txt"}
 EXAMPLE_COLUMNS = {"text_column": "prompt", "target_column": "answer"}
 """Of the example's domains, with `--task sft`."""
 EXAMPLE_GENERAL = "data/wikipedia.txt"
+GENERAL = "general"
+"""What the general text is called in tables."""
 BUILT_IN_GENERAL = {
     "path": "suite:docs/general/train.jsonl",
     "validation": "suite:docs/general/validation.jsonl",
@@ -232,10 +234,19 @@ def _check_names(domains: Mapping[str, str]) -> None:
     Raises:
         RecipeError: a name is no part of a file's name, or is taken.
     """
-    from everlearn.config.recipe import parse
+    from everlearn.errors import RecipeError
+    from everlearn.options import TAKEN, slug
 
-    named = [{"name": name, "path": path} for name, path in domains.items()]
-    parse({"model": EXAMPLE_MODEL, "domains": named, "general": {"path": EXAMPLE_GENERAL}})
+    seen: dict[str, str] = {}
+    for name in domains:
+        try:
+            slug(name, "a domain's name")
+        except ValueError as error:
+            raise RecipeError(f"`--domain {name}=…`: {error}.") from None
+        if name in TAKEN or name == GENERAL:
+            raise RecipeError(f"`--domain {name}=…`: the name is taken by a row or column of tables; choose another.")
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise RecipeError(f"`--domain` has the names '{other}' and '{name}'; they must differ in more than case.")
 
 
 def _columns(probe: Probe) -> dict[str, str]:
