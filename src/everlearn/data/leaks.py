@@ -11,7 +11,7 @@ import contextlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.near_duplicates import Probes, Sketch, distinct
 from everlearn.data.packing import chunks
 from everlearn.data.phases import Phase, in_silence
-from everlearn.data.prepare import cache_folder
+from everlearn.data.prepare import STREAM_HELD_OUT, cache_folder
 from everlearn.data.word_runs import words_of
 from everlearn.errors import EverlearnError
 from everlearn.files import read_json, write_json
@@ -203,7 +203,8 @@ def _own_documents(part: Domain) -> Iterator[tuple[str, bool]]:
 def _held_out(part: Domain) -> Iterator[str]:
     """Yield the texts that a corpus holds out."""
     if part.held_out_corpus is not None:
-        yield from (document.whole for document, _ in read_documents(part.held_out_corpus))
+        most = STREAM_HELD_OUT if part.streaming else None  # as many as are measured on
+        yield from (document.whole for document, _ in islice(read_documents(part.held_out_corpus), most))
     elif part.held_out_share:
         yield from (text for text, held in _own_documents(part) if held)
 
