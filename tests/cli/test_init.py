@@ -219,6 +219,8 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
         (("--domain", "a=a.jsonl", "--domain", "A=b.jsonl"), ("'a'", "'A'", "more than case")),
         (("--domain", "a/b=a.jsonl"), ("a domain's name", "a/b")),
         (("--domain", "general=a.jsonl"), ("general",)),
+        (("--domain", "a=owner/nowhere"), ("owner/nowhere", "hub data set")),
+        (("--domain", "a=~nobody-of-this-name/x"), ("--domain", "no user")),
         (("--domain", "a=nowhere.jsonl"), ("--domain a", "nowhere.jsonl", "no such file")),
         (("--general", "nowhere.jsonl"), ("--general", "nowhere.jsonl", "no such file")),
         (("--task", "chat"), ("--task", "'chat'", "sft")),

@@ -37,6 +37,7 @@ def command(
 ) -> None:
     """Write a short recipe that fits a model and corpora, with the recommended method."""
     from everlearn.errors import RecipeError, did_you_mean
+    from everlearn.options import home
     from everlearn.tools.first_recipe import first_recipe
 
     printed = str(file) == "-"
@@ -55,7 +56,7 @@ def command(
         name, path = pair(words, "--domain", "contracts=contracts.jsonl")
         if name in domains:
             raise RecipeError(f"`--domain` has the name '{name}' more than once; names must differ.")
-        domains[name] = path
+        domains[name] = str(home(path, "--domain"))
     if model is not None:
         from everlearn.model.loading import quiet
 

@@ -131,7 +131,8 @@ def first_recipe(
     recipe.put("model", model or EXAMPLE_MODEL, asked.words() if asked else about)
     recipe.put("domains", _domains(recipe, probes, sizing, examples), "learnt in this order; 5 % of each is held out")
     recipe.put("general", *_general(recipe, general, probes, sizing.alone))
-    recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; `everlearn methods mas`")
+    options = " and ".join(f"`everlearn methods {method['name']}`" for method in METHOD)
+    recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; {options}")
     if asked:
         recipe.put("objective", asked.objective, f"what a model of this kind ({asked.kind}) learns")
     recipe.put("data", {"block_size": sizing.block_size})
