@@ -75,7 +75,7 @@ PHASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "checks": ("everlearn.run.checks._methods", ("validate", "recipe.yaml")),
     "tokenising": ("everlearn.run.open_run.prepare", ("run", "recipe.yaml")),
     "plan": ("everlearn.run.open_run.prepare", ("plan", "recipe.yaml")),
-    "survey": ("everlearn.tools.survey.load_tokenizer", ("data", "recipe.yaml")),
+    "survey": ("everlearn.tools.survey.load_skeleton", ("data", "recipe.yaml")),
     "evaluate": (
         "everlearn.evaluation.held_out.HeldOutText.measure",
         ("evaluate", "{models}/roberta", "--on", "recipe.yaml"),
