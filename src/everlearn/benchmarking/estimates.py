@@ -96,7 +96,7 @@ def estimate(grid: Grid) -> DryRun:
         recipe = grid.recipe(cell, grid.runs / cell.name / "run")
         kind = _kind(recipe)
         if kind not in plans:
-            grid.reporter.say(f"Timing {cell.entry.name}")
+            grid.reporter.cell = cell.entry.name
             try:
                 plans[kind] = make_plan(recipe, reporter=grid.reporter)
             except EverlearnError as error:
