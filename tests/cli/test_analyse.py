@@ -26,6 +26,7 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     assert not value["saturation"]["grows"]
     assert value["similarity"]["domains"] == ["a", "b"]
     assert "held while it was learnt" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    assert everlearn.folder.name not in (everlearn.folder / "page.html").read_text(encoding="utf-8")
     (everlearn.folder / "a.jsonl").unlink()
     assert everlearn("analyse", "runs/first").code == 0
     assert (everlearn.run_folder / "analysis.html").is_file()

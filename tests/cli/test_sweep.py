@@ -79,6 +79,7 @@ def test_methods_times_settings(everlearn: Project, monkeypatch: pytest.MonkeyPa
     assert "first: 4 ways to learn 2 domains" in index
     assert "EWC (strength 10) · learning_rate 0.003" in index
     page = (everlearn.folder / "sweep/first/runs.html").read_text()
+    assert str(everlearn.folder) not in index + page, "where files lie on the machine is nobody's business"
     assert "sweep-first/ewc-strength10-learning_rate0.003-order0-seed0/run" in page
 
     # another order and another seed of one of them are cells of the same table; the base model is not measured again

@@ -58,6 +58,16 @@ def test_every_set_is_asked_after_every_stage_and_the_page_has_its_words(plain: 
     assert longest not in card + written
 
 
+def test_only_what_stays_on_the_machine_says_where_its_files_lie(plain: Path) -> None:
+    """Whatever else a run writes may be given to other people."""
+    private = {"recipe.yaml", "environment.json"}
+    texts = [p for p in plain.rglob("*") if p.suffix in (".json", ".jsonl", ".md", ".html", ".yaml", ".txt")]
+    assert {"results.json", "README.md", "report.html", "metrics.jsonl"} <= {path.name for path in texts}
+    place = plain.parent
+    telling = [p.relative_to(plain) for p in texts if p.name not in private and place.name in p.read_text("utf-8")]
+    assert telling == []
+
+
 def test_layers_moved_as_two_loaded_models_say(plain: Path) -> None:
     learner = ContinualLearner.open(plain)
     models = [{n: t.double() for n, t in learner.model_after(k).state_dict().items()} for k in range(3)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from everlearn.config.public_paths import recipe_without_folders
 from everlearn.report import formatting as fmt
 from everlearn.report.comparison import Comparison, compare_runs
 from everlearn.report.runs import Run, from_results
@@ -76,7 +77,10 @@ def model_card(
         fenced("bash", fmt.again(run.place)),
     ]
     if recipe:
-        parts += ["The resolved recipe:", fenced("yaml", run.recipe or "")]
+        parts += [
+            "The resolved recipe, without the folders of its files:",
+            fenced("yaml", recipe_without_folders(run.recipe or "")),
+        ]
     parts += _notes(comparison)
     return "\n\n".join(parts) + "\n"
 

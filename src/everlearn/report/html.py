@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from everlearn.config.public_paths import recipe_without_folders
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_text
@@ -195,7 +196,7 @@ def _title(comparison: Comparison) -> str:
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     def say(key: str) -> str:
         values = dict.fromkeys(str(run.results[key]) for run in comparison.runs if run.results.get(key) is not None)
-        return fmt.listing(list(values)) or fmt.MISSING
+        return fmt.listing([value.removeprefix("./") for value in values]) or fmt.MISSING
 
     names = list(comparison.runs[0].domains if comparison.same_stream else comparison.domains)
     if len(names) > _STREAM:
@@ -226,6 +227,7 @@ def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
         label, text = comparison.labels[pool], comparison.pools[pool].runs[0].recipe
         if not text:
             continue
+        text = recipe_without_folders(text)
         if whole is None:
             whole = text
             found.append((label, text))

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from everlearn.config.public_paths import still_different
 from everlearn.evaluation.estimate import number
 from everlearn.report.runs import Run
 
@@ -97,7 +98,9 @@ def unlike(runs: Sequence[Run]) -> Differences:
     train = _training(each, shared, counted) if known else ({}, {})
     spent = _order(runs) | (_general(each) if known else {}) | _done(done) | train[0]
     configuration = _named(_keyed([one.configuration for one in each], known)) | train[1]
-    return Differences(ground, spent, configuration)
+    return Differences(
+        *({key: still_different(v) for key, v in each.items()} for each in (ground, spent, configuration))
+    )
 
 
 def repeats(a: Run, b: Run, any_order: bool = False) -> bool:

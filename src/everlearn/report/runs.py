@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from everlearn.config.public_paths import local_model, paths_of, without_folders
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
@@ -242,6 +243,10 @@ def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run
     if not isinstance(raw, Mapping) or not isinstance(raw.get("matrices"), Mapping):
         raise RunError(f"The results of run '{name}' are damaged: `matrices` must be a table of score matrices.")
     found = clean(raw)
+    # Names of checkpoints, domains and tasks tell the scores apart and stay as they are.
+    scores = {key: found[key] for key in ("matrices", "summary", "domains", "general") if key in found}
+    model = {"model": local_model(str(found["model"]))} if found.get("model") is not None else {}
+    found = without_folders(found, paths_of(recipe)) | scores | model
     methods = [str(method.get("title") or method.get("name")) for method in found.get("methods") or []]
     called = str(found.get("run") or name)
     return Run(called, " + ".join(methods) or called, found, recipe=clean(recipe))
@@ -268,7 +273,7 @@ def read_run(folder: Path) -> Run:
     run = from_results(results, _text(folder / "recipe.yaml"), folder.resolve().name)
     log, broken = _read_log(folder / "metrics.jsonl")
     environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
-    environment = clean(environment) if isinstance(environment, Mapping) else {}
+    environment = without_folders(clean(environment), paths_of(run.recipe)) if isinstance(environment, Mapping) else {}
     return Run(run.name, run.title, run.results, log, run.recipe, environment, broken, folder)
 
 

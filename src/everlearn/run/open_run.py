@@ -20,6 +20,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from everlearn.config.arguments import training_arguments
+from everlearn.config.public_paths import paths_of, without_folders
 from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
@@ -457,4 +458,6 @@ class OpenRun:
     def data_notes(self) -> list[str]:
         """Return what may not be meant, in the data above all: when the run began, kept in its folder, and now."""
         read = notes_of(self.corpora, self._prepared, self.setting().block_size) if self._prepared else []
-        return list(dict.fromkeys([*self.folder.data_notes(), *read, *self.found]))
+        notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.found])
+        # They stand in results and on the page, which are given to others.
+        return list(without_folders([*notes], paths_of(self.recipe.to_yaml())))

@@ -70,7 +70,8 @@ class Outcome:
                 ],
                 status="finished" if len(facts) == len(self.domains) else "running",
                 objective=objective,
-                model=model.path or f"random {(model.config or {})['model_type']}",
+                # Where a model lies on this machine is in recipe.yaml, and says nothing to others.
+                model=_called(model.path) if model.path else f"random {(model.config or {})['model_type']}",
                 seed=self.recipe.run.seed,
             ),
             self.domains,
@@ -174,3 +175,9 @@ class Outcome:
             peak_memory_bytes=max((fact.peak_memory_bytes for fact in facts), default=0),
             stages=stages,
         )
+
+
+def _called(model: str) -> str:
+    """Return a hub id as it is, and of an absolute path ``./`` and the folder's name, which no hub id can be."""
+    path = Path(model).expanduser()
+    return f"./{path.name}" if path.is_absolute() else model

@@ -1,0 +1,95 @@
+"""What is written for other people says nothing of the machine: of an absolute path only the last part is shown.
+
+Paths stay whole in a run's recipe.yaml and environment.json, where they are needed, and where runs are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from everlearn.config.reading import written
+
+_ROOT = r"(?:file://)?(?:~[\w-]*(?=[/\\])|[A-Za-z]:(?=[/\\]))?"
+_WHOLE = re.compile(rf"{_ROOT}[/\\].*")
+_INSIDE = re.compile(rf"(?<![\w.:/\\~<-]){_ROOT}(?:[/\\][^\s/\\:*?\"'<>|,;()\[\]{{}}`]+){{2,}}[/\\]?")
+_MOST = 4
+"""Parts of a path that are shown where fewer would make two paths the same."""
+
+
+def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> Any:
+    """Return a JSON value with every absolute path in its strings cut down to its last parts.
+
+    Args:
+        value: A string, or whatever holds strings.
+        known: Paths that may stand in the middle of a sentence, with spaces in them.
+        parts: How many parts of a path are kept.
+    """
+    if isinstance(value, str):
+        if _WHOLE.fullmatch(value.strip()):
+            return _last(value, parts)
+        for path in sorted(known, key=len, reverse=True):
+            value = value.replace(path, _last(path, parts))
+        spaced = {str(folder) for path in known for folder in PurePath(path).parents if " " in str(folder)}
+        for folder in sorted(spaced, key=len, reverse=True):
+            value = value.replace(f"{folder}/", "")
+        return _INSIDE.sub(lambda path: _last(path.group(), parts), value)
+    if isinstance(value, Mapping):
+        return {key: without_folders(each, known, parts) for key, each in value.items()}
+    return [without_folders(each, known, parts) for each in value] if isinstance(value, list | tuple) else value
+
+
+def recipe_without_folders(text: str) -> str:
+    """Return a recipe's YAML without the folders of its files; unchanged where it names none."""
+    raw = _parsed(text)
+    if raw is None:
+        return str(without_folders(text))
+    shown = without_folders(raw)
+    return text if shown == raw else written(shown)
+
+
+def paths_of(recipe: str | None) -> list[str]:
+    """Return every absolute path that a recipe names."""
+    return [text for text in _strings(_parsed(recipe or "")) if _WHOLE.fullmatch(text)]
+
+
+def local_model(model: str) -> str:
+    """Return what a base model is called in results: of a folder ``./name``, which no id of the hub can be."""
+    return f"./{_last(model, 1)}" if _WHOLE.fullmatch(model.strip()) else model
+
+
+def still_different(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what several runs have of one setting, with as much of each path as keeps them apart."""
+    for parts in range(1, _MOST + 1):
+        shown = tuple(str(without_folders(value, parts=parts)) for value in values)
+        if len(set(shown)) == len(set(values)):
+            return shown
+    places = {value: number for number, value in enumerate(dict.fromkeys(values), 1)}
+    return tuple(f"{without_folders(value)} ({places[value]})" for value in values)
+
+
+def _last(path: str, parts: int) -> str:
+    names = [name for name in re.split(r"[/\\]", path.removeprefix("file://").strip()) if name]
+    return "/".join(names[-parts:])
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return None
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
