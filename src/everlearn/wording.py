@@ -15,6 +15,11 @@ def plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if _CONSONANT_Y.search(noun) else f"{noun}s"
 
 
+def be(number: float) -> str:
+    """Return the verb that a number asks for: "1 domain is", "2 domains are"."""
+    return "is" if number == 1 else "are"
+
+
 def count(number: float, noun: str, several: str | None = None) -> str:
     """Return a number with its noun: "1 domain", "3 domains", "12,800 tokens".
 

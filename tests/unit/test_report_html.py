@@ -263,7 +263,7 @@ def test_the_causal_study(tmp_path):
 def test_a_run_that_has_only_begun(tmp_path, status):
     found = {"run": "x", "matrices": {}, "domains": ["a"], "status": status, "methods": [], "summary": {}}
     (tmp_path / "results.json").write_text(json.dumps(found))
-    assert f"x is not finished ({status}): 0 of 1 stages" in page(compare([tmp_path]))
+    assert f"x is not finished ({status}): 0 of 1 stage is measured" in page(compare([tmp_path]))
 
 
 def test_a_folder_without_results_is_an_error(tmp_path):

@@ -1,6 +1,12 @@
+import ast
+import re
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
-from everlearn.wording import count, plural
+import everlearn
+from everlearn.wording import be, count, plural
 
 
 @pytest.mark.parametrize(
@@ -17,3 +23,31 @@ def test_thousands_are_separated_and_irregular_plurals_are_given():
     assert count(12_800, "token") == "12,800 tokens"
     assert count(2, "analysis", "analyses") == "2 analyses"
     assert count(1, "analysis", "analyses") == "1 analysis"
+    assert [be(number) for number in (0, 1, 2)] == ["are", "is", "are"]
+
+
+ROOMS = ("report", "benchmarking", "cli", "tools", "run", "analysis", "demo", "data", "evaluation")
+NOUNS = (
+    "domain", "run", "seed", "model", "step", "token", "example", "row", "text", "document", "cell", "line", "stage",
+    "block", "order", "method", "record", "question", "task", "layer", "parameter", "entry", "label", "class",
+    "recipe", "prompt", "column", "score", "unit", "subtask", "process", "pass", "epoch", "batch",
+)  # fmt: skip
+SOURCE = Path(everlearn.__file__).parent
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_sentence_counts_with_a_plural_of_its_own(room):
+    """What has a length may have the length 1: such a number takes its noun from `count`."""
+    plurals = {plural(noun) for noun in NOUNS}
+    wrong = []
+    for path in sorted((SOURCE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for value, after in pairwise(node.values) if isinstance(node, ast.JoinedStr) else ():
+                if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                    counted = re.match(r" (?:\w+ )?(\w+)", str(after.value))
+                    number = re.fullmatch(r"len\((?!.*[+/])[^\n]*\)", ast.unparse(value.value))
+                    if number and counted and counted.group(1) in plurals:
+                        wrong.append(
+                            f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(value.value)}{after.value}"
+                        )
+    assert [each for each in wrong if not each.startswith("evaluation/results.py")] == []

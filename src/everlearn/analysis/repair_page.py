@@ -10,6 +10,7 @@ from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.formatting import MISSING, decimals, fixed, interval
 from everlearn.report.tables import Table, TableCell
+from everlearn.wording import count
 
 
 def of_repair(found: Repair) -> Section:
@@ -40,7 +41,7 @@ def said(found: Repair) -> str:
     return (
         f"Of the update from {found.since} to {found.until}, {fixed(100 * found.step, 1)} % is the largest step at "
         f"which '{found.text}' loses no more than {found.budget:g} bits per byte{_SURE if found.sure else ''}, on "
-        f"{found.blocks[0]:,} blocks. On {found.blocks[1]:,} others, which the search never saw, it loses "
+        f"{count(found.blocks[0], 'block')}. On {found.blocks[1]:,} others, which the search never saw, it loses "
         f"{fixed(found.lost.value, 4)} {interval(found.lost, 4)}, and with the whole update "
         f"{fixed(found.whole.value, 4)}. {kept}"
     )

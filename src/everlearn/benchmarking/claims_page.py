@@ -17,6 +17,7 @@ from everlearn.report import formatting as fmt
 from everlearn.report.tables import Table, TableCell, escape_markdown, markdown_table
 from everlearn.suites import Suite
 from everlearn.suites.claims import TRANSFER, ClaimQuestion, Number
+from everlearn.wording import count
 
 NUMBERS: dict[Number, str] = {
     "f1": "F1",
@@ -190,7 +191,7 @@ def _measured(cells: Sequence[CellResult]) -> str:
     told = dict.fromkeys(cell.title for cell in cells if cell.domain_id_at_test)
     kept = dict.fromkeys(cell.title for cell in cells if cell.old_data)
     facts = [
-        ("Runs", f"{len(cells)}, of {len({cell.entry for cell in cells})} entries"),
+        ("Runs", f"{len(cells)}, of {count(len({cell.entry for cell in cells}), 'entry')}"),
         ("Orders", ", ".join(map(str, sorted({c.order for c in cells if c.order is not None}))) or "none"),
         ("Seeds of training", ", ".join(map(str, sorted({c.seed for c in cells if c.seed is not None}))) or "none"),
         ("Told at test where a text comes from", ", ".join(told) or "none"),

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from everlearn.benchmarking.cells import CellResult, TaskScores
 from everlearn.benchmarking.pairing import within
 from everlearn.report.tables import Table, TableCell
+from everlearn.wording import count
 
 CONSTANT = "constant"
 """The entry that answers the most frequent label of the training part to everything."""
@@ -34,7 +35,7 @@ def constant_table(cells: Sequence[CellResult]) -> Table | None:
         constant = sum(_is_one_label(end, single) for end in ends)
         rows.append((task, (TableCell(str(constant)), TableCell(str(len(ends))))))
         if constant > DEGENERATE * len(ends):
-            named.append(f"{task} (in {constant} of {len(ends)} runs)")
+            named.append(f"{task} (in {constant} of {count(len(ends), 'run')})")
         every += ends
     caption = _caption(every, all(moments["final"].shares for moments in asked.tasks.values()))
     if named:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from everlearn import files
+from everlearn import files, wording
 from everlearn.benchmarking.cells import CellResult, cell_name, load_cell, load_results
 from everlearn.benchmarking.entries import Entry, our_name
 from everlearn.benchmarking.settings import Settings, identity
@@ -58,7 +58,7 @@ def completeness(states: Sequence[State]) -> str:
     if count == len(states):
         return f"All {count} cells are measured." if count > 1 else "The cell is measured."
     rest = "; ".join(f"{kind}: {_few(cells)}" for kind, cells in names.items() if cells)
-    return f"{count} of {len(states)} cells {'is' if count == 1 else 'are'} measured; {rest}."
+    return f"{count} of {wording.count(len(states), 'cell')} {wording.be(count)} measured; {rest}."
 
 
 def _few(names: Sequence[str]) -> str:
@@ -251,7 +251,7 @@ class Grid(Workbench):
                         self.reporter.say(f"{cell.name}: another process works on it.")
                         continue
                     if self._open(cell, known[cell.name]):  # it may have been made since
-                        self.reporter.say(f"{cell.name} ({number} of {len(missing)} missing cells)")
+                        self.reporter.say(f"{cell.name} ({number} of {wording.count(len(missing), 'missing cell')})")
                         self._make(cell, place)
 
     def _free(self, cell: GridCell, known: int | None) -> bool:

@@ -21,6 +21,7 @@ from everlearn.report.tables import Table
 from everlearn.report.transfer import saturation_rows
 from everlearn.suites import Suite
 from everlearn.suites.m2d2.claims import ALONE
+from everlearn.wording import count
 
 
 class LongStreams:
@@ -103,7 +104,7 @@ class LongStreams:
         for title, cells in self._entries.items():
             orders = {cell.order for cell in cells}
             if len(orders) > 1 and len({frozenset(cell.domains) for cell in cells}) == 1:
-                together[f"All {len(orders)} orders of {title}"] = cells
+                together[f"All {count(len(orders), 'order')} of {title}"] = cells
         streams = {
             label: [stream for cell in own if (stream := stream_of(cell)) is not None]
             for label, own in together.items()
@@ -133,5 +134,5 @@ def _scores(label: str, cells: Sequence[CellResult]) -> Heat:
         for i, row in enumerate(rows)
     ]
     of = f"{UNIT} of each text after each domain"
-    seeds = f"mean of {len(same)} seeds" if len(same) > 1 else f"seed {cells[0].seed}"
+    seeds = f"mean of {count(len(same), 'seed')}" if len(same) > 1 else f"seed {cells[0].seed}"
     return Heat(f"{label}: {of}, {seeds}", "after", columns, list(zip(rows, shades, strict=True)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.benchmarking.difficulty import ORDERS, by_difficulty
 from everlearn.config.reading import read_value
 from everlearn.config.recipe import Recipe
@@ -131,7 +132,8 @@ def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
         elif part == "all":
             if math.factorial(len(names)) > MOST:
                 raise RecipeError(
-                    f"`--orders all` would be {math.factorial(len(names)):,} orders of {len(names)} domains. Name some "
+                    f"`--orders all` would be {wording.count(math.factorial(len(names)), 'order')} of "
+                    f"{wording.count(len(names), 'domain')}. Name some "
                     "of them, or draw them: --orders random:6."
                 )
             orders = list(itertools.permutations(names))
@@ -165,7 +167,7 @@ def _drawn(part: str, names: Sequence[str]) -> list[tuple[str, ...]]:
     if not (word.isascii() and word.isdigit() and 1 <= int(word) <= min(most, MOST)):
         raise RecipeError(
             f"`--orders` has '{part}', but after `random:` stands how many orders are drawn: 1 to "
-            f"{min(most, MOST)} of {len(names)} domains."
+            f"{min(most, MOST)} of {wording.count(len(names), 'domain')}."
         )
     generator, drawn = np.random.Generator(np.random.PCG64(seed_for("orders", *names))), dict[tuple[str, ...], None]()
     while len(drawn) < int(word):

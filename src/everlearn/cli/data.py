@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from everlearn import wording
 from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
     share = corpus.longer / max(corpus.documents, 1)
     cut = "cut" if corpus.examples else "continued in the next row"
     lines = [
-        f"{first}{corpus.documents:,} documents, {corpus.bytes / 1e6:,.2f} MB, {about}{corpus.tokens:,} tokens, "
+        f"{first}{wording.count(corpus.documents, 'document')}, {corpus.bytes / 1e6:,.2f} MB, "
+        f"{about}{wording.count(corpus.tokens, 'token')}, "
         f"{corpus.bytes_per_token:.2f} bytes each",
         f"lengths {bars} {about}{low:,} to {longest:,} tokens, half of them up to {median:,}, 95 % up to {high:,}",
         f"{corpus.longer:,} ({share:.1%}) are longer than a row of {block_size} and {cut}",
@@ -70,7 +72,8 @@ def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
         f"{corpus.duplicates:,} are the same as an earlier one, {corpus.near_duplicates:,} nearly the same",
     ]
     if corpus.skipped:
-        lines.append(f"{corpus.skipped:,} rows without text are skipped")
+        rows = wording.count(corpus.skipped, "row")
+        lines.append(f"{rows} without text {wording.be(corpus.skipped)} skipped")
     title = Text.assemble((corpus.name, "bold"), (f"  {corpus.path}", "dim"))
     samples = [Text(f"  “{shortened(sample)}”", style="italic") for sample in corpus.samples]
     return [title, *(Text(f"  {line}") for line in lines), *samples]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from everlearn.cli.common import AsJson, show
+from everlearn.wording import count
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,7 +58,7 @@ def _rendered(found: Extension, output: Path) -> Text:
     words = ", ".join(token.text.lstrip("Ġ▁#") for token in found.tokens[:12])
     words += " …" if len(found.tokens) > 12 else ""
     return Text(
-        f"{len(found.tokens):,} new tokens ({found.vocabulary[1]:,} in all): {words}\n"
+        f"{count(len(found.tokens), 'new token')} ({found.vocabulary[1]:,} in all): {words}\n"
         f"The text takes {1 - before / after:.1%} fewer tokens ({before:.2f} → {after:.2f} bytes a token).\n"
         f"Extended model: {output}"
     )

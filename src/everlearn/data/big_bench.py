@@ -22,6 +22,7 @@ from everlearn.data.endtask import TaskConfig
 from everlearn.data.readers import files_beside, read_whole
 from everlearn.errors import DataError
 from everlearn.seeding import seed_for
+from everlearn.wording import count
 
 FILE = "task.json"
 CHOICE, EXACT, ROUGE = "multiple_choice_grade", "exact_str_match", "rouge_l"
@@ -167,7 +168,8 @@ def _subtask(task: BigBenchTask, path: Path, raw: dict[str, Any]) -> Subtask:
         chosen = np.sort(rng.choice(len(read), task.max_test, replace=False)).tolist()
     if task.shots >= len(read):
         raise DataError(
-            f"End task '{task.name}': `shots` is {task.shots}, and {path} has {len(read)} examples, one of which is "
+            f"End task '{task.name}': `shots` is {task.shots}, and {path} has "
+            f"{count(len(read), 'example')}, one of which is "
             f"asked. Set it to {len(read) - 1} or less."
         )
     before, between = _text(raw, "task_prefix", "", path), _text(raw, "few_shot_example_separator", "\n", path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from everlearn import wording
 from everlearn.data import hub
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Corpus, Document, Domain
@@ -36,7 +37,7 @@ class Skipped:
         self.first = self.first or where
 
     def __str__(self) -> str:
-        return "" if not self.rows else f"{self.rows:,} rows without text, the first at {self.first}"
+        return "" if not self.rows else f"{wording.count(self.rows, 'row')} without text, the first at {self.first}"
 
 
 def _string(value: object, column: str, where: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from everlearn import wording
 from everlearn.data.corpus import Reads
 from everlearn.data.documents import same_file
 from everlearn.data.readers import read_rows, resolve_files
@@ -235,13 +236,15 @@ def notes_on(name: str, train: LabelledSet, test: LabelledSet) -> list[str]:
     if both := sum(text in known for text in test.whole_texts()):
         share = both / len(test)
         notes.append(
-            f"{both:,} of the {len(test):,} test examples of '{name}' have a text to learn from ({share:.0%})."
+            f"{both:,} of the {wording.count(len(test), 'test example')} of '{name}' have a text to "
+            f"learn from ({share:.0%})."
         )
     counts = Counter(train.labels.tolist())
     lonely = sum(count == 1 for count in counts.values())
     if lonely > len(counts) / 2 and len(counts) > 2:
         notes.append(
-            f"{lonely:,} of the {len(counts):,} labels of '{name}' have one example to learn from: is it a class?"
+            f"{lonely:,} of the {wording.count(len(counts), 'label')} of '{name}' have one example to "
+            "learn from: is it a class?"
         )
     return notes
 
@@ -262,13 +265,13 @@ def _check_labels(name: str, labels: set[str]) -> None:
             listed = ", ".join(f"'{label}'" for label in several[:5])
             raise DataError(
                 f"End task '{name}': the labels {listed} differ only in case, white space or the form of a number and "
-                f"would be {len(several)} classes. Write them alike."
+                f"would be {wording.count(len(several), 'class')}. Write them alike."
             )
     fractions = [label for label in sorted(labels) if NUMBER.fullmatch(label.strip()) and not float(label).is_integer()]
     if fractions and all(NUMBER.fullmatch(label.strip()) for label in labels):
         raise DataError(
             f"End task '{name}': labels such as '{fractions[0]}' are quantities, which a classifier does not predict: "
-            f"it would learn {len(labels)} classes. Round them, or write classes as words."
+            f"it would learn {wording.count(len(labels), 'class')}. Round them, or write classes as words."
         )
 
 

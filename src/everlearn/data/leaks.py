@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.data.blocks import hash_of
 from everlearn.data.corpus import Domain, text_key
 from everlearn.data.documents import corpus_fingerprint, read_documents
@@ -111,7 +112,7 @@ class SharedText:
         """Say it, with what follows from it where one of the two is the general text."""
         drift = f": the drift of '{general}' is not that of unseen text." if general in (self.one, self.other) else "."
         return (
-            f"'{self.one}' and '{self.other}' share text: {self.documents:,} documents to the letter, "
+            f"'{self.one}' and '{self.other}' share text: {wording.count(self.documents, 'document')} to the letter, "
             f"{self.of_one:.1%} of the runs of 13 words of the first and {self.of_other:.1%} of the second{drift}"
         )
 

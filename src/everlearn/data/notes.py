@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
+from everlearn import wording
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import local_files, same_file
 from everlearn.data.held_out import is_far
@@ -54,7 +55,9 @@ def notes_on(
     """
     name, notes = corpus.name, []
     if skipped:
-        notes.append(f"{skipped:,} rows of '{name}' hold no text (null or blank) and were skipped.")
+        hold, were = ("holds", "was") if skipped == 1 else ("hold", "were")
+        rows = wording.count(skipped, "row")
+        notes.append(f"{rows} of '{name}' {hold} no text (null or blank) and {were} skipped.")
     if end_held_out:
         notes.append(
             f"'{name}' has too few documents, or too unequal ones, to hold some of them out: the end of its text is "
@@ -90,8 +93,10 @@ def _cut_note(corpus: Domain, count: Count, block_size: int, about: bool) -> str
     answers = f", {count.answers_cut:,} of them in their answer" if count.answers_cut else " in their prompt"
     keep = "" if corpus.keep_last or count.answers_cut == count.truncated else "; `keep_last` keeps a prompt's end"
     return (
-        f"{'About ' if about else ''}{count.truncated:,} of the{beginning} {count.documents:,} examples of "
-        f"'{corpus.name}' are longer than a row and cut{answers}: a row has {block_size:,} tokens (`data.block_size`), "
+        f"{'About ' if about else ''}{count.truncated:,} of the{beginning} "
+        f"{wording.count(count.documents, 'example')} of "
+        f"'{corpus.name}' are longer than a row and cut{answers}: a row has "
+        f"{wording.count(block_size, 'token')} (`data.block_size`), "
         f"the longest example {count.longest:,}. Raise it as far as the model reads, or shorten them{keep}."
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
@@ -220,8 +221,10 @@ class _Work:
         if (self.share or self.held_out) and not blocks["validation"]:
             count, asked = counts["validation"], getattr(self.corpus, "validation", None)
             raise DataError(
-                f"The held-out text of '{self.name}' (`validation: {asked}`) has {count.tokens} tokens in "
-                f"{count.documents} documents, fewer than one block (`data.block_size: {self.block_size}`). Hold out a "
+                f"The held-out text of '{self.name}' (`validation: {asked}`) has "
+                f"{wording.count(count.tokens, 'token')} in "
+                f"{wording.count(count.documents, 'document')}, fewer than one block (`data.block_size: "
+                f"{self.block_size}`). Hold out a "
                 "larger share, name a file of held-out text, or set `validation: null`."
                 + (
                     " A stream's documents are held out whole; `streaming: false` can hold out the end of one."

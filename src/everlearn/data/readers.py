@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from everlearn import wording
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
 from everlearn.data.rows import Reader, Row
@@ -74,7 +75,10 @@ def _read_separated(
                 continue
             where = f"{path}, line {line}"
             if len(cells) != len(names):
-                raise DataError(f"{where} has {len(cells)} cells; the header names {len(names)} columns.")
+                raise DataError(
+                    f"{where} has {wording.count(len(cells), 'cell')}; the header names "
+                    f"{wording.count(len(names), 'column')}."
+                )
             yield Row(dict(zip(names, cells, strict=True)), where, line, behind)
     except csv.Error as error:
         raise DataError(f"{path}, line {line + 1} cannot be read as a table: {error}.") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.data.blocks import Block, BlockSource, hash_of
 from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.documents import corpus_fingerprint, read_documents
@@ -201,6 +202,7 @@ class StreamedBlocks(BlockSource):
 def too_small(name: str, tokens: int, block_size: int) -> DataError:
     """Return the error for training text that does not fill a block."""
     return DataError(
-        f"'{name}' has {tokens:,} tokens to learn from, fewer than one block (`data.block_size: {block_size}`). "
+        f"'{name}' has {wording.count(tokens, 'token')} to learn from, fewer than one block "
+        f"(`data.block_size: {block_size}`). "
         "Use a larger corpus, a smaller block or a smaller `validation` share."
     )

@@ -14,6 +14,7 @@ from everlearn.report import write_report
 from everlearn.run.progress import Reporter
 from everlearn.suites import docs
 from everlearn.tools.recommendation import METHOD
+from everlearn.wording import count
 
 RECIPE = Path(__file__).parent / "demo.yaml"
 METHODS: dict[str, Any] = {
@@ -41,7 +42,8 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
         docs.build(progress=lambda library, at, total: done(100 * at // total))
     base = recipes.load(RECIPE, overrides)
     reporter.say(
-        f"{len(METHODS)} runs, one a method, over the same {len(base.domains)} domains: about 6 minutes on 2 cores. "
+        f"{count(len(METHODS), 'run')}, one a method, over the same "
+        f"{count(len(base.domains), 'domain')}: about 6 minutes on 2 cores. "
         "Stopped, it goes on from there when it is called again."
     )
     runs: list[Path] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from everlearn import wording
 from everlearn.data.packing import shortened
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import ModelError
@@ -81,7 +82,8 @@ class Asking:
         most = self.left(behind)
         if most < SMALLEST:
             raise ModelError(
-                f"End task '{self.task.name}': the model's longest input leaves {max(most, 0)} tokens for a prompt "
+                f"End task '{self.task.name}': the model's longest input leaves "
+                f"{wording.count(max(most, 0), 'token')} for a prompt "
                 f"beside {behind} that follow it; at least {SMALLEST} are needed. {advice}"
             )
         return most

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.data.big_bench import CHOICE, EXACT, ROUGE, BigBenchTask, Prompted, Subtask, read_big_bench
 from everlearn.data.blocks import hash_of
 from everlearn.errors import DataError
@@ -81,8 +82,11 @@ class BigBench(Task):
 
     def check(self) -> str:
         limits = ", ".join(f"{low:.3g} to {high:.3g}" for low, high in dict.fromkeys(self.limits))
-        several = f" in {len(self.subtasks)} subtasks" if len(self.subtasks) > 1 else ""
-        return f"{len(self.shown):,} examples{several}; {', '.join(self.measured)}; {self.score} from {limits}"
+        several = f" in {wording.count(len(self.subtasks), 'subtask')}" if len(self.subtasks) > 1 else ""
+        return (
+            f"{wording.count(len(self.shown), 'example')}{several}; {', '.join(self.measured)}; "
+            f"{self.score} from {limits}"
+        )
 
     def notes(self) -> list[str]:
         wanted = sorted({s.preferred for s in self.subtasks if self._ours(s.preferred) != self.score})

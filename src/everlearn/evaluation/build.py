@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.errors import RecipeError, RunError
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.metrics import LOGARITHMIC, METRICS, Metric, metrics_of
@@ -134,12 +135,14 @@ def _check_cells(cells: Cells, columns: list[str], rows: list[str], same: bool) 
     for (row, name), cell in sorted(cells.items(), key=lambda item: item[0]):
         if name not in columns or not 0 <= row < len(rows):
             raise RunError(
-                f"The evaluation holds a cell of '{name}' after {row} domains, which this run does not have."
+                f"The evaluation holds a cell of '{name}' after {wording.count(row, 'domain')}, which "
+                "this run does not have."
             )
         other_row, other = first.setdefault(name, (row, cell))
         if same and not cell.same_examples(other):
             raise RunError(
-                f"'{name}' was measured on other data after {row} domains than after {other_row}: the scores cannot be "
+                f"'{name}' was measured on other data after {wording.count(row, 'domain')} than after "
+                f"{other_row}: the scores cannot be "
                 "compared. Remove the `evaluation/stage-*` folders and resume; they are measured again."
             )
 

@@ -25,6 +25,7 @@ from everlearn.evaluation.metrics import register_mean
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
+from everlearn.wording import count
 
 _BYTES_PER_TOKEN = 4
 """About, for a plan."""
@@ -52,7 +53,7 @@ class Chat(Task):
         return self.config.asked()
 
     def check(self) -> str:
-        return f"{len(self.prompts)} prompts, {self.config.max_new_tokens} tokens to answer each"
+        return f"{count(len(self.prompts), 'prompt')}, {count(self.config.max_new_tokens, 'token')} to answer each"
 
     def check_model(self, kind: Kind) -> None:
         if kind == "encoder":

@@ -35,6 +35,7 @@ from everlearn.evaluation.metrics import Floats, Metric, register_metric
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
+from everlearn.wording import count
 
 _BYTES_PER_TOKEN = 4
 """About, for a plan."""
@@ -57,7 +58,7 @@ class Choice(Task):
 
     def check(self) -> str:
         counts = sorted({len(question.answers) for question in self.questions})
-        return f"{len(self.questions):,} questions of {' or '.join(map(str, counts))} options"
+        return f"{count(len(self.questions), 'question')} of {' or '.join(map(str, counts))} options"
 
     def fingerprint(self) -> str:
         return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers, q.right) for q in self.questions])

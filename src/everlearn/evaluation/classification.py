@@ -15,6 +15,7 @@ from everlearn.evaluation.cell import CLASSIFICATION, Cell
 from everlearn.evaluation.endtasks import evaluate_task, steps_of
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.wording import count
 
 
 @register_kind(EndTask)
@@ -41,7 +42,7 @@ class Classification(Task):
                 f"End task '{self.name}': always the most frequent label is right in {often:.1%} of the test part, and "
                 f"`state_of_the_art` ({best}) must be above that. Correct it, or set `majority` too."
             )
-        return f"{len(train):,} to learn from, {len(test):,} to test, {len(train.label_names)} labels"
+        return f"{len(train):,} to learn from, {len(test):,} to test, {count(len(train.label_names), 'label')}"
 
     def notes(self) -> list[str]:
         return notes_on(self.name, *self.sets)

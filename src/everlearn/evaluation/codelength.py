@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from everlearn import wording
 from everlearn.data.blocks import hash_of
 from everlearn.data.endtask import CodelengthTask, LabelledSet, read_labelled
 from everlearn.errors import DataError
@@ -59,7 +60,10 @@ class Codelength(Task):
 
     def check(self) -> str:
         found = self.labelled
-        return f"{len(found):,} to learn from in {len(cuts(len(found)))} parts, {len(found.label_names)} labels"
+        return (
+            f"{len(found):,} to learn from in {wording.count(len(cuts(len(found))), 'part')}, "
+            f"{wording.count(len(found.label_names), 'label')}"
+        )
 
     def fingerprint(self) -> str:
         found, options = self.labelled, self.config.model_dump_json(exclude={"name", "domain", "train"})

@@ -21,6 +21,7 @@ from everlearn.evaluation.overlap import exact_match, rouge_l, token_f1
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
 from everlearn.model.anatomy import Kind
+from everlearn.wording import count
 
 PAD_TO = 8
 _BYTES_PER_TOKEN = 4
@@ -42,7 +43,7 @@ class Generation(Task):
         return read_answers(self.config)
 
     def check(self) -> str:
-        return f"{len(self.questions):,} prompts with an answer"
+        return f"{count(len(self.questions), 'prompt')} with an answer"
 
     def check_model(self, kind: Kind) -> None:
         check_writes(self.config, kind)

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from everlearn import files
+from everlearn import files, wording
 from everlearn.data.blocks import Column, PackedBlocks, Ragged, hash_of
 from everlearn.errors import DataError, RunError
 from everlearn.evaluation.cell import TEXT, Cell, text_cell
@@ -134,7 +134,7 @@ class HeldOutText(Task):
             self.held_out = self.held_out.half(half)
 
     def check(self) -> str:
-        return f"{len(self.held_out.blocks):,} blocks"
+        return f"{wording.count(len(self.held_out.blocks), 'block')}"
 
     def fingerprint(self) -> str:
         whole = files.digest(self.path)

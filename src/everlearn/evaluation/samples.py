@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from everlearn import wording
 from everlearn.data.blocks import Block, hash_of
 from everlearn.data.tokenize import Encoder
 from everlearn.evaluation.asking import padded
@@ -68,7 +69,7 @@ class Samples(HeldOutText):
         self.count = count
 
     def check(self) -> str:
-        return f"{self.count} texts to read"
+        return f"{wording.count(self.count, 'text')} to read"
 
     def fingerprint(self) -> str:
         return hash_of(self.kind, super().fingerprint(), self.count)

@@ -18,6 +18,7 @@ from everlearn.report.pooling import Pool, pooled, pools
 from everlearn.report.recipes import Differences, Values, unlike
 from everlearn.report.runs import Matrix, Run, read_run
 from everlearn.report.tolerance import KEY, METRIC, Side, side, tolerance_of
+from everlearn.wording import be, count
 
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
 """Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
@@ -296,11 +297,11 @@ def _own_notes(
     status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
     if run.unfinished:
         notes.append(
-            f"{label} is not finished ({status or 'status unknown'}): {done} of {total} stages are measured, so "
-            "its forgetting is counted from there and not from the end of the stream."
+            f"{label} is not finished ({status or 'status unknown'}): {done} of {count(total, 'stage')} "
+            f"{be(total)} measured, so its forgetting is counted from there and not from the end of the stream."
         )
     if run.broken_lines:
-        notes.append(f"{run.broken_lines} line(s) of {label}'s metrics.jsonl could not be read and are left out.")
+        notes.append(f"{count(run.broken_lines, 'line')} of {label}'s metrics.jsonl could not be read: left out.")
     extra = [domain for domain in run.domains if domain not in domains]
     if extra:
         notes.append(f"Left out of the comparison, because not every run has them: {listing(extra)} ({label}).")

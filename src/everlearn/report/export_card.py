@@ -14,6 +14,7 @@ from everlearn.report import formatting as fmt
 from everlearn.report.card import TASKS, fenced, importing, needing
 from everlearn.report.tables import escape_markdown
 from everlearn.version import __version__
+from everlearn.wording import count
 
 WRITTEN = "text2text-generation"
 """The model-index wants a task of text-to-text models, for which the hub has no pipeline."""
@@ -142,7 +143,8 @@ def _introduction(results: Results, exported: Exported) -> str:
     form = "An adapter (PEFT) of a language model" if exported.adapter else "A language model"
     return (
         f"{form} that learnt these domains one after another: {stream}. {start}Objective: {results.objective}; "
-        f"protection against forgetting: {methods}; {exported.steps:,} steps on {exported.tokens:,} tokens; seed "
+        f"protection against forgetting: {methods}; {count(exported.steps, 'step')} on "
+        f"{count(exported.tokens, 'token')}; seed "
         f"{results.seed}. Made with everlearn {escape_markdown(__version__)}."
     )
 

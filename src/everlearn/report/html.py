@@ -28,6 +28,7 @@ from everlearn.report.run_tables import cost_table, mixture_table, stage_table, 
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
 from everlearn.report.transfer import saturation_table, transfer_table
 from everlearn.report.verdict import paragraphs, recommended
+from everlearn.wording import count
 
 _STREAM = 24
 """Domains that the stream's line names."""
@@ -187,9 +188,12 @@ def _title(comparison: Comparison) -> str:
     if len(comparison.pools) == 1:
         return f"{comparison.labels[0]}: what was learnt, what was forgotten"
     if len(comparison.runs) > len(comparison.pools):
-        return f"{len(comparison.pools)} recipes, {len(comparison.runs)} runs: what each learnt, what each forgot"
+        return (
+            f"{count(len(comparison.pools), 'recipe')}, {count(len(comparison.runs), 'run')}: what "
+            "each learnt, what each forgot"
+        )
     if len(comparison.pools) > 3:
-        return f"{len(comparison.runs)} runs: what each learnt, what each forgot"
+        return f"{count(len(comparison.runs), 'run')}: what each learnt, what each forgot"
     return f"{fmt.listing(list(comparison.labels))}: what each learnt, what each forgot"
 
 
@@ -200,7 +204,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
     names = list(comparison.runs[0].domains if comparison.same_stream else comparison.domains)
     if len(names) > _STREAM:
-        names = [*names[: _STREAM - 4], f"… ({len(names)} domains)", *names[-3:]]
+        names = [*names[: _STREAM - 4], f"… ({count(len(names), 'domain')})", *names[-3:]]
     stream = " → ".join(names)
     origin = [("Stream", stream), ("Base model", say("model"))] if comparison.streams else [("Models", say("model"))]
     return [*origin, ("Objective", say("objective")), ("Seed", say("seed"))]

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from everlearn import wording
 from everlearn.config.public_paths import still_different
 from everlearn.evaluation.estimate import number
 from everlearn.report.runs import Run
@@ -196,7 +197,9 @@ def _over_domains(apart: Mapping[str, Mapping[str, tuple[str, ...]]], domains: s
             if len(names) == len(domains):
                 found[key] = own
             else:
-                found[f"{key} on {names[0]}" if len(names) == 1 else f"{key} on {len(names)} domains"] = own
+                found[
+                    f"{key} on {names[0]}" if len(names) == 1 else f"{key} on {wording.count(len(names), 'domain')}"
+                ] = own
     return found
 
 

@@ -13,6 +13,7 @@ from everlearn.report.drawing import SERIES
 from everlearn.report.pooling import pooled
 from everlearn.report.runs import Run
 from everlearn.report.tables import BRIEF, Table, TableCell
+from everlearn.wording import count
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
@@ -138,7 +139,8 @@ def study_table(label: str, runs: Sequence[Run]) -> Table | None:
     )
     if len(runs) > 1:
         caption += (
-            f" Geometric means over {len(runs)} seeds (of what is forgotten, and so of the logarithms, plain means)."
+            f" Geometric means over {count(len(runs), 'seed')} (of what is forgotten, and so of "
+            "the logarithms, plain means)."
         )
     return Table(f"{label}: the causal study", header, tuple(rows), caption)
 

@@ -156,8 +156,8 @@ class Run:
         """Its folder as a command names it; one outside the working directory is told from others by its own name."""
         if self.folder is None:
             return f"runs/{self.name}"
-        below = self.folder.name and not self.folder.is_absolute() and ".." not in self.folder.parts
-        return self.folder.as_posix() if below else f"runs/{self.folder.resolve().name}"
+        place, here = self.folder.resolve(), Path.cwd()
+        return place.relative_to(here).as_posix() if here in place.parents else f"runs/{place.name}"
 
     @property
     def domains(self) -> list[str]:

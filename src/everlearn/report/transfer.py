@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from everlearn import wording
 from everlearn.evaluation.estimate import number
 from everlearn.evaluation.saturation import Bucket, SaturationByGap, saturation
 from everlearn.evaluation.transfer import ALL, MEASURES, StreamLosses
@@ -57,7 +58,7 @@ def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
     for lead, streams in groups:
         orders = len({stream.domains for stream in streams})
         if orders > 1 and (own := saturation(streams)) is not None:
-            name = f"All {orders} orders of {lead.title}"
+            name = f"All {wording.count(orders, 'order')} of {lead.title}"
             found[name if name not in found else f"{name} ({len(found) + 1})"] = own
     return found
 
@@ -93,7 +94,7 @@ def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
     if (half := half_width(run)) is not None:
         caption += f" A single score is known to ± {fmt.fixed(half, 4)} nats/token (95 %, median over all scores)."
     if len(runs) > 1:
-        caption += f" Means over {len(runs)} seeds."
+        caption += f" Means over {wording.count(len(runs), 'seed')}."
     return Table(f"{label}: transfer", header, tuple(rows), caption)
 
 

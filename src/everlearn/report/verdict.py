@@ -7,6 +7,7 @@ text lost no more than the tolerance (`report.tolerate`); of several the one wit
 
 from __future__ import annotations
 
+from everlearn import wording
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.comparison import Comparison
 from everlearn.report.formatting import fixed, listing, shorten
@@ -130,7 +131,8 @@ def _choice(comparison: Comparison) -> list[str]:
 def _waiting(comparison: Comparison) -> list[str]:
     """The runs that are not finished, in words."""
     return [
-        f"{comparison.labels[position]} is not finished ({run.stages_done} of {len(run.domains)} domains learnt)"
+        f"{comparison.labels[position]} is not finished ({run.stages_done} of "
+        f"{wording.count(len(run.domains), 'domain')} learnt)"
         for position, pool in enumerate(comparison.pools)
         for run in pool.runs
         if run.unfinished
@@ -313,11 +315,12 @@ def _alone(comparison: Comparison) -> list[str]:
         return [f"{label} has learnt {count}; what it learnt has not been measured yet.", *_cost_of(comparison, 0)]
     estimate = gained.estimates[0]
     value = _value(gained, estimate)
-    they = f"at the end of the stream its {count} {'are' if run.stages_done != 1 else 'is'}"
+    they = f"at the end of the stream its {count} {wording.be(run.stages_done)}"
     if run.unfinished:
         first = (
-            f"{label} is not finished: {run.stages_done} of {len(run.domains)} domains are learnt. So far the "
-            f"difference to the base model is {value}; above 0 is better."
+            f"{label} is not finished: {run.stages_done} of {wording.count(len(run.domains), 'domain')} "
+            f"{wording.be(len(run.domains))} learnt. So far the difference to the base model is {value}; above 0 is "
+            "better."
         )
         return [first, *_cost_of(comparison, 0)]
     if estimate.sign == 1:

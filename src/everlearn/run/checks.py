@@ -24,6 +24,7 @@ from everlearn.run.disk import check_disk
 from everlearn.run.open_run import OpenRun
 from everlearn.run.places import check_place
 from everlearn.run.rehearsal import rehearse
+from everlearn.wording import count
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
 """Text of the tokenizer's round trip."""
@@ -155,11 +156,11 @@ def _folder(run: OpenRun) -> str:
 def _arguments(run: OpenRun) -> str:
     training_arguments(run.recipe.train, run.folder.path, run.recipe.run.seed)
     first = run.all_arguments()[0]
-    return f"accepted; batches of {first.per_device_train_batch_size} rows, on {first.device}"
+    return f"accepted; batches of {count(first.per_device_train_batch_size, 'row')}, on {first.device}"
 
 
 def _model(model: PreTrainedModel) -> str:
-    return f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters, float32"
+    return f"{type(model).__name__}, {count(sum(p.numel() for p in model.parameters()), 'parameter')}, float32"
 
 
 def _round_trip(run: OpenRun, model: PreTrainedModel) -> str:
@@ -178,15 +179,15 @@ def _round_trip(run: OpenRun, model: PreTrainedModel) -> str:
     rows = len(model.get_input_embeddings().get_parameter("weight"))
     if len(tokenizer) > rows:
         raise ModelError(
-            f"The tokenizer '{name}' has {len(tokenizer)} tokens, but the model has embeddings for {rows}. "
+            f"The tokenizer '{name}' has {count(len(tokenizer), 'token')}, but the model has embeddings for {rows}. "
             "Use the model's own tokenizer (`model.tokenizer`)."
         )
-    return f"{len(SAMPLE.encode()) / len(first):.1f} bytes per token, {len(tokenizer):,} tokens"
+    return f"{len(SAMPLE.encode()) / len(first):.1f} bytes per token, {count(len(tokenizer), 'token')}"
 
 
 def _fits(run: OpenRun, model: PreTrainedModel) -> str:
     format_ = run.setting(model)
-    return f"{format_.objective.name} on a model of kind {format_.kind}, rows of {format_.block_size} tokens"
+    return f"{format_.objective.name} on a model of kind {format_.kind}, rows of {count(format_.block_size, 'token')}"
 
 
 def _methods(run: OpenRun, model: PreTrainedModel) -> str:
@@ -210,14 +211,14 @@ def _readable(corpus: Domain) -> str:
 
 def _rows(run: OpenRun, name: str) -> str:
     prepared = run.prepared(name)
-    rows = "streamed" if prepared.train.size is None else f"{prepared.train.size:,} rows"
+    rows = "streamed" if prepared.train.size is None else f"{count(prepared.train.size, 'row')}"
     held_out = f"{prepared.validation.size:,} held out" if prepared.validation is not None else "nothing held out"
     domain = next((domain for domain in run.recipe.domains if domain.name == name), None)
     if domain is None:
         return f"{rows}, {held_out}"
     run.found += _warm_up(run, name)
     own = "".join(f", {key} {value}" for key, value in domain.train.items())
-    return f"{rows}, {held_out}, {run.steps(name):,} steps{own}"
+    return f"{rows}, {held_out}, {count(run.steps(name), 'step')}{own}"
 
 
 def _warm_up(run: OpenRun, name: str) -> list[str]:
@@ -226,7 +227,9 @@ def _warm_up(run: OpenRun, name: str) -> list[str]:
     rising = args.get_warmup_steps(steps)
     if rising < steps or args.lr_scheduler_type in WITHOUT_WARM_UP:
         return []
-    return [f"The warm-up of '{name}' has {rising:,} steps and its stage {steps:,}: its learning rate only rises."]
+    return [
+        f"The warm-up of '{name}' has {count(rising, 'step')} and its stage {steps:,}: its learning rate only rises."
+    ]
 
 
 def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> str:

@@ -19,6 +19,7 @@ from accelerate import PartialState
 from torch import nn
 from transformers import TrainingArguments
 
+from everlearn import wording
 from everlearn.config.arguments import training_arguments
 from everlearn.config.public_paths import paths_of, without_folders
 from everlearn.config.recipe import Recipe
@@ -113,7 +114,8 @@ class OpenRun:
             vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
             if len(tokenizer) > vocabulary:
                 raise ModelError(
-                    f"The tokenizer '{tokenizer.name_or_path}' has {len(tokenizer)} tokens and the model embeddings "
+                    f"The tokenizer '{tokenizer.name_or_path}' has "
+                    f"{wording.count(len(tokenizer), 'token')} and the model embeddings "
                     f"for {vocabulary}: they do not belong together (`model.tokenizer`)."
                 )
             data = self.recipe.data
@@ -147,7 +149,8 @@ class OpenRun:
             )
         if stride is not None and stride > size:
             raise RecipeError(
-                f"`evaluation.stride` is {stride}, but a window has {size} tokens (`data.block_size`): what lies "
+                f"`evaluation.stride` is {stride}, but a window has {wording.count(size, 'token')} "
+                "(`data.block_size`): what lies "
                 f"between windows would not be scored. Set it to {size} or less."
             )
 

@@ -36,6 +36,7 @@ from everlearn.model.sharding import local
 from everlearn.model.source import Model
 from everlearn.run import carrying
 from everlearn.run.rehearsal import check_distribution, check_processes, given, refused
+from everlearn.wording import count
 
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
@@ -275,7 +276,7 @@ class StageTrainer(Trainer):
                 processes, fingerprint = saved["processes"], saved["fingerprint"]
             if processes != self.args.world_size:
                 raise RunError(
-                    f"{checkpoint} was written by {processes} process(es) and this run has "
+                    f"{checkpoint} was written by {count(processes, 'process')} and this run has "
                     f"{self.args.world_size}. Resume with as many, or delete the folder above it to start the domain "
                     "again."
                 )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from everlearn import wording
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method, Setting
@@ -79,7 +80,8 @@ class Inspection:
         """The first lines for people."""
         units = sum(site.units for site in self.sites)
         return (
-            f"{self.model}: {self.model_type}, {self.kind}, {self.parameters:,} parameters, {units:,} units.\n"
+            f"{self.model}: {self.model_type}, {self.kind}, "
+            f"{wording.count(self.parameters, 'parameter')}, {wording.count(units, 'unit')}.\n"
             f"Masks per unit (DAS) reach {self.share('by_units'):.1%} of the parameters, masks per row (MIGU) "
             f"{self.share('by_rows'):.1%}; the rest is never protected by them.\n"
         )

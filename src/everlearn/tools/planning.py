@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from everlearn import wording
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.blocks import PackedBlocks
@@ -84,9 +85,11 @@ class EvaluationPlan:
 
     def words(self) -> str:
         """For a table."""
-        parts = [f"{self.scores:,} scores of held-out text ({self.scored_tokens:,} tokens)"]
+        parts = [
+            f"{wording.count(self.scores, 'score')} of held-out text ({wording.count(self.scored_tokens, 'token')})"
+        ]
         if self.tasks:
-            parts.append(f"{self.tasks:,} end tasks asked ({self.task_tokens:,} tokens)")
+            parts.append(f"{wording.count(self.tasks, 'end task')} asked ({wording.count(self.task_tokens, 'token')})")
         about = "" if self.seconds is None else f"; about {duration(self.seconds)}"
         return ", ".join(parts) + about
 
@@ -130,10 +133,13 @@ class Plan:
         """For a table: what, and how much."""
         tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
         fewest, most = (bound(domain.rows_per_step for domain in self.domains) for bound in (min, max))
-        rows = f"{most}" if fewest == most else f"{fewest} to {most}"
+        rows = wording.count(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
         shown = [
             ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
-            ("Training", f"{self.steps:,} steps of {rows} rows of {self.block_size}: {tokens:,} tokens"),
+            (
+                "Training",
+                f"{wording.count(self.steps, 'step')} of {rows} of {self.block_size}: {wording.count(tokens, 'token')}",
+            ),
             ("Memory, about", f"{size(self.peak)} at the most"),
             ("Of which steps", f"{size(_sum(self.memory))}: {_listed(self.memory)}"),
         ]
@@ -364,7 +370,7 @@ def passes(count: float) -> str:
 
 def extra_rows(cost: Cost) -> str:
     """Rows that are run outside of training steps."""
-    parts = [f"{cost.outside(None):,} extra rows per domain"]
+    parts = [f"{wording.count(cost.outside(None), 'extra row')} per domain"]
     parts += [f"{cost.passes_per_earlier:,} more for each earlier one"] if cost.passes_per_earlier else []
     parts += [f"{passes(cost.passes_per_row)} over each different row"] if cost.passes_per_row else []
     parts += [f"{cost.passes_once:,} once"] if cost.passes_once else []

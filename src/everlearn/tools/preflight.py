@@ -9,6 +9,7 @@ from everlearn.config.recipe import Recipe, load
 from everlearn.learner import ContinualLearner
 from everlearn.run.checks import Check, attempt, checks
 from everlearn.run.progress import Reporter
+from everlearn.wording import count
 
 
 def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporter | None = None) -> list[Check]:
@@ -24,7 +25,7 @@ def preflight(path: Path | str, overrides: Iterable[str] = (), reporter: Reporte
     def read() -> str:
         found.append(load(path, overrides))
         methods = " + ".join(method.title for method in found[0].methods())
-        return f"{len(found[0].domains)} domains, {len(found[0].end_tasks)} end tasks, {methods}"
+        return f"{count(len(found[0].domains), 'domain')}, {count(len(found[0].end_tasks), 'end task')}, {methods}"
 
     first = attempt("recipe", read)
     return [first, *(checks(ContinualLearner(found[0], reporter=reporter)) if found else ())]
