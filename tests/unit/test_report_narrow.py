@@ -240,3 +240,35 @@ def test_small_multiples_have_one_scale(comparison):
         (y1, one), (y2, other) = labels[:2]
         heights.add((y1 - y2) / (other - one))
     assert max(heights) < 1.02 * min(heights), "coordinates are written to a tenth of a pixel"
+
+
+def colours(style, scheme):
+    """The variables of the page's style in one scheme."""
+    parts = {"light": style[: style.index("@media")], "dark": style[style.index("@media (prefers-color-scheme") :]}
+    found = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", parts["light"]))
+    return found | dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", parts[scheme].split("* {")[0]))
+
+
+def luminance(colour):
+    """As WCAG 2 defines it."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_and_marks_stand_out_as_much_as_wcag_asks(text, scheme):
+    found = colours(re.search(r"<style>(.*?)</style>", text, re.DOTALL).group(1), scheme)
+
+    def contrast(name):
+        high, low = sorted((luminance(found[name]), luminance(found["paper"])), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    assert all(contrast(name) >= 4.5 for name in ("ink", "faint", "link"))
+    assert all(contrast(f"series-{number}") >= 3 for number in range(6))
+
+
+def test_print_has_the_light_colours_and_no_tools(text):
+    printed = text[text.index("@media print") : text.index("</style>")]
+    assert "--paper: #fff" in printed
+    assert re.search(r"nav, \.tip, \.here, th button::after \{ display: none; \}", printed)

@@ -58,7 +58,8 @@ def completeness(states: Sequence[State]) -> str:
     if count == len(states):
         return f"All {count} cells are measured." if count > 1 else "The cell is measured."
     rest = "; ".join(f"{kind}: {_few(cells)}" for kind, cells in names.items() if cells)
-    return f"{count} of {wording.count(len(states), 'cell')} {wording.be(count)} measured; {rest}."
+    verb = wording.be(1 if len(states) == 1 else count)
+    return f"{count} of {wording.count(len(states), 'cell')} {verb} measured; {rest}."
 
 
 def _few(names: Sequence[str]) -> str:
