@@ -14,6 +14,8 @@ Segment = tuple[float, float, float, float]
 """From x, y to x, y."""
 _RADIUS = 6.0
 """Of a mark, with a little air."""
+_LONG = 70.0
+"""Pixels of a whisker beyond which a name does not stand at its end, if it can stand elsewhere."""
 _STEP, _DIRECTIONS = 12.0, 24
 """How far apart the rings are on which a name is tried, and in how many directions."""
 
@@ -139,14 +141,15 @@ def _beside(point: Point) -> Iterator[Box]:
         own = (x, y) == (point.x, point.y)
         left = min((point.left if own else None) or x, x - _RADIUS) - 4
         right = max((point.right if own else None) or x, x + _RADIUS) + 4
-        for corner, top in (
-            (right, y - high / 2),
-            (left - long, y - high / 2),
+        level = [(right, y - high / 2), (left - long, y - high / 2)]
+        oblique = [
             (x + 5, y - 6 - high),
             (x - 5 - long, y - 6 - high),
             (x + 5, y + 6),
             (x - 5 - long, y + 6),
-        ):
+        ]
+        # At the end of a long whisker a name would be nearer to other points than to its own.
+        for corner, top in [*oblique, *level] if right - left > _LONG else [*level, *oblique]:
             yield (corner, top, corner + long, top + high)
 
 
