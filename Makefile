@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM = false
 .PHONY: help install demo test check unit mistakes site wheel notebook base base-english clean
 
 help:
-	@echo "make demo   learn four domains plainly, with DAS and with EWC, and make one page on it (about 6 minutes on 2 cores)"
+	@echo "make demo   learn four domains plainly, with EWC and with what init recommends, and make one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
 	@echo "make mistakes   make every mistake of tests/mistakes and write docs/mistakes.md (about 2 minutes)"
 	@echo "make site   the documentation as a site that opens offline: site/index.html"
