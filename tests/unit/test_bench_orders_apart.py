@@ -62,7 +62,7 @@ def test_the_base_model_is_averaged_over_the_tasks_that_were_learnt() -> None:
     assert plain.numbers["accuracy"].value == pytest.approx(0.75)
     found = base.differences["accuracy"]
     assert (found.estimate.value, found.pairs) == (pytest.approx(-0.05), 2)
-    assert found.estimate.low == pytest.approx(-0.05 - 12.7062 * 0.01, abs=1e-4)  # of -0.04 and -0.06: t with one degree
+    assert found.estimate.low == pytest.approx(-0.05 - 12.7062 * 0.01, abs=1e-4)  # t, one degree
     assert base.differences["bits"].estimate.value == pytest.approx(5.0)
     assert "accuracy/c" not in base.numbers
 
