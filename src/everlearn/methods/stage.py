@@ -165,14 +165,18 @@ class Stage:
 
     @contextlib.contextmanager
     def acting(self, text: str) -> Iterator[None]:
-        """Name what is done inside; the engine does it around each hook. Passes that were left half-way end here."""
+        """Name what is done inside; the engine does it around each hook.
+
+        Passes that were begun inside and left half-way end here; those of the caller go on.
+        """
+        outer, self._passes = self._passes, []
         self._acting = text
         try:
             yield
         finally:
             while self._passes:
                 self._passes.pop().close()
-            self._acting = "Reading"
+            self._passes, self._acting = outer, "Reading"
 
     def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
         """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).

@@ -478,4 +478,5 @@ def _asked(factor: Factor, parameter: nn.Parameter) -> Tensor:
 def _doing(what: str, method: Method) -> str:
     """The name of a phase in which a method measures something."""
     measures = method.needs.importance_pass and method.needs.memory == "statistics"
-    return f"{'Measuring importance' if measures else what}: {method.title}"
+    title = getattr(method, "title", method.name)  # only registered methods must have one
+    return f"{'Measuring importance' if measures else what}: {title}"
