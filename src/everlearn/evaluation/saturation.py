@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from everlearn.evaluation.statistics import Floats
 from everlearn.evaluation.transfer import StreamLosses
@@ -131,6 +130,8 @@ def _least_squares(
     width = len(gaps) + buckets - 1 + (max(0, len(domains) - 1) if with_domains else 0)
     columns = np.concatenate(places) if places else np.zeros(0, int)
     ends = np.cumsum([0, *map(len, places)])
+    from scipy.sparse import csr_array  # takes long to import
+
     # Hundreds of domains have hundreds of thousands of pairs, with three ones each.
     design = csr_array((np.ones(len(columns)), columns, ends), shape=(len(pairs), width))
     sizes, directions = np.linalg.eigh((design.T @ design).toarray())

@@ -10,7 +10,6 @@ from difflib import unified_diff
 from importlib import resources
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everlearn.config.public_paths import recipe_without_folders
@@ -157,6 +156,8 @@ def render(template: str, **values: object) -> str:
 
     Templates share the macros of ``macros.html.jinja`` and want at least ``title`` and ``version``.
     """
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page needs it
+
     environment = Environment(
         loader=PackageLoader("everlearn.report", ""),
         autoescape=True,
