@@ -1,6 +1,7 @@
 # On a fresh machine with Python >= 3.11 and make: `make demo` shows everlearn at work, `make test` runs every test.
 PYTHON ?= python3
 VENV ?= .venv
+VERSIONS ?= pinned
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
@@ -16,7 +17,7 @@ help:
 	@echo "make mistakes   make every mistake of tests/mistakes and write docs/mistakes.md (about 2 minutes)"
 	@echo "make site   the documentation as a site that opens offline: site/index.html"
 	@echo "make notebook   make notebooks/first-steps.ipynb of its source and run it (about 4 minutes on 2 cores)"
-	@echo "make wheel  wheel and source archive, checked: dist/"
+	@echo "make wheel  wheel and source archive, tried in a new environment: dist/ (VERSIONS=lowest, pinned or newest)"
 	@echo "make base   rebuild the demo's base model from recipes/base-docs.yaml (37 minutes on one core here)"
 	@echo "make base-english DATA=folder   rebuild benchmarks/bases/english (folder: wikipedia and books; 50 minutes on one core)"
 
@@ -57,7 +58,7 @@ notebook: install
 wheel: install
 	rm -rf build dist
 	$(BIN)/python -m build
-	EVERLEARN_DIST=dist HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/project/test_wheel.py
+	EVERLEARN_DIST=dist EVERLEARN_VERSIONS=$(VERSIONS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/project/test_wheel.py
 
 base: install
 	$(BIN)/everlearn run recipes/base-docs.yaml

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from installed import VERSIONS
+
 ROOT = Path(__file__).parents[2]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -103,6 +105,13 @@ def test_workflows_are_whole(path: Path) -> None:
 def test_workflows_cover_what_is_promised() -> None:
     ci, release = (read(ROOT / ".github" / "workflows" / f"{name}.yml") for name in ("ci", "release"))
     assert ci["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert ci["jobs"]["versions"]["strategy"]["matrix"] == {
+        "python": ["3.11", "3.12", "3.13"],
+        "versions": [name for name in VERSIONS if name != "pinned"],
+    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "VERSIONS ?= pinned\n" in makefile
+    assert "EVERLEARN_VERSIONS=$(VERSIONS)" in makefile
     runs = " ".join(step.get("run", "") for job in ci["jobs"].values() for step in job.get("steps", ()))
     assert all(f"make {target}" in runs for target in ("test", "site", "wheel"))
     assert release["on"] == {"push": {"tags": ["v*"]}}
