@@ -314,7 +314,7 @@ def full(*args: object, **kwargs: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("place", ["everlearn.files.save_file", "os.fsync", "torch.save"])
+@pytest.mark.parametrize("place", ["safetensors.torch.save_file", "os.fsync", "torch.save"])
 def test_a_full_disk(whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     made = elsewhere(whole, tmp_path / "run")
     with monkeypatch.context() as patch:
