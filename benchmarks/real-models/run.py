@@ -120,7 +120,7 @@ def equal_steps(changes: Sequence[str]) -> int:
     model = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
     effort = Effort.of(learner, [method.cost(model) for method in recipe.methods()])
-    return math.floor(recipe.train["max_steps"] * effort.share + 1e-9)
+    return effort.steps(recipe.train["max_steps"])
 
 
 def machine() -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from everlearn.benchmarking.cells import CellResult
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
+
+ROUNDING = 1e-9
+"""Of a share: what is a whole number of steps but for it has that many."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class Effort:
     def share(self) -> float:
         """(R − E) / (R (1 + p)): of its steps, how many take what all steps of plain training take; 0 or less: none."""
         return (1 - self.outside / self.plain) / (1 + self.per_step)
+
+    def steps(self, plain: int) -> int:
+        """Return how many steps, rounded down, take what so many steps of plain training take; 0 or less: none."""
+        return math.floor(plain * self.share + ROUNDING)
 
 
 def evaluation_share(cell: CellResult) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,8 +14,6 @@ from everlearn.learner import ContinualLearner
 from everlearn.model.loading import load_model
 
 STEPS = "train.max_steps"
-ROUNDING = 1e-9
-"""Of a share: what is a whole number of steps but for it has that many."""
 
 
 def equalised(entries: Sequence[Entry], bench: Workbench) -> list[Entry]:
@@ -45,7 +42,7 @@ def _equalised(entry: Entry, bench: Workbench, models: dict[str, Any]) -> Entry:
         model = models[key] = load_model(recipe.model, recipe.run.seed)
     learner.check_methods(model)
     effort = Effort.of(learner, [method.cost(model) for method in recipe.methods()])
-    steps = math.floor(recipe.train["max_steps"] * effort.share + ROUNDING)
+    steps = effort.steps(recipe.train["max_steps"])
     if steps < 1:
         raise RecipeError(
             f"{entry.name}: `--equal-compute` leaves no step: {effort.outside:,} rows are run outside of the steps, "

@@ -18,5 +18,5 @@ class Phase(Protocol):
 
 @contextlib.contextmanager
 def in_silence(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A phase that nobody is told of."""
+    """Open a phase that nobody is told of."""
     yield lambda done: None

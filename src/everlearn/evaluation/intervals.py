@@ -41,7 +41,7 @@ class Difference:
 
 
 def over_runs(values: Sequence[float]) -> Estimate:
-    """The mean over runs with its 95 % interval, n − 1 degrees of freedom; of one run the value alone.
+    """Return the mean over runs with its 95 % interval, n − 1 degrees of freedom; of one run the value alone.
 
     Raises:
         ValueError: there is no value.
@@ -91,7 +91,7 @@ def _mean(values: Floats) -> tuple[float, float | None, int]:
 
 
 def _rounded(error: float, *sizes: Floats) -> float:
-    """An error, or 0 where it is nothing but the rounding of equal numbers."""
+    """Return an error, or 0 where it is nothing but the rounding of equal numbers."""
     return error if error > _ROUNDING * max(float(size.max()) for size in sizes) else 0.0
 
 

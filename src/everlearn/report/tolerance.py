@@ -26,7 +26,7 @@ class Side(StrEnum):
 
 
 def tolerance_of(runs: Iterable[Run]) -> float:
-    """The bound that the runs' recipes set (``report.tolerate``): the lowest, where they differ."""
+    """Return the bound that the runs' recipes set (``report.tolerate``): the lowest, where they differ."""
     return min(_own(run) for run in runs)
 
 

@@ -164,14 +164,22 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
 def write_tables() -> None:
     """Write the tables that :mod:`everlearn.tools.described` reads."""
     files.write_text(METHODS, table_text(describe_all()))
-    files.write_text(
-        RECIPE, table_text({"refused": sorted(REFUSED), "run_wide": sorted(RUN_WIDE), "schema": _schema()})
-    )
+    recipe = {"refused": sorted(REFUSED), "run_wide": sorted(RUN_WIDE), "schema": _schema()}
+    files.write_text(RECIPE, table_text(recipe, 3))  # a line for each definition
 
 
-def table_text(value: Any) -> str:
-    """Return a table as its file has it."""
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+def table_text(value: Any, levels: int = 1) -> str:
+    """Return a table as its file has it: JSON with a line for each entry of the outer `levels`."""
+    return _lines(value, levels) + "\n"
+
+
+def _lines(value: Any, levels: int) -> str:
+    if not levels or not isinstance(value, list | dict) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(_lines(each, levels - 1) for each in value) + "\n]"
+    entries = (f"{json.dumps(key)}: {_lines(each, levels - 1)}" for key, each in value.items())
+    return "{\n" + ",\n".join(entries) + "\n}"
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def _group(
     listed: bool = False,
     others: list[dict[str, Any]] | None = None,
 ) -> str:
-    """A top-level key and its fields, those that are set first.
+    """Return a top-level key and its fields, those that are set first.
 
     Taking away the leading "# " of a commented line, or of every line of a commented group, sets it.
 

@@ -184,7 +184,7 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
 def _general(
     recipe: FirstRecipe, path: str | None, probes: Mapping[str, Probe], alone: bool
 ) -> tuple[dict[str, Any], str]:
-    """The general text, and its comment."""
+    """Return the general text, and its comment."""
     if path is not None:
         general: dict[str, Any] = {"path": path}
         if not path.startswith("suite:"):
@@ -251,7 +251,7 @@ def _check_names(domains: Mapping[str, str]) -> None:
 
 
 def _columns(probe: Probe) -> dict[str, str]:
-    """The columns that a recipe must name."""
+    """Return the columns that a recipe must name."""
     named = {} if probe.text_column == "text" else {"text_column": probe.text_column}
     return named | ({} if probe.target_column is None else {"target_column": probe.target_column})
 

@@ -174,7 +174,7 @@ def _apart(prompt: Any, answer: Any) -> bool:
 
 
 def _first_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
-    """The first rows, with all their columns."""
+    """Yield the first rows, with all their columns."""
     if Corpus(path=path).on_hub:
         yield from itertools.islice(hub.load(Corpus(path=path, streaming=True)), LOOKED_AT)
         return
@@ -186,7 +186,7 @@ def _first_rows(path: str, key: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _names(file: Path) -> tuple[str, ...]:
-    """The columns to ask a reader for so that it gives all of them: Parquet gives no others."""
+    """Return the columns to ask a reader for so that it gives all of them: Parquet gives no others."""
     if format_of(file) != ".parquet":
         return ()
     missing = ("",)  # a table that lacks a column gives one row that names those there are

@@ -41,6 +41,7 @@ class Sizing:
 
     def __init__(self, model: ModelProbe | None, probes: Collection[Probe]) -> None:
         self.model = model
+        self._per_byte = {probe: self._tokens_per_byte(probe) for probe in probes}
         self.alone = model is not None and model.kind == "encoder-decoder"
         self.needed = max((self._longest_example(probe) for probe in probes if probe.target_column), default=0)
         longest = (model.longest if model else None) or LONGEST_EXAMPLE
@@ -65,7 +66,7 @@ class Sizing:
 
     def tokens(self, probe: Probe) -> float:
         """Return about how many tokens a corpus has."""
-        return max(1.0, probe.text_bytes * self._tokens_per_byte(probe))
+        return max(1.0, probe.text_bytes * self._per_byte[probe])
 
     def steps(self, probe: Probe) -> int:
         """Return about how many steps a pass over a corpus has."""
@@ -81,4 +82,4 @@ class Sizing:
 
     def _longest_example(self, probe: Probe) -> int:
         """Tokens, with one for the beginning and one for the end."""
-        return math.ceil(probe.longest * self._tokens_per_byte(probe)) + 2
+        return math.ceil(probe.longest * self._per_byte[probe]) + 2

@@ -161,7 +161,7 @@ class _Changes:
         self.change = [(b - a) / BITS for a, b in zip(before.nats, after.nats, strict=True)]
 
     def excerpt(self, number: int, sign: int) -> list[Piece]:
-        """The stretch of a passage that changed most in one direction."""
+        """Return the stretch of a passage that changed most in one direction."""
         change = np.nan_to_num(self.change[number] * sign)
         behind = np.cumsum([0.0, *change])
         width = min(EXCERPT, len(change))
@@ -172,7 +172,7 @@ class _Changes:
         return [Piece(text, b, a) for text, b, a in zip(texts, *levels, strict=True)]
 
     def tokens(self, sign: int) -> list[TokenChange]:
-        """The tokens that changed most in one direction: one of a passage, and two of a kind at most."""
+        """Return the tokens that changed most in one direction: one of a passage, and two of a kind at most."""
         best = sorted(
             ((float(sign * change[i]), number, int(i))
              for number, change in enumerate(self.change)
@@ -207,7 +207,7 @@ class _Changes:
         )
 
     def words(self, sign: int) -> list[WordChange]:
-        """The tokens of the vocabulary that changed most in one direction: the mean over where they stand."""
+        """Return the tokens of the vocabulary that changed most in one direction: the mean over where they stand."""
         scored = ~np.isnan(np.concatenate(self.before.nats))
         ids = np.concatenate(self.before.ids)[scored]
         guess = np.concatenate(self.after.guess)[scored]
@@ -232,7 +232,7 @@ class _Changes:
         return found
 
     def _word(self, token: int) -> str:
-        """A token's text, special tokens by their names."""
+        """Return a token's text, special tokens by their names."""
         return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
 

@@ -78,7 +78,7 @@ def page(found: ComparedModels) -> str:
 
 
 def _dots(found: ComparedModels) -> list[Plate]:
-    """The differences under each other; one alone is in the table."""
+    """Draw the differences under each other; one alone is in the table."""
     if len(found.texts) < 2:
         return []
     caption = "Right of zero: worse than before. Lines: 95 % intervals."
@@ -89,7 +89,7 @@ def _dots(found: ComparedModels) -> list[Plate]:
 
 
 def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
-    """What lost most and what gained most; what the verdict is about comes first."""
+    """Show what lost most and what gained most; what the verdict is about comes first."""
     halves = [
         _Half(
             f"What {word} most",

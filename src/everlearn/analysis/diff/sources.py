@@ -34,12 +34,12 @@ def documents_of(texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path]
 
 
 def _name(path: str | Path) -> str:
-    """What a text is called that was given without a name: as its file, without endings."""
+    """Name a text that was given without a name: as its file, without endings."""
     return Path(path).name.split(".")[0] or str(path)
 
 
 def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], list[TaskConfig]]:
-    """The held-out text of a recipe's domains and its general text, and those end tasks that ask a model as it is."""
+    """Return a recipe's held-out text, domains and general text, and those end tasks that ask a model as it is."""
     corpora = [*recipe.domains, *([recipe.general] if recipe.general is not None else [])]
     texts: dict[str, Documents] = {}
     for corpus in corpora:

@@ -145,7 +145,7 @@ def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
 
 
 def _of_each(metric: Metric, cell: Cell) -> NDArray[np.float64]:
-    """The score of each example alone, [n]."""
+    """Return the score of each example alone, [n]."""
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         alone = metric.value(np.moveaxis(metric.terms(cell), -1, 0).astype(np.float64), cell)
     return np.nan_to_num(alone.mean(-1))

@@ -55,7 +55,7 @@ def _of_task(task: TaskDifference) -> str:
 
 
 def _score(found: Estimate, task: TaskDifference, signed: bool = False) -> str:
-    """A score as people write it: shares of one as percentages, and their differences in points."""
+    """Return a score as people write it: shares of one as percentages, and their differences in points."""
     if task.unit != "fraction" or found.value is None:
         return fixed(found.value, 3, signed)
     return f"{fixed(100 * found.value, 1, signed)} {'points' if signed else '%'}"
@@ -154,7 +154,7 @@ def layer_table(found: ComparedModels) -> Table:
 
 
 def quoted(token: str) -> str:
-    """A token as a reader can see it: its blanks count."""
+    """Return a token as a reader can see it: its blanks count."""
     shown = "".join(_VISIBLE.get(letter, letter) for letter in token)
     return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
 
