@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 import everlearn as package
 import tiny
 from cli_project import Project, write_jsonl
-from everlearn.evaluation import HeldOut, HeldOutText
+from everlearn.evaluation import HeldOutText
 from everlearn.learner import ContinualLearner
 
 
@@ -43,17 +43,18 @@ def bits(learner: ContinualLearner, model: torch.nn.Module, half: int) -> float:
     """Bits per byte of a half of the general text, from the model's own logits, in float64."""
     scorer = learner.scorer()
     path = scorer.held_out("general").path
-    rows = HeldOutText(path, None, None, half).held_out.blocks
+    part = HeldOutText(path, None, None, half).held_out
+    rows, widths = part.blocks, part.rows["bytes_per_token"]
     objective = scorer.conditions(0).objective
-    nats = labels = 0.0
+    nats = read = 0.0
     for row in range(len(rows)):
         batch = objective.collate(rows.take([row]), [row])
         with torch.no_grad():
             logits = model(**objective.inputs(batch), **objective.options()).logits[0].double().log_softmax(-1)
         for place, label in zip(batch["positions"][0].tolist(), batch["labels"][0].tolist(), strict=True):
             if label != -100:
-                nats, labels = nats - float(logits[place, label]), labels + 1
-    return nats / labels / math.log(2) / HeldOut.load(path).bytes_per_token
+                nats, read = nats - float(logits[place, label]), read + float(widths[row])
+    return nats / math.log(2) / read
 
 
 def test_a_budget_is_kept_and_what_is_left_is_told(forgetful: Project) -> None:
@@ -110,11 +111,12 @@ def test_a_budget_is_kept_and_what_is_left_is_told(forgetful: Project) -> None:
 def causal_bits(learner: ContinualLearner, model: torch.nn.Module, name: str, half: int) -> float:
     """The same of a half of any held-out set, for a model that reads a whole row from left to right."""
     path = learner.scorer().held_out(name).path
-    ids = torch.from_numpy(HeldOutText(path, None, None, half).held_out.blocks.arrays["input_ids"]).long()
+    part = HeldOutText(path, None, None, half).held_out
+    ids = torch.from_numpy(part.blocks.arrays["input_ids"]).long()
     with torch.no_grad():
         said = model(ids).logits.double().log_softmax(-1)[:, :-1]
     nats = -said.gather(-1, ids[:, 1:, None])
-    return float(nats.mean()) / math.log(2) / HeldOut.load(path).bytes_per_token
+    return float(nats.mean()) / math.log(2) / float(part.rows["bytes_per_token"].mean())
 
 
 METHODS: dict[str, tuple[Any, float]] = {

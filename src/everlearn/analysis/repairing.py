@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from everlearn.analysis.distance import Pair, limited, pair_of
 from everlearn.analysis.going_back import (
     BEFORE,
@@ -32,10 +34,12 @@ from everlearn.analysis.going_back import (
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Corpus
 from everlearn.data.prepare import prepare
+from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, RecipeError, did_you_mean
 from everlearn.evaluation import METRICS, Cell, HeldOut, HeldOutText, resample
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.held_out_rows import facts_of_rows
 from everlearn.evaluation.quantities import estimate
 from everlearn.learner import ContinualLearner
 from everlearn.merging import MergedModel, WiSELine, open_checkpoints, write_merged
@@ -298,7 +302,9 @@ def _budgeted(
         if not isinstance(found.train, PackedBlocks):
             raise DataError(f"`--text` is '{text}', which is a stream. Name a file.")
         path = scratch / f"{TEXT}.safetensors"
-        HeldOut(found.train, found.bytes_per_token).save(path)
+        every, encoder = np.arange(len(found.train)), Encoder(format_.tokenizer, format_.kind)
+        rows = facts_of_rows(found.train, every, encoder, found.bytes_per_token, in_order=True)
+        HeldOut(found.train, found.bytes_per_token, rows).save(path)
         return path
     general = learner.recipe.general
     name = on or (general.name if general is not None else None)

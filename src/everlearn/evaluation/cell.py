@@ -132,6 +132,7 @@ def text_cell(
     content_nats: NDArray[Any] | None = None,
     content_items: NDArray[Any] | None = None,
     *,
+    given: Mapping[str, NDArray[Any]] | None = None,
     task: str = "",
     row: str = "",
     mark: str = "",
@@ -141,14 +142,16 @@ def text_cell(
     Args:
         nats: sum of the negative log-likelihoods of each block's labels, [n].
         items: number of labels of each block, [n].
-        bytes_per_token: UTF-8 bytes of the set's text per token.
+        bytes_per_token: UTF-8 bytes of the text for each label.
         content_nats: as `nats`, of the labels that are content; None where they were not asked for.
         content_items: number of these.
+        given: ``bytes`` of each block's labels, [n], and the number of its ``document``, [n], where they are known.
         task: the set.
         row: label of the checkpoint.
         mark: fingerprint of the set.
     """
-    outcomes, given = {"nats": np.asarray(nats, np.float64)}, {"items": np.asarray(items, np.int64)}
+    outcomes = {"nats": np.asarray(nats, np.float64)}
+    given = {"items": np.asarray(items, np.int64), **(given or {})}
     if content_nats is not None:
         outcomes["content_nats"] = np.asarray(content_nats, np.float64)
         given["content_items"] = np.asarray(content_items, np.int64)

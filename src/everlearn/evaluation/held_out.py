@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from everlearn.data.blocks import Column, PackedBlocks, Ragged, hash_of
 from everlearn.errors import DataError, RunError
 from everlearn.evaluation.cell import TEXT, Cell, text_cell
 from everlearn.evaluation.content import without_content
+from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT
 from everlearn.evaluation.perplexity import BlockLosses, losses_of
 from everlearn.evaluation.predictor import Predictor
 from everlearn.evaluation.task import Conditions, Task, Work, register_kind
@@ -26,18 +28,29 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _STRETCHES = 16
+_ROWS = "rows"
+"""What the names of what is known of each row begin with, in a file."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out blocks of one domain or of the general text."""
+    """Held-out blocks of one domain or of the general text.
+
+    Attributes:
+        blocks: the rows.
+        bytes_per_token: of the whole held-out text, of which the rows may be a sample.
+        rows: what is known of each row (:mod:`everlearn.evaluation.held_out_rows`), name → array [rows]; nothing in
+            files of earlier versions.
+    """
 
     blocks: PackedBlocks
     bytes_per_token: float
+    rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Replace the file atomically."""
         tensors = {"bytes_per_token": torch.tensor(self.bytes_per_token, dtype=torch.float64)}
+        tensors |= {f"{_ROWS}.{name}": torch.from_numpy(column.copy()) for name, column in self.rows.items()}
         for key, column in self.blocks.arrays.items():
             if isinstance(column, Ragged):
                 tensors[f"{key}.values"] = torch.from_numpy(column.values.copy())
@@ -49,8 +62,7 @@ class HeldOut:
     def sample(self, count: int) -> HeldOut:
         """So many of the blocks, the same ones each time; of more there are those of fewer, and others."""
         order = np.random.Generator(np.random.PCG64(seed_for("sample", self.blocks.name))).permutation(len(self.blocks))
-        chosen = self.blocks.take(np.sort(order[:count]))
-        return replace(self, blocks=PackedBlocks.from_blocks(chosen, 0, self.blocks.name))
+        return self._part(np.sort(order[:count]))
 
     def half(self, number: int) -> HeldOut:
         """One of two halves (0 or 1) that have no block in common.
@@ -60,12 +72,25 @@ class HeldOut:
         """
         count = len(self.blocks)
         stretch = np.arange(count) * min(_STRETCHES, count) // max(count, 1)
-        return replace(
-            self,
-            blocks=PackedBlocks.from_blocks(
-                self.blocks.take(np.flatnonzero(stretch % 2 == number)), 0, self.blocks.name
-            ),
-        )
+        return self._part(np.flatnonzero(stretch % 2 == number))
+
+    def _part(self, numbers: NDArray[np.intp]) -> HeldOut:
+        """Some of the rows, with what is known of them."""
+        blocks = PackedBlocks.from_blocks(self.blocks.take(numbers), 0, self.blocks.name)
+        return replace(self, blocks=blocks, rows={name: column[numbers] for name, column in self.rows.items()})
+
+    def given(self, items: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """What belongs to the rows in a cell: bytes of so many labels of each, and its document.
+
+        Args:
+            items: labels of each row.
+        """
+        found: dict[str, NDArray[Any]] = {}
+        if BYTES in self.rows:
+            found["bytes"] = np.asarray(items * self.rows[BYTES], np.float64)
+        if DOCUMENT in self.rows:
+            found[DOCUMENT] = self.rows[DOCUMENT]
+        return found
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
@@ -78,13 +103,16 @@ class HeldOut:
         try:
             width = float(tensors.pop("bytes_per_token"))
             columns: dict[str, Column] = {}
+            rows: dict[str, NDArray[Any]] = {}
             for key in tensors:
                 name, _, part = key.partition(".")
-                if part == "values":
+                if name == _ROWS and part:
+                    rows[part] = tensors[key].numpy()
+                elif part == "values":
                     columns[name] = Ragged(tensors[key].numpy(), tensors[f"{name}.offsets"].numpy())
                 elif not part:
                     columns[name] = tensors[key].numpy()
-            return cls(PackedBlocks(columns, seed=0, name=path.stem), width)
+            return cls(PackedBlocks(columns, seed=0, name=path.stem), width, rows)
         except (KeyError, ValueError, TypeError, RuntimeError, DataError) as error:
             raise RunError(f"{path} is damaged: it holds no blocks ({error}).") from error
 
@@ -167,9 +195,13 @@ class HeldOutText(Task):
 
     def cell(self, found: BlockLosses, conditions: Conditions) -> Cell:
         """The cell of losses that were found."""
-        width, mark = self.held_out.bytes_per_token, self.fingerprint()
-        both = (found.content_nats, found.content_items)
-        return text_cell(found.nats, found.items, width, *both, task=self.name, row=conditions.row, mark=mark)
+        given = self.held_out.given(found.items)
+        total = float(np.sum(found.items))
+        width = float(given["bytes"].sum()) / total if "bytes" in given and total else self.held_out.bytes_per_token
+        both, mark = (found.content_nats, found.content_items), self.fingerprint()
+        return text_cell(
+            found.nats, found.items, width, *both, given=given, task=self.name, row=conditions.row, mark=mark
+        )
 
     def without_content(self, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
         """The tokens that are no content, bool [V]; None where content tokens are not asked for."""

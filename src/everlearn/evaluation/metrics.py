@@ -132,8 +132,14 @@ def _ratio(sums: Floats, cell: Cell) -> Floats:
         return np.asarray(sums[..., 0] / sums[..., 1])
 
 
+def _losses_and_bytes(cell: Cell) -> NDArray[Any]:
+    # Cells of earlier versions know the bytes of a token of their whole set alone.
+    width = cell["bytes"] if "bytes" in cell else cell["items"] * cell.facts["bytes_per_token"]
+    return np.stack([cell["nats"], width.astype(np.float64)])[None]
+
+
 def _bits(sums: Floats, cell: Cell) -> Floats:
-    return np.asarray(_ratio(sums, cell) / (np.log(2) * cell.facts["bytes_per_token"]))
+    return np.asarray(_ratio(sums, cell) / np.log(2))
 
 
 def _perplexity(sums: Floats, cell: Cell) -> Floats:
@@ -141,7 +147,7 @@ def _perplexity(sums: Floats, cell: Cell) -> Floats:
 
 
 _TEXT = ("nats", "items")
-register_metric(Metric("bits_per_byte", "Bits per byte", "bits/byte", False, _TEXT, _losses, _bits))
+register_metric(Metric("bits_per_byte", "Bits per byte", "bits/byte", False, _TEXT, _losses_and_bytes, _bits))
 register_metric(Metric("loss", "Loss", "nats/token", False, _TEXT, _losses, _ratio))
 register_metric(Metric("perplexity", "Perplexity", "per token", False, _TEXT, _losses, _perplexity))
 register_metric(

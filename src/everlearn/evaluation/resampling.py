@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.metrics import Metric, Terms
 from everlearn.evaluation.statistics import RESAMPLES, Floats, draws, generator
 from everlearn.evaluation.task import KINDS
@@ -31,8 +33,9 @@ def resample(
     """Scores of cells that were measured on the same examples, and a bootstrap of them.
 
     A resample draws examples, the same ones for every cell, so that differences are paired (B. Efron and R. Tibshirani,
-    An Introduction to the Bootstrap, 1993, ch. 8); where a cell was measured several times (fine-tunings), it draws
-    those too.
+    An Introduction to the Bootstrap, 1993, ch. 8). Rows of one document are drawn together where a cell knows them:
+    they are alike, and one by one they would pass for more observations than they are. Where a cell was measured
+    several times (fine-tunings), a resample draws those too.
 
     Args:
         cells: at least one; all of the same task and examples (:meth:`Cell.same_examples`).
@@ -43,7 +46,8 @@ def resample(
     Returns:
         Metric → scores.
     """
-    fine_tuned, examples = KINDS[cells[0].kind].fine_tunes, len(cells[0])
+    fine_tuned, groups = KINDS[cells[0].kind].fine_tunes, _groups(cells[0])
+    examples = len(cells[0]) if groups is None else int(groups.max()) + 1
     rng = generator("task" if fine_tuned else "bootstrap", seed)
     # Fine-tunings are drawn as uniform numbers, so that cells with the same seeds draw the same ones.
     lots = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
@@ -55,6 +59,7 @@ def resample(
     for often in draws(examples, resamples, rng) if examples > 1 else ():
         chunk = slice(start, start + len(often))
         start = chunk.stop
+        often = often if groups is None else often[:, groups]
         sums = {each: _sums(often, part) for each, part in terms.items()}
         for metric in metrics:
             with np.errstate(over="ignore"):
@@ -66,6 +71,15 @@ def resample(
                 drawn = (lots[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
                 samples[metric.name][chunk, place] = np.take_along_axis(own, drawn, axis=1).mean(1)
     return {m.name: Resampled(np.array([m.score(cell) for cell in cells]), samples[m.name]) for m in metrics}
+
+
+def _groups(cell: Cell) -> NDArray[np.intp] | None:
+    """Of each example the number of its group, from 0; None where examples are drawn one by one."""
+    if DOCUMENT not in cell:
+        return None
+    numbers = np.unique(cell[DOCUMENT], return_inverse=True)[1]
+    # Of a single document nothing could be drawn: its rows are all that there is.
+    return None if numbers.max(initial=0) == 0 else numbers
 
 
 def _sums(often: Floats, terms: Floats) -> Floats:

@@ -40,6 +40,7 @@ from everlearn.evaluation import (
 )
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.held_out import blocks_in
+from everlearn.evaluation.held_out_rows import facts_of_rows
 from everlearn.evaluation.results import Took, read
 from everlearn.evaluation.shared import SharedCells
 from everlearn.evaluation.task import Conditions, Task
@@ -92,13 +93,16 @@ class Scorer:
         if prepared.validation is None:
             raise DataError(f"'{name}' holds out no text to measure on (`validation`).")
         blocks: PackedBlocks | Windows = prepared.validation
+        format_ = self.run.setting()
+        encoder = Encoder(format_.tokenizer, format_.kind)
         if (stride := self.recipe.evaluation.stride) is not None:
-            format_ = self.run.setting()
-            blocks = Windows(prepared.validation, stride, Encoder(format_.tokenizer, format_.kind).end or 0)
+            blocks = Windows(prepared.validation, stride, encoder.end or 0)
         order = np.random.Generator(np.random.PCG64(seed_for("held out", name))).permutation(len(blocks))
         chosen = np.sort(order[: self.recipe.evaluation.blocks])
         sample = PackedBlocks.from_blocks(blocks.take(chosen), seed=0, name=name)
-        HeldOut(sample, prepared.bytes_per_token).save(self._set(name))
+        one_source = not next(corpus for corpus in self.run.corpora if corpus.name == name).sources
+        rows = facts_of_rows(blocks, chosen, encoder, prepared.bytes_per_token, in_order=one_source)
+        HeldOut(sample, prepared.bytes_per_token, rows).save(self._set(name))
 
     def prepare(self) -> None:
         """Read, on every process, the texts of which held-out blocks are still to be drawn; draw damaged ones again.
@@ -131,6 +135,8 @@ class Scorer:
         if self.run.processes.is_main_process:
             self.run.reporter.say(f"{wrong}. It is drawn again.")
             self._draw(name)
+            if files.digest(path) != meant:
+                replace(HeldOut.load(path), rows={}).save(path)  # as earlier versions drew it
             if files.digest(path) != meant:
                 files.write_json(path.parent / files.SEAL, {**files.listed(path.parent), path.name: meant})
                 raise RunError(
