@@ -36,7 +36,7 @@ FORMS: dict[str, dict[str, Any]] = {
 COLUMNS = {
     "f1": ("F1", 100, 2),
     "accuracy": ("Accuracy", 100, 2),
-    "bits": ("At the end", 1, 4),
+    "bits": ("Average at the end", 1, 4),
     "bits_learnt": ("Learnt", 1, 4),
     "bits_forgotten": ("Forgotten", 1, 4),
     "bits_drift": ("General drift", 1, 4),

@@ -140,8 +140,8 @@ def test_what_a_figure_shows(finished: RunResults) -> None:
     summary = finished.summary["bits_per_byte"]
     point = finished.figure("standing").axes[0].get_lines()[0]
     assert (point.get_xdata()[0], point.get_ydata()[0]) == pytest.approx(
-        (summary.learnt["mean"].value, summary.forgotten["mean"].value)
-    )
+        (summary.forgotten["mean"].value, summary.learnt["mean"].value)
+    )  # as on the page: learnt upwards
     bars = [bar.get_width() for bar in finished.figure("domains").axes[0].patches]
     expected = [quantity[name].value for quantity in (summary.learnt, summary.gained) for name in ("first", "second")]
     assert bars == pytest.approx(expected)

@@ -22,6 +22,7 @@ from everlearn.benchmarking.page import Sheet, status_table
 from everlearn.benchmarking.summary import differences, numbers, stream_numbers
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
+from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_json
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
@@ -171,6 +172,20 @@ def test_the_reference_must_be_there() -> None:
         summarise([stream("ewc")], "ewcc")
     with pytest.raises(RunError, match="no result yet"):
         summarise([])
+
+
+def test_headings_of_held_out_text_are_the_quantities_own() -> None:
+    """A level and a gain have two names, and each is the one that the report has."""
+    tables = {table.title: table for table in Sheet(Suite(), [stream("das"), stream("sequential")]).tables()}
+    keys = ("average", "learnt", "forgotten", "general_drift")
+    titles = [QUANTITIES[key].title for key in keys]
+    assert [name[:-2] for name in tables["Held-out text (bits per byte)"].header[1:]] == titles
+    shown = [name for name in tables["Difference to sequential"].header if "bits/byte" in name]
+    assert [name.rpartition(" (")[0][:-2] for name in shown] == titles
+    assert QUANTITIES["gained"].title not in titles
+    glossary = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    for key in (*keys, "gained"):
+        assert f"*{QUANTITIES[key].title.lower()}*: " in " ".join(glossary.split())
 
 
 def test_without_plain_training_the_base_model_is_the_reference() -> None:

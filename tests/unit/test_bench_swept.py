@@ -132,7 +132,7 @@ def test_the_page_shows_what_was_swept(tmp_path: Path) -> None:
     cells = [cell("sequential", {}, 1.0), *(cell(f"migu-{t}", {"threshold": t}, 1.0 + t) for t in (0, 0.5, 0.9))]
     page = Sheet(Own(), cells).page()
     assert "<h2>By threshold</h2>" in page
-    assert "At the end (bits per byte) by threshold." in page
+    assert "Average at the end (bits per byte) by threshold." in page
     assert "Grey: sequential, 1.000." in page
 
 

@@ -25,6 +25,7 @@ from everlearn.benchmarking.swept import SweptOption, swept
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.methods.sequential import PLAIN
 from everlearn.report import compare, verdict
 from everlearn.report import formatting as fmt
@@ -54,12 +55,16 @@ _STREAM = (
     ("accuracy_fwt", "FWT, T−1 ↑"),
     ("accuracy_fwt_over_all", "FWT, T ↑"),
 )
-_BITS = (
-    ("bits", "At the end ↓"),
-    ("bits_learnt", "Learnt ↑"),
-    ("bits_forgotten", "Forgotten ↓"),
-    ("bits_drift", "General drift ↓"),
+_BITS = tuple(
+    (name, f"{QUANTITIES[key].title} {'↑' if QUANTITIES[key].higher_is_better else '↓'}")
+    for name, key in (
+        ("bits", "average"),
+        ("bits_learnt", "learnt"),
+        ("bits_forgotten", "forgotten"),
+        ("bits_drift", "general_drift"),
+    )
 )
+"""Numbers of held-out text, by the names that every page has for them; a level in bits per byte is better when low."""
 _BESIDE = {
     "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
 }  # fmt: skip

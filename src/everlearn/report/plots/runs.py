@@ -12,16 +12,16 @@ from everlearn.report.training_log import curve, starts
 
 @plot("standing")
 def standing(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """A point a run: learnt to the right, forgotten upwards, with 95 % intervals; to the lower right is better.
+    """A point a run, as on the page: forgotten to the right, learnt upwards, with 95 % intervals.
 
-    On the dashed line a run has forgotten as much as it learnt.
+    Up and left is better. On the dashed line a run has forgotten as much as it learnt.
     """
     learnt, forgotten = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten"))
     if learnt is None or forgotten is None:
         return False
     axes = figure.subplots()
     for pool in comparison.ranking:
-        x, y = learnt.estimates[pool], forgotten.estimates[pool]
+        x, y = forgotten.estimates[pool], learnt.estimates[pool]
         if x.value is None or y.value is None:
             continue
         axes.errorbar(
@@ -29,7 +29,7 @@ def standing(comparison: Comparison, figure: MatplotlibFigure) -> bool:
         )
     axes.plot(0, 0, marker="x", color="grey", linestyle="none", label="base model")
     axes.axline((0, 0), slope=1, color="grey", linestyle="--", linewidth=0.8)
-    axes.set(xlabel=f"learnt ({learnt.unit})", ylabel=f"forgotten ({forgotten.unit})")
+    axes.set(xlabel=f"forgotten by the end ({forgotten.unit})", ylabel=f"learnt ({learnt.unit})")
     axes.legend()
     return True
 
