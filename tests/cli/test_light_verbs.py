@@ -52,3 +52,14 @@ def test_a_command_that_touches_no_model_loads_no_library_for_models(
         check=False,
     )
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
+
+
+def test_the_learner_loads_what_it_needs_to_train_and_no_more(tmp_path: Path) -> None:
+    """Torch, transformers and PEFT, and what they load; what draws and tests is loaded when that is asked for."""
+    script = (
+        "import sys\nfrom everlearn import ContinualLearner, EverlearnError, RunResults, protect\n"
+        "print(sorted({'lm_eval', 'matplotlib', 'peft.tuners.lora.corda', 'scipy.stats'} "
+        "& set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
