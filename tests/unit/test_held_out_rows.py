@@ -15,6 +15,7 @@ from everlearn.data.tokenize import Encoder
 from everlearn.data.windows import Windows
 from everlearn.evaluation import METRICS, Cell, HeldOut, percentiles, resample, text_cell
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, main_documents, row_widths
+from everlearn.evaluation.statistics import FEW_GROUPS, bootstrap_ratio
 
 SIZE = 32
 BITS = METRICS["bits_per_byte"]
@@ -83,11 +84,11 @@ def test_a_row_belongs_to_the_document_of_most_of_its_tokens() -> None:
 
 
 def test_rows_of_a_document_are_drawn_together() -> None:
-    """Six documents of ten rows that are alike are six observations: the interval is about three times as wide."""
+    """Twelve documents of ten like rows are twelve observations: the interval is about three times as wide."""
     rng = np.random.default_rng(0)
-    document = np.repeat(np.arange(6), 10)
-    nats = 100 + 10 * rng.normal(size=6)[document] + rng.normal(size=60)
-    items = np.full(60, 31)
+    document = np.repeat(np.arange(12), 10)
+    nats = 100 + 10 * rng.normal(size=12)[document] + rng.normal(size=120)
+    items = np.full(120, 31)
     apart = text_cell(nats, items, 4.0, task="a", row="base")
     known = text_cell(nats, items, 4.0, given={DOCUMENT: document}, task="a", row="base")
     widths = []
@@ -95,13 +96,20 @@ def test_rows_of_a_document_are_drawn_together() -> None:
         low, high = percentiles(resample([cell], [BITS], seed=0)["bits_per_byte"].samples[:, 0])
         widths.append(high - low)
     assert 2 < widths[1] / widths[0] < 4
-    # The same six documents, each as one row of ten times as many labels.
-    joined = text_cell(nats.reshape(6, 10).sum(1), np.full(6, 310), 4.0, task="a", row="base")
+    # The same twelve documents, each as one row of ten times as many labels.
+    joined = text_cell(nats.reshape(12, 10).sum(1), np.full(12, 310), 4.0, task="a", row="base")
     low, high = percentiles(resample([joined], [BITS], seed=0)["bits_per_byte"].samples[:, 0])
     assert high - low == pytest.approx(widths[1], rel=1e-9)
-    alone = text_cell(nats, items, 4.0, given={DOCUMENT: np.zeros(60, np.int64)}, task="a", row="base")
-    samples = resample([alone], [BITS], seed=0)["bits_per_byte"].samples
+    # Of a handful of documents nothing can be drawn: rows are.
+    handful = np.arange(120) * (FEW_GROUPS - 1) // 120
+    few = text_cell(nats, items, 4.0, given={DOCUMENT: handful}, task="a", row="base")
+    samples = resample([few], [BITS], seed=0)["bits_per_byte"].samples
     np.testing.assert_array_equal(samples, resample([apart], [BITS], seed=0)["bits_per_byte"].samples)
+    # A ratio's bootstrap draws by the same rule.
+    grouped = bootstrap_ratio(nats, items, groups=document, seed=0)
+    np.testing.assert_allclose(
+        grouped, bootstrap_ratio(nats.reshape(12, 10).sum(1), np.full(12, 310), seed=0), rtol=1e-12
+    )
 
 
 def test_what_is_known_of_rows_is_kept_and_files_of_earlier_versions_are_read(tmp_path: Path) -> None:

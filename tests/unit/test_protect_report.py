@@ -18,6 +18,7 @@ from transformers import Trainer, TrainingArguments
 
 import tiny
 from everlearn.errors import EverlearnError
+from everlearn.evaluation.held_out_rows import BYTES
 from everlearn.model.objectives import make_objective
 from everlearn.protecting import protect
 
@@ -68,7 +69,8 @@ def test_a_trainer_ends_with_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
     (lost,) = report.forgetting
     (text,) = trainer.protected._held_out
     blocks = text.take(range(len(text)))
-    width = text._width * math.log(2)
+    labels = text._before.items
+    width = float((labels * text._known[BYTES]).sum() / labels.sum()) * math.log(2)
     assert lost.before == pytest.approx(nats_per_label(before, blocks) / width, rel=1e-5)
     assert lost.after == pytest.approx(nats_per_label(model, blocks) / width, rel=1e-5)
     assert lost.forgotten.value == pytest.approx(lost.after - lost.before)

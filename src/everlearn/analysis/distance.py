@@ -19,6 +19,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation import Checkpoint, HeldOutText, Predictor
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.predictor import at_rest, models_of
 from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.statistics import Floats, bootstrap_ratio
@@ -194,7 +195,7 @@ def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how
         how: of it `objective`, `device` and `bf16`.
 
     Returns:
-        The mean, with the interval of a bootstrap over blocks.
+        The mean, with the interval of a bootstrap over documents where they are known, else over blocks.
     """
     sums, items = [], []
     with at_rest([*models_of(before), *models_of(after)], how.device, how.bf16), torch.no_grad():
@@ -202,7 +203,7 @@ def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how
             sums.append(kl)
             items.append(count)
     above, below = np.concatenate(sums), np.concatenate(items)
-    samples = bootstrap_ratio(above, below, seed=("drift", task.name))[:, 0]
+    samples = bootstrap_ratio(above, below, groups=task.held_out.rows.get(DOCUMENT), seed=("drift", task.name))[:, 0]
     return estimate(float(above.sum() / below.sum()), samples) or Estimate()
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.metrics import Metric, Terms
-from everlearn.evaluation.statistics import RESAMPLES, Floats, draws, generator
+from everlearn.evaluation.statistics import RESAMPLES, Floats, drawn_together, draws, generator
 from everlearn.evaluation.task import KINDS
 
 
@@ -46,8 +45,10 @@ def resample(
     Returns:
         Metric → scores.
     """
-    fine_tuned, groups = KINDS[cells[0].kind].fine_tunes, _groups(cells[0])
-    examples = len(cells[0]) if groups is None else int(groups.max()) + 1
+    fine_tuned, groups = KINDS[cells[0].kind].fine_tunes, None
+    if DOCUMENT in cells[0]:
+        groups = drawn_together(cells[0][DOCUMENT])
+    examples = len(cells[0]) if groups is None else int(groups.max(initial=-1)) + 1
     rng = generator("task" if fine_tuned else "bootstrap", seed)
     # Fine-tunings are drawn as uniform numbers, so that cells with the same seeds draw the same ones.
     lots = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
@@ -71,15 +72,6 @@ def resample(
                 drawn = (lots[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
                 samples[metric.name][chunk, place] = np.take_along_axis(own, drawn, axis=1).mean(1)
     return {m.name: Resampled(np.array([m.score(cell) for cell in cells]), samples[m.name]) for m in metrics}
-
-
-def _groups(cell: Cell) -> NDArray[np.intp] | None:
-    """Of each example the number of its group, from 0; None where examples are drawn one by one."""
-    if DOCUMENT not in cell:
-        return None
-    numbers = np.unique(cell[DOCUMENT], return_inverse=True)[1]
-    # Of a single document nothing could be drawn: its rows are all that there is.
-    return None if numbers.max(initial=0) == 0 else numbers
 
 
 def _sums(often: Floats, terms: Floats) -> Floats:

@@ -16,6 +16,8 @@ from everlearn.seeding import seed_for
 
 RESAMPLES = 2000
 LEVEL = 0.95
+FEW_GROUPS = 10
+"""With fewer groups of observations than this, observations are drawn one by one."""
 _CHUNK = 2**22
 """Numbers held at once while drawing."""
 
@@ -36,6 +38,23 @@ def draws(units: int, resamples: int, rng: np.random.Generator) -> Iterator[Floa
         yield np.bincount(drawn.ravel(), minlength=rows * units).reshape(rows, units).astype(np.float64)
 
 
+def drawn_together(groups: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Number the units that a bootstrap draws.
+
+    Observations of one group, such as rows of one document, are alike: drawn one by one they would pass for more
+    observations than they are. Of a handful of groups nothing can be drawn that tells of others; then the observations
+    themselves are the units, and the interval is of other observations of the same groups.
+
+    Args:
+        groups: the group of each observation.
+
+    Returns:
+        The unit of each observation, from 0 without a gap.
+    """
+    names, units = np.unique(groups, return_inverse=True)
+    return units if len(names) >= FEW_GROUPS else np.arange(len(groups))
+
+
 def percentiles(samples: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
     """Ends of the percentile interval over the first axis; NaN wherever a sample is NaN."""
     tail = (1 - level) / 2
@@ -45,7 +64,12 @@ def percentiles(samples: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
 
 
 def bootstrap_ratio(
-    numerators: ArrayLike, denominators: ArrayLike, *, seed: object, resamples: int = RESAMPLES
+    numerators: ArrayLike,
+    denominators: ArrayLike,
+    *,
+    groups: NDArray[np.integer] | None = None,
+    seed: object,
+    resamples: int = RESAMPLES,
 ) -> Floats:
     """Bootstrap of Σ numerator / Σ denominator over units, for several rows that are measured on the same units.
 
@@ -55,6 +79,8 @@ def bootstrap_ratio(
     Args:
         numerators: [rows, units]; a row may be all NaN (not measured).
         denominators: [rows, units], such as the number of labels per block.
+        groups: [units], such as the document of each block: units of one group are drawn together
+            (:func:`drawn_together`); None where each stands for itself.
         seed: what the draws depend on.
         resamples: number of resamples.
 
@@ -62,6 +88,9 @@ def bootstrap_ratio(
         [resamples, rows]; all NaN with fewer than two units, where there is nothing to resample.
     """
     above, below = np.atleast_2d(np.asarray(numerators, float)), np.atleast_2d(np.asarray(denominators, float))
+    if groups is not None:
+        owner = drawn_together(groups)
+        above, below = (np.stack([np.bincount(owner, row) for row in rows]) for rows in (above, below))
     units = above.shape[1]
     if units < 2:
         return np.full((resamples, len(above)), np.nan)

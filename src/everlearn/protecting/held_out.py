@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from everlearn.data.blocks import Block
+from everlearn.data.blocks import Block, PackedBlocks
 from everlearn.data.corpus import Corpus, Document
 from everlearn.data.documents import read_documents
 from everlearn.data.packing import chunks, make_packer
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
 from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, facts_of_rows
 from everlearn.evaluation.perplexity import BlockLosses, block_losses
 from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
 from everlearn.model.anatomy import kind_of
@@ -39,7 +40,8 @@ class Forgetting:
         name: of the text.
         before: bits per byte before the domain was learnt.
         after: the same after it.
-        forgotten: after minus before, with its 95 % interval (paired bootstrap over rows); above 0, it got worse.
+        forgotten: after minus before, with its 95 % interval (paired bootstrap over documents, or over rows where they
+            are few); above 0, it got worse.
         rows: how many were scored.
     """
 
@@ -75,15 +77,19 @@ class ScoredText:
             raise DataError("`held_out` is plain text, which an encoder-decoder does not learn. Leave it out.")
         self.name, self.objective = name, make_objective(None, model, tokenizer)
         size = min(LONGEST, self.objective.longest_input(model) or LONGEST)
-        packer = make_packer(Encoder(tokenizer, kind), size, examples=False)
+        encoder = Encoder(tokenizer, kind)
+        packer = make_packer(encoder, size, examples=False)
         rows = [row for lot in chunks(_documents(text)) for row in packer.feed(lot)]
         if not rows:
             raise DataError(
                 f"`held_out` ('{name}') has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text."
             )
-        self._rows = [rows[place] for place in np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)]
+        chosen = np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int))
         # A decoder predicts the end of each text, an encoder no special token.
-        self._width = packer.count.bytes_per_label(0 if kind == "encoder" else 1)
+        width = packer.count.bytes_per_label(0 if kind == "encoder" else 1)
+        blocks = PackedBlocks.from_blocks(rows, 0, name)
+        self._known = facts_of_rows(blocks, chosen, encoder, width, in_order=True)
+        self._rows = blocks.take(chosen)
         self._before: BlockLosses | None = None
 
     def __len__(self) -> int:
@@ -102,9 +108,9 @@ class ScoredText:
         if self._before is None:
             raise MethodError("The held-out text was not scored before the training.")
         nats = np.stack([self._before.nats, self._losses(model, batch_size, bf16).nats])
-        per_byte = np.broadcast_to(self._before.items * self._width * math.log(2), nats.shape)
+        per_byte = np.broadcast_to(self._before.items * self._known[BYTES] * math.log(2), nats.shape)
         before, after = nats.sum(1) / per_byte.sum(1)
-        samples = bootstrap_ratio(nats, per_byte, seed=("protect", self.name))
+        samples = bootstrap_ratio(nats, per_byte, groups=self._known.get(DOCUMENT), seed=("protect", self.name))
         low, high = percentiles(samples[:, 1] - samples[:, 0])
         known = bool(np.isfinite(low))
         forgotten = Estimate(float(after - before), *((float(low), float(high)) if known else (None, None)))

@@ -13,13 +13,10 @@ from everlearn.analysis.diff.passages import TextPassage
 from everlearn.analysis.diff.scoring import TokenLosses
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import estimate
-from everlearn.evaluation.statistics import bootstrap_ratio
+from everlearn.evaluation.statistics import FEW_GROUPS, bootstrap_ratio
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-FEW_DOCUMENTS = 10
-"""With fewer documents than this, passages are resampled."""
 
 
 @dataclass(frozen=True)
@@ -78,22 +75,20 @@ def compare(
     nats, items = before.sums()
     # All bytes of a passage; of a masked model, those that its masked tokens stand for, the same for both.
     scored = np.array([passage.bytes for passage in passages]) * items / [max(1, len(own)) for own in before.ids]
-    documents = np.array([passage.document for passage in passages])
-    count = len(np.unique(documents[items > 0]))
-    units = documents if count >= FEW_DOCUMENTS else np.arange(len(passages))
-    _, owner = np.unique(units, return_inverse=True)
-    bits = np.stack([np.bincount(owner, own / BITS) for own in (nats, after.sums()[0])])
-    size = np.bincount(owner, scored)
+    kept = items > 0
+    documents = np.array([passage.document for passage in passages])[kept]
+    count = len(np.unique(documents))
+    bits, size = np.stack([nats, after.sums()[0]])[:, kept] / BITS, scored[kept]
     levels = bits.sum(1) / size.sum()
-    draws = bootstrap_ratio(bits, np.broadcast_to(size, bits.shape), seed=("diff", name))
+    draws = bootstrap_ratio(bits, np.broadcast_to(size, bits.shape), groups=documents, seed=("diff", name))
     lost, gained = ends_of(passages, before, after, scored, tokenizer)
     return TextDifference(
         name,
         documents=count,
-        passages=int((items > 0).sum()),
+        passages=int(kept.sum()),
         tokens=int(items.sum()),
         bytes=round(float(scored.sum())),
-        unit="documents" if count >= FEW_DOCUMENTS else "passages",
+        unit="documents" if count >= FEW_GROUPS else "passages",
         before=estimate(levels[0], draws[:, 0]) or Estimate(),
         after=estimate(levels[1], draws[:, 1]) or Estimate(),
         difference=estimate(levels[1] - levels[0], draws[:, 1] - draws[:, 0]) or Estimate(),
