@@ -197,8 +197,9 @@ def test_a_damaged_cell_of_a_model_that_is_gone_is_refused(whole: Recipe, tmp_pa
 def test_what_cannot_be_made_again_is_refused(whole: Recipe, tmp_path: Path, name: str) -> None:
     moved = shutil.copytree(whole.folder(), tmp_path / "moved")
     content = (moved / name).read_text(encoding="utf-8")
-    digit = next(place for place, letter in enumerate(content) if letter in "12345678")
-    (moved / name).write_text(content[:digit] + "9" + content[digit + 1 :], encoding="utf-8")
+    digit = next(place for place, letter in enumerate(content) if letter.isdigit())
+    other = "1" if content[digit] != "1" else "2"
+    (moved / name).write_text(content[:digit] + other + content[digit + 1 :], encoding="utf-8")
     with pytest.raises(RunError, match=rf"{name} is damaged: its content is not what was saved"):
         report.html.page(report.compare([ContinualLearner.open(moved).resume() and moved]))
 
