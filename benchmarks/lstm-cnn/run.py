@@ -23,6 +23,7 @@ import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from everlearn import files
+from everlearn.benchmarking.archive import find_cell, find_cells
 from everlearn.data.endtask import EndTask, LabelledSet, read_end_task
 from everlearn.evaluation import accuracy, fine_tune
 from everlearn.seeding import seeded
@@ -161,11 +162,10 @@ def main() -> None:
         known, words = tasks(settings, given.data), Words.of(given.settings.parent / settings["words"])
         given.results.mkdir(parents=True, exist_ok=True)
         for cell in cells(settings, [int(seed) for seed in given.seeds.split(",")]):
-            place = given.results / f"{cell.name}.json"
-            if not place.is_file():
+            if find_cell(given.results, cell.name) is None:
                 print(cell.name, flush=True)
-                files.write_json(place, measure(cell, settings, words, known))
-    found = [files.read_json(place) for place in sorted(given.results.glob("*.json"))]
+                files.write_json(given.results / f"{cell.name}.json", measure(cell, settings, words, known))
+    found = [cell.value for cell in find_cells(given.results).values()]
     files.write_text(given.to, page.page(found, settings))
 
 

@@ -109,8 +109,13 @@ def write_text(path: Path, text: str, sealed: bool = False) -> None:
         text: what it holds from now on.
         sealed: list it in the seal of its folder, which grows.
     """
-    with _replaced(path, sealed) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    write_bytes(path, text.replace("\n", os.linesep).encode(), sealed)
+
+
+def write_bytes(path: Path, content: bytes, sealed: bool = False) -> None:
+    """Replace a file atomically; `sealed` as in :func:`write_text`."""
+    with _replaced(path, sealed) as temporary, temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 

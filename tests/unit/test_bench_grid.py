@@ -20,6 +20,7 @@ from cli_project import write_jsonl
 from everlearn import files
 from everlearn.benchmarking import CellResult, Grid, GridCell, load_results, load_settings
 from everlearn.benchmarking import making as making_module
+from everlearn.benchmarking.archive import pack
 from everlearn.benchmarking.cells import Measured, scores_of
 from everlearn.benchmarking.entries import entry_of, in_order, resolve
 from everlearn.benchmarking.page import status_table
@@ -241,9 +242,14 @@ def test_the_pool_has_what_the_stream_learns_and_nothing_that_it_measures(tmp_pa
     assert 0.6 < len(found[-1]) / len(one) < 0.9
 
 
-def test_only_missing_cells_are_made(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["files", "archive"])
+def test_only_missing_cells_are_made(
+    packed: bool, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copy_of(whole, tmp_path)
     (tmp_path / "results/sequential-order0-seed0.json").unlink()
+    if packed:
+        assert pack(tmp_path / "results") == len(ALL) - 1
     shutil.rmtree(tmp_path / "runs/sequential-order0-seed0")
     trained: list[Path] = []
     original = ContinualLearner.train_stage

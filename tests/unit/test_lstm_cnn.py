@@ -15,6 +15,7 @@ import torch
 import yaml
 
 import tiny
+from everlearn.benchmarking.archive import find_cells
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/lstm-cnn"
 TASKS = {name: {"majority": 0.5, "state_of_the_art": 0.9} for name in "abc"}
@@ -97,8 +98,9 @@ def test_cells_are_those_of_the_settings() -> None:
     """What is committed belongs to what settings.yaml asks for."""
     settings = yaml.safe_load((FOLDER / "settings.yaml").read_text())
     asked = {(part["embeddings"], part["order"]): part["bases"] for part in settings["cells"]}
-    for place in (FOLDER / "results").glob("*.json"):
-        found = json.loads(place.read_text())
+    cells = find_cells(FOLDER / "results")
+    assert len(cells) == 27
+    for found in (cell.value for cell in cells.values()):
         assert found["base"] in asked[found["embeddings"], found["order"]]
         assert found["tasks"] == settings["orders"][found["order"]]
         assert [len(row) for row in found["accuracy"]] == [1, 2, 3]

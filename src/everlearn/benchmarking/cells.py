@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from everlearn import files
+from everlearn.benchmarking.archive import KeptCell, find_cell, find_cells
 from everlearn.errors import RunError
 from everlearn.evaluation import METRICS, Cell, set_path
 from everlearn.version import __version__
@@ -130,7 +130,7 @@ class CellResult(Measured):
             if mine != other:
                 shown = f": {mine!r} there, {other!r} here" if len(f"{mine}{other}") < 200 else ""
                 raise RunError(
-                    f"'{where / self.name}.json' was measured with other settings (`{key}`{shown}). Cells of one table "
+                    f"{self.name} in '{where}' was measured with other settings (`{key}`{shown}). Cells of one table "
                     "must share them: use the same settings, or another folder (`--results`)."
                 )
 
@@ -141,37 +141,43 @@ def cell_name(entry: str, order: int | None, seed: int | None) -> str:
     return "-".join(parts)
 
 
-def load_cell(path: Path) -> CellResult:
-    """One cell.
+def load_cell(folder: Path, name: str) -> CellResult | None:
+    """Return a cell of a folder, from a file of its own or from the archive; None where it is not measured.
 
     Raises:
         RunError: the file is damaged or no cell.
     """
-    try:
-        return CellResult.model_validate(files.read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
-        raise RunError(f"'{path}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
+    kept = find_cell(folder, name)
+    return None if kept is None else _validated(kept)
 
 
 def load_results(folder: Path) -> list[CellResult]:
-    """Every cell in a folder, sorted by name.
+    """Return every cell in a folder and its archive, sorted by name.
 
     Raises:
         RunError: a file is damaged, no cell or not named like its cell, or the cells were measured with different
             settings.
     """
-    found = []
-    for path in sorted(path for path in folder.glob("*.json") if path.is_file()):
-        found.append(load_cell(path))
-        if found[-1].name != path.stem:
+    found: list[CellResult] = []
+    for name, kept in find_cells(folder).items():
+        cell = _validated(kept)
+        if cell.name != name:
             raise RunError(
-                f"'{path}' holds the cell {found[-1].name}, which would be counted twice under another name. Rename it "
-                f"to {found[-1].name}.json, or remove it from there."
+                f"'{kept.where}' holds the cell {cell.name}, which would be counted twice under another name. Rename "
+                f"it to {cell.name}.json, or remove it from there."
             )
-        found[-1].check(found[0].settings, folder)
+        found.append(cell)
+        cell.check(found[0].settings, folder)
     return found
+
+
+def _validated(kept: KeptCell) -> CellResult:
+    try:
+        return CellResult.model_validate(kept.value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = f"`{'.'.join(map(str, first['loc']))}`: " if first["loc"] else ""
+        raise RunError(f"'{kept.where}' is no cell of a grid: {key}{first['msg']}. Remove it from there.") from None
 
 
 def scores_of(cell: Cell) -> TaskScores:

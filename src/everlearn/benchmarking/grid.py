@@ -76,7 +76,7 @@ class Grid(Workbench):
         orders: numbers of the suite's orders.
         seeds: of training.
         settings: what all cells share.
-        results: folder of the results, one JSON file a cell.
+        results: folder of the results: one JSON file a cell, or their archive.
         runs: folder of the runs, and of what is known about failures.
         data: folder of the suite's data; None where the suite finds it itself.
         keep: keep the models of finished cells.
@@ -146,7 +146,7 @@ class Grid(Workbench):
     # -- what there is ----------------------------------------------------------------------------------------
 
     def path(self, cell: GridCell) -> Path:
-        """The cell's result."""
+        """Return where the cell's result is written; the archive beside it may hold it too."""
         return self.results / f"{cell.name}.json"
 
     def done(self, cell: GridCell) -> bool:
@@ -155,15 +155,16 @@ class Grid(Workbench):
         Raises:
             RunError: it is, with other settings or options.
         """
-        if not self.path(cell).is_file():
+        found = load_cell(self.results, cell.name)
+        if found is None:
             return False
-        found = load_cell(self.path(cell))
         found.check(self.identity, self.results)
         wanted = _options(cell)
         if found.options != wanted:
             raise RunError(
-                f"'{self.path(cell)}' was measured with other options of '{cell.entry.name}' ({found.options} there, "
-                f"{wanted} here). Remove it, set these options again, or use another folder (`--results`)."
+                f"{cell.name} in '{self.results}' was measured with other options of '{cell.entry.name}' "
+                f"({found.options} there, {wanted} here). Remove it, set these options again, or use another "
+                "folder (`--results`)."
             )
         return True
 

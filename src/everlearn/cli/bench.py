@@ -55,7 +55,9 @@ def command(
         ),
     ] = None,
     settings: Annotated[Path | None, typer.Option(help="YAML file with what all cells share.")] = None,
-    results: Annotated[Path | None, typer.Option(help="One JSON file a cell; bench/SUITE when left out.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="One JSON file a cell, or their archive; bench/SUITE when left out.")
+    ] = None,
     runs: Annotated[Path | None, typer.Option(help="Runs under way; runs/bench-SUITE when left out.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,

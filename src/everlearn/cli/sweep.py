@@ -50,7 +50,9 @@ def command(
             "their steps, counted in passes, so that every row takes as much as plain training.",
         ),
     ] = False,
-    results: Annotated[Path | None, typer.Option(help="One JSON file a cell; sweep/NAME when left out.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="One JSON file a cell, or their archive; sweep/NAME when left out.")
+    ] = None,
     runs: Annotated[Path | None, typer.Option(help="The runs; runs/sweep-NAME when left out.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,
