@@ -38,6 +38,7 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
 from everlearn.importance import fisher
 from everlearn.importance.moments import BatchedSums, part_of, rows_of
+from everlearn.model.loading import check_complete
 from everlearn.model.objectives import IGNORE, Objective, make_objective
 
 PLAIN, ONE_PASS, LOOP, VMAP = "forward and backward", "one pass", "sample by sample", "vmap"
@@ -49,6 +50,7 @@ def model_of(kind: str) -> nn.Module:
     """The English base (encoder), a decoder of 4 layers, or an encoder-decoder of 3 and 3; 256 wide."""
     if kind == "encoder":
         base = Path(__file__).parent / "bases/english"
+        check_complete(base)
         return AutoModelForMaskedLM.from_pretrained(base, dtype=torch.float32).eval()
     if kind == "decoder":
         return harness.small_model("gpt2", "cpu").eval()

@@ -8,6 +8,7 @@ the lowest, the pinned or the newest versions. `EVERLEARN_DIST` names a folder o
 from __future__ import annotations
 
 import email
+import json
 import os
 import shutil
 import sys
@@ -68,9 +69,13 @@ class Built(NamedTuple):
 
 def source_files(*folders: str) -> Iterator[str]:
     """Files of the checkout below these folders, as Git would have them."""
+    bases = Path("benchmarks/bases")
+    fetched = {bases / name for name in json.loads((ROOT / bases / "history.json").read_text())["sha256"]}
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
             inside = path.relative_to(ROOT)
+            if inside in fetched:
+                continue
             if path.is_file() and not any(part == "__pycache__" or part.endswith(".egg-info") for part in inside.parts):
                 yield inside.as_posix()
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +20,10 @@ from transformers import AutoConfig, AutoTokenizer
 
 import tiny
 from everlearn.config import recipe as recipes
+from everlearn.errors import ModelError
 from everlearn.files import digest, read_json
 from everlearn.methods import REGISTRY
-from everlearn.model.loading import load_weights
+from everlearn.model.loading import check_complete, load_model, load_tokenizer, load_weights
 from everlearn.suites.pretraining import train_tokenizer
 
 BASES = Path(__file__).parents[2] / "benchmarks" / "bases"
@@ -35,9 +41,19 @@ def module(name: str):
 
 
 bart, muon, spans, make = (module(name) for name in ("bart", "muon", "spans", "make"))
+fetch = module("fetch")
 # Importing it has registered a method, which the tests that go over all methods must not meet.
 MUON = REGISTRY.pop("muon")
+HISTORY = json.loads((BASES / "history.json").read_text())
 SHIPPED = sorted(name for name in make.BASES if (BASES / name / "model.safetensors").is_file())
+
+
+def needs(name: str) -> None:
+    """Skip the test where the tree lacks a base, with the sentence that users get."""
+    try:
+        check_complete(BASES / name)
+    except ModelError as error:
+        pytest.skip(str(error))
 
 
 @settings(max_examples=30, deadline=None)
@@ -150,6 +166,8 @@ def test_tokenizers_put_around_a_text_what_their_models_know(tmp_path: Path) -> 
 def test_starts_are_small_enough_and_recipes_are_of_their_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(REGISTRY, "muon", MUON)
     base = make.BASES[name]
+    if name == "english-encdec":
+        needs("english")
     model = base.start()
     least, most = (3.9e6, 4e6) if name == "english-decoder-small" else (5e6, 6.9e6)
     assert least < model.num_parameters() < most
@@ -167,6 +185,7 @@ def test_the_small_decoder_is_the_first_layer_of_the_shipped_one() -> None:
 
 
 def test_the_encoder_decoders_encoder_is_roberta() -> None:
+    needs("english")
     theirs = load_weights(str(BASES / "english"), "encoder").eval()
     tokens = torch.randint(5, make.VOCABULARY, (2, make.POSITIONS), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -211,3 +230,84 @@ def test_shipped_bases_are_whole_and_small(name: str) -> None:
     model = load_weights(str(place), base.kind)
     assert all(torch.equal(value, value.bfloat16().float()) for value in model.parameters())
     assert {key: getattr(model.config, key) for key in base.shipped} == base.shipped
+
+
+def test_the_tree_holds_one_of_these_bases() -> None:
+    """The others are named with their digests, are ignored by Git, and the README says the same."""
+    readme, ignored = (BASES / "README.md").read_text(encoding="utf-8"), (BASES.parents[1] / ".gitignore").read_text()
+    assert HISTORY["commit"] in readme
+    for name, digest_of_it in HISTORY["sha256"].items():
+        assert f"| `{name}` | `{digest_of_it}` |" in readme
+        assert f"/benchmarks/bases/{name}\n" in ignored
+        assert (BASES / name).parent.joinpath("config.json").is_file()
+    weights = {path.name for path in BASES.iterdir() if (path / "config.json").is_file()}
+    assert weights - {name.split("/")[0] for name in HISTORY["sha256"]} == {"english-decoder"}
+
+
+@pytest.mark.parametrize("use", [load_tokenizer, load_model], ids=["tokenizer", "model"])
+def test_who_needs_a_base_that_is_not_there_is_told_how_to_get_it(use: Any, tmp_path: Path) -> None:
+    place = tmp_path / "bases" / "english"
+    place.mkdir(parents=True)
+    for part in ("checksum.json", "config.json", "tokenizer_config.json"):
+        shutil.copy(BASES / "english" / part, place)
+    recipe = recipes.Model(path=str(place))
+    with pytest.raises(
+        ModelError, match=r"lacks model\.safetensors, which its checksum\.json lists\. Copy the complete"
+    ):
+        use(recipe)
+    (tmp_path / "bases" / "fetch.py").touch()
+    with pytest.raises(ModelError, match=r"\(`model\.path`\) lacks .* Get it: python .*/bases/fetch\.py english$"):
+        use(recipe)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository that held a base once; the script looks there."""
+    folder = tmp_path / "repository" / "benchmarks" / "bases"
+    (folder / "small").mkdir(parents=True)
+    for file in ("model.safetensors", "tokenizer.json"):
+        (folder / "small" / file).write_bytes(file.encode() * 9)
+    git = ["git", "-C", str(tmp_path / "repository"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-qm", "With it"],
+        ["rm", "-rq", "."],
+        ["commit", "-qm", "Out"],
+    ):
+        subprocess.run([*git, *words], check=True)
+    (folder / "small").mkdir(parents=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD~1"], check=True, capture_output=True, text=True).stdout.strip()
+    digests = {
+        f"small/{file}": hashlib.sha256(file.encode() * 9).hexdigest()
+        for file in ("model.safetensors", "tokenizer.json")
+    }
+    (folder / "history.json").write_text(json.dumps({"commit": commit, "sha256": digests}))
+    monkeypatch.setattr(fetch, "HERE", folder)
+    monkeypatch.setattr(fetch, "HISTORY", folder / "history.json")
+    return folder
+
+
+def test_a_base_comes_back_from_the_history(repository: Path) -> None:
+    files = fetch.bases()["small"]
+    assert fetch.fetch("small", files, repository) == ["model.safetensors", "tokenizer.json"]
+    assert (repository / "small/model.safetensors").read_bytes() == b"model.safetensors" * 9
+    assert fetch.fetch("small", files, repository) == []
+    (repository / "small/tokenizer.json").write_text("spoilt")
+    assert fetch.fetch("small", files, repository) == ["tokenizer.json"]
+    assert sorted(path.name for path in (repository / "small").iterdir()) == [*files]
+
+
+def test_what_the_history_lacks_or_has_otherwise_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = fetch.bases()["small"]
+    with pytest.raises(
+        SystemExit, match=r"small/model\.safetensors has the SHA-256 digest .*, and history\.json says 00"
+    ):
+        fetch.fetch("small", {"model.safetensors": "00"}, repository)
+    fetch.HISTORY.write_text(json.dumps({"commit": "1" * 40, "sha256": {}}))
+    with pytest.raises(SystemExit, match=r"is not in the history that is here .*git fetch --unshallow.* a release"):
+        fetch.fetch("small", files, repository)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match="Git is not installed"):
+        fetch.fetch("small", files, repository)
+    assert not any((repository / "small").iterdir())

@@ -15,6 +15,7 @@ from everlearn.data.documents import corpus_fingerprint
 from everlearn.errors import MethodError, RecipeError, RunError, did_you_mean
 from everlearn.files import digest
 from everlearn.methods import build, names
+from everlearn.model.loading import check_complete
 from everlearn.options import wrong_value
 from everlearn.suites import EndTaskSettings, Settings, StreamSettings, Suite
 from everlearn.suites.settings import PromptSettings
@@ -108,6 +109,7 @@ def _model(path: str, revision: str | None) -> str:
     folder = Path(path)
     if not folder.is_dir():
         return f"{path}@{revision}" if revision else path
+    check_complete(folder)
     weights = sorted(file for file in folder.iterdir() if file.suffix in (".safetensors", ".bin"))
     return " ".join([folder.resolve().name, *(digest(file)[:12] for file in weights)])
 

@@ -68,6 +68,26 @@ def _attending(kernel: str) -> Iterator[None]:
         raise ModelError(f"`model.attn_implementation: {kernel}` cannot be used here: {first}.") from error
 
 
+def check_complete(path: str | Path, key: str = "model.path") -> None:
+    """See that a folder holds the files that its ``checksum.json`` lists; a hub's name and other folders pass.
+
+    Args:
+        path: of a model, as the recipe has it.
+        key: of the recipe.
+
+    Raises:
+        ModelError: one is missing. Where a ``fetch.py`` stands beside the folder, the sentence is how to call it.
+    """
+    folder = Path(path)
+    if not (folder / "checksum.json").is_file():
+        return
+    for name in files.read_json(folder / "checksum.json"):
+        if not (folder / name).is_file():
+            script = folder.parent / "fetch.py"
+            get = f"Get it: python {script} {folder.name}" if script.is_file() else "Copy the complete folder."
+            raise ModelError(f"The model in '{path}' (`{key}`) lacks {name}, which its checksum.json lists. {get}")
+
+
 def load_config(recipe: Model) -> Any:
     """The model's configuration, with what the recipe changes in it; nothing else is read."""
     if recipe.path is None:
@@ -122,7 +142,9 @@ def own_class(recipe: Model, saved: Path) -> str | None:
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
     """The tokenizer of a recipe."""
     path = recipe.tokenizer or str(recipe.path)
-    with _explained("tokenizer", path, "model.tokenizer" if recipe.tokenizer else "model.path"):
+    key = "model.tokenizer" if recipe.tokenizer else "model.path"
+    check_complete(path, key)
+    with _explained("tokenizer", path, key):
         tokenizer = AutoTokenizer.from_pretrained(
             path, revision=None if recipe.tokenizer else recipe.revision, trust_remote_code=recipe.trust_remote_code
         )
@@ -174,6 +196,7 @@ def load_weights(
     Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
     to the computation (`train.bf16`), not to the master weights.
     """
+    check_complete(path)
     with _explained("model", path, "model.path"), _attending(attention):
         base = base_of(path, revision)
         if base is not None:
