@@ -21,7 +21,7 @@ import stages
 import tiny
 from everlearn.data import PackedBlocks
 from everlearn.data.without import Without
-from everlearn.errors import MethodError
+from everlearn.errors import DataError, MethodError
 from everlearn.importance import label_directions, label_fisher, labels_of_the_model
 from everlearn.methods import Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods
@@ -424,6 +424,30 @@ def test_what_is_held_out_is_never_trained_on() -> None:
     assert (next(again)["input_ids"] == ahead["input_ids"]).all()
     assert rest.fingerprint == again.fingerprint != source.fingerprint
     assert next(rest.fresh(3))["input_ids"].shape == ahead["input_ids"].shape
+
+
+def prompts(answers: int, others: int) -> PackedBlocks:
+    """Rows of one prompt with so many answers, then rows of a prompt each."""
+
+    def row(prompt: list[int], answer: int) -> dict[str, np.ndarray]:
+        return {"input_ids": np.array(prompt, np.int32), "labels": np.array([answer, 2], np.int32)}
+
+    rows = [row([7, 8, 9], 10 + i) for i in range(answers)] + [row([20 + i, 8], 3) for i in range(others)]
+    return PackedBlocks.from_blocks(rows, 0, "d")
+
+
+def test_another_answer_to_a_prompt_that_is_held_out_is_learnt() -> None:
+    source = prompts(5, 5)
+    rest = Without(source, source.take([0]))
+    assert rest.size == len(list(rest.once(0))) == 9
+
+
+def test_copies_are_left_out_and_counted_and_a_source_of_copies_is_refused() -> None:
+    rows = prompts(3, 0).take([0, 0, 0, 1, 2])
+    source = PackedBlocks.from_blocks(rows, 0, "d")
+    assert Without(source, rows[:1]).size == 2
+    with pytest.raises(DataError, match="All 3 rows of 'd' are equal to rows that are held out"):
+        Without(PackedBlocks.from_blocks(rows[:3], 0, "d"), rows[:1])
 
 
 # -- the method -----------------------------------------------------------------------------------------------

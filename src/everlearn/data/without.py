@@ -1,35 +1,41 @@
-"""A source without some of its blocks: what is held out of it is never given, in no pass and no order."""
+"""A source without some of its blocks: what is held out is given in no pass and in no order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from everlearn.data.blocks import Block, BlockSource, hash_of
+from everlearn.errors import DataError
 
 
 class Without(BlockSource):
-    """The blocks of a source but some.
+    """The blocks of a source except some.
 
-    Blocks are told apart by their tokens, so copies of a block that is left out are left out too.
+    A block is recognised by all that it holds, its answer included: exact copies of a block that is left out are left
+    out too, another answer to the same prompt stays.
 
     Attributes:
-        size: blocks of a pass, but the ones left out; a few more than there are where these have copies.
+        size: blocks of a pass that are left; None where the source does not know its own size.
     """
 
-    def __init__(self, source: BlockSource, blocks: Sequence[Block]) -> None:
-        """Leave `blocks` out of `source`."""
-        self._source, self._apart = source, frozenset(_mark(block) for block in blocks)
-        self._left_out = tuple(blocks)
-        self.name = source.name
+    def __init__(self, source: BlockSource, blocks: Iterable[Block]) -> None:
+        """Leave `blocks` out of `source`, of which one pass is read to count what is left.
 
-    @property
-    def size(self) -> int | None:  # type: ignore[override]
-        """Of the source, but the blocks left out."""
-        whole = self._source.size
-        return None if whole is None else max(1, whole - len(self._apart))
+        Raises:
+            DataError: nothing is left.
+        """
+        self._source, self._apart = source, frozenset(_mark(block) for block in blocks)
+        self.name = source.name
+        self.size = None if source.size is None else sum(1 for _ in self.once(0))
+        if self.size == 0:
+            raise DataError(
+                f"All {source.size} rows of '{self.name}' are equal to rows that are held out to measure on: none is "
+                "left to learn from. Add text, or hold out fewer rows."
+            )
 
     @property
     def passes(self) -> float | None:
@@ -63,8 +69,11 @@ class Without(BlockSource):
 
     def fresh(self, seed: int) -> Without:
         """The same over an independent source."""
-        return Without(self._source.fresh(seed), self._left_out)
+        other = copy.copy(self)
+        other._source = self._source.fresh(seed)
+        return other
 
 
 def _mark(block: Block) -> bytes:
-    return np.ascontiguousarray(block["input_ids"]).tobytes()
+    parts = (part for key in sorted(block) for part in (key.encode(), np.ascontiguousarray(block[key]).tobytes()))
+    return b"\0".join(parts)
