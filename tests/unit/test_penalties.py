@@ -31,9 +31,9 @@ def moved(model: nn.Module, size: float = 0.02, seed: int = 5) -> None:
             parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
-def domain(method: Method, model: nn.Module, index: int) -> None:
+def domain(method: Method, model: nn.Module, index: int, objective: str = "masked") -> None:
     """A domain in which the weights move a little, without training."""
-    stage = stages.stage(model, index)
+    stage = stages.stage(model, index, objective)
     Protection([method], stage).begin()
     moved(model, seed=index)
     stages.end([method], stage)
@@ -482,6 +482,21 @@ def test_normalised_importance_has_mean_one_or_maxima_one() -> None:
         torch.testing.assert_close(found["max"][name], relative, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("spec", [{"name": "mas"}, {"name": "ewc", "importance": "absolute"}, {"name": "ewc"}])
+@pytest.mark.parametrize("arch", ["roberta", "bert", "qwen2"])
+def test_rounding_is_not_made_the_largest_importance(arch: str, spec: dict[str, Any], dtype: torch.dtype) -> None:
+    """The gradient of a key's bias is 0 but for rounding, except where positions are rotations."""
+    model = tiny.model(arch)
+    moved(model, 0.1)
+    method = build({**spec, "samples": 6, "normalise": "max"})
+    domain(method, model.to(dtype), 1, "causal" if arch == "qwen2" else "masked")
+    importance = {n: v for n, v in method.memory().tensors.items() if n.startswith(f"{method.stored}/")}
+    assert any(name.endswith(("key.bias", "k_proj.bias")) for name in importance)
+    for name, value in importance.items():
+        assert float(value.max()) == (0 if name.endswith("key.bias") else 1), name
+
+
 @pytest.mark.parametrize("apply_to", ["loss", "update"])
 def test_a_pull_reaches_the_weights_unclipped_and_no_strength_makes_it_diverge(apply_to: str) -> None:
     """SGD with λ η F far above 2: steps along the penalty's gradient overshoot, implicit ones do not."""
@@ -551,9 +566,9 @@ def test_what_another_method_holds_back_is_not_pulled(mine: Any, other: dict[str
 @pytest.mark.parametrize(
     ("mine", "left"),
     [
-        ({"name": "l2", "anchor": "base", "protect_base": True, "apply_to": "update", "strength": 10}, 1 / 1.1),
+        ({"name": "l2", "anchor": "base", "apply_to": "update", "strength": 10}, 1 / 1.1),
         ({"name": "recadam", "anchor": "base", "k": 1, "t0": 100, "strength": 0.3}, 0.7),
-        ({"name": "l2", "anchor": "base", "protect_base": True, "strength": 10}, 1),
+        ({"name": "l2", "anchor": "base", "strength": 10}, 1),
     ],
 )
 def test_a_mask_on_gradients_is_no_mask_on_a_pull(mine: dict[str, Any], left: float) -> None:
@@ -602,6 +617,11 @@ def test_a_pull_that_would_miss_the_optimizers_weights_is_an_error() -> None:
         ({"name": "mas", "follow": 0.5}, "option 'follow': '0.5' needs `anchor: separate`"),
         ({"name": "l2", "decay": 0.5}, "'accumulate': 'mean' needs `decay: 1`"),
         ({"name": "si", "anchor": "base"}, "'anchor'"),
+        ({"name": "ewc", "anchor": "base", "decay": 0.3}, "'decay': 0.3 has no effect.*measured once.*Leave it at 1.0"),
+        ({"name": "ewc", "anchor": "base", "accumulate": "mean"}, "'accumulate': 'mean' has no effect"),
+        ({"name": "mas", "anchor": "base", "protect_base": True}, "'protect_base': True has no effect"),
+        ({"name": "l2", "normalise": "max"}, "'normalise': 'max' has no effect.*every weight is 1"),
+        ({"name": "l2_sp", "normalise": "mean"}, "'normalise': 'mean' has no effect"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_with_a_sentence(spec: dict, says: str) -> None:

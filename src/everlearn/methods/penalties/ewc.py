@@ -127,6 +127,11 @@ class EWC(MeasuredPenalty):
                 )
 
     @property
+    def degree(self) -> int:
+        """Squared gradients, or their absolute values."""
+        return 2 if self.config.importance == "fisher" else 1
+
+    @property
     def reads_gradients(self) -> bool:
         """Of the last steps, where that is wanted."""
         return bool(self.config.gradients == "steps")

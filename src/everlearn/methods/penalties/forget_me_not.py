@@ -124,7 +124,7 @@ class _Weights(EWC):
                 for name in self.held(stage.model)
             }
         found = super().importance_of(stage, source)
-        largest = maxima(found)
+        largest = maxima(found, self.degree, dict(stage.model.named_parameters()))
         for name, value in found.items():
             relative = value / largest[name]
             value.mul_(self.lambdas.ewc).add_(relative, alpha=self.lambdas.ewc_normalised).add_(2 * self.lambdas.l2)

@@ -46,6 +46,10 @@ class L2(MeasuredPenalty):
         accumulate: Literal["sum", "mean"] = "mean"
         """Weight of several domains: `mean`, or `sum`, which grows with them."""
 
+    def _refuse_options(self) -> None:
+        super()._refuse_options()
+        self.refuse_without_effect(("normalise",), "the importance of every weight is 1")
+
     def cost(self, model: nn.Module) -> Cost:
         """One copy of the weights, and a number a tensor."""
         if not self.config.strength:
