@@ -8,17 +8,16 @@ same under each budget, for general text and earlier domains alike, and `everlea
 budgets (WiSE-FT's line from the base model, at the largest step whose general text is within). Scores are of held-out
 text that neither the Fisher information nor the probes have read.
 
-A cell is a seed and a way of training. Each is written to `docs/results/budget/STEPS-steps` when it is there and not
-made again; a cell that was killed goes on from its last stage or checkpoint in `runs/budget`. The page and its pictures
-follow from the cells alone and are written after each of them. At 120 steps on one core: plain about 7 minutes, a
-budget about 15, a repair about 2; a seed with four budgets about 75.
+A cell is a seed and a way of training. Each is written to `docs/results/budget/STEPS-steps`, which `pack_cells.py`
+packs, and not made again; a cell that was killed goes on from its last stage or checkpoint in `runs/budget`. The page
+and its pictures follow from the cells alone and are written after each of them. At 120 steps on one core: plain about
+7 minutes, a budget about 15, a repair about 2; a seed with four budgets about 75.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ import numpy as np
 from everlearn import files
 from everlearn.analysis.distance import Pair
 from everlearn.analysis.repairing import search_repair
+from everlearn.benchmarking.archive import find_cell
 from everlearn.config.recipe import parse
 from everlearn.learner import ContinualLearner
 from everlearn.report.figures.budget import DriftLook, looks_of, predicted_and_measured
@@ -131,14 +131,15 @@ def kept(place: Path, way: str, seed: int, asked: argparse.Namespace) -> Cell:
         SystemExit: it was made with other options.
     """
     options = {key: getattr(asked, key) for key in MADE_OF}
-    if not place.is_file():
-        place.parent.mkdir(parents=True, exist_ok=True)
+    if find_cell(place.parent, place.stem) is None:
         files.write_json(place, {"made_of": options, **cell(way, seed, asked)})
-    found: Cell = json.loads(place.read_text())
+    there = find_cell(place.parent, place.stem)
+    assert there is not None
+    found: Cell = there.value
     for key, value in options.items():
-        if (there := found["made_of"][key]) != value:
+        if (used := found["made_of"][key]) != value:
             raise SystemExit(
-                f"{place.name} was made with --{key} {there}; --{key} is {value} now. Give the same, or other folders "
+                f"{there.where} was made with --{key} {used}; --{key} is {value} now. Give the same, or other folders "
                 "(--page and --runs)."
             )
     return found

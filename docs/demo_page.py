@@ -8,11 +8,16 @@ The figure is the one that opens a report; it is drawn in the light colours of a
 
 from __future__ import annotations
 
+import functools
+import io
 import re
 import shutil
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
+from everlearn import files
 from everlearn.demo.demo import METHODS
 from everlearn.report import Comparison, compare, markdown
 from everlearn.report.figures.registry import draw
@@ -20,21 +25,34 @@ from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.standalone import standalone
 
 HERE = Path(__file__).resolve().parent
-PAGE, PICTURE, CELLS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo"))
+PAGE, PICTURE, RUNS = (HERE / "results" / name for name in ("demo.md", "demo.svg", "demo"))
+CELLS = RUNS / "cells.zip"
 BEGIN, END = "<!-- tables, by docs/demo_page.py -->\n", "<!-- end of tables -->\n"
 
 
 def take(folder: Path) -> None:
-    """Copy what a comparison of the runs reads, without places of this machine."""
-    shutil.rmtree(CELLS, ignore_errors=True)
+    """Keep what a comparison of the runs reads, without places of this machine; the same runs make the same bytes."""
+    cells: dict[str, bytes] = {}
     for name in METHODS:
-        new = CELLS / name
-        for file in sorted((folder / name / "evaluation").glob("stage-*/*.safetensors")):
-            place = new / file.relative_to(folder / name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, place)
-        for file in ("results.json", "recipe.yaml"):
-            (new / file).write_text(anywhere((folder / name / file).read_text(encoding="utf-8")), encoding="utf-8")
+        for file in (folder / name / "evaluation").glob("stage-*/*.safetensors"):
+            cells[file.relative_to(folder).as_posix()] = file.read_bytes()
+        for text in ("results.json", "recipe.yaml"):
+            files.write_text(RUNS / name / text, anywhere((folder / name / text).read_text(encoding="utf-8")))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for place, content in sorted(cells.items()):
+            archive.writestr(zipfile.ZipInfo(place), content)  # with the format's first day as its time
+    files.write_bytes(CELLS, packed.getvalue())
+
+
+@functools.cache
+def _unpacked() -> tempfile.TemporaryDirectory[str]:
+    """Put the runs' files and cells together for as long as this process goes on."""
+    folder = tempfile.TemporaryDirectory()
+    shutil.copytree(RUNS, folder.name, dirs_exist_ok=True)
+    with zipfile.ZipFile(CELLS) as archive:
+        archive.extractall(folder.name)
+    return folder
 
 
 def anywhere(text: str) -> str:
@@ -45,8 +63,8 @@ def anywhere(text: str) -> str:
 
 
 def comparison() -> Comparison:
-    """The runs beside each other."""
-    return compare([CELLS / name for name in METHODS])
+    """Compare the runs."""
+    return compare([Path(_unpacked().name) / name for name in METHODS])
 
 
 def tables() -> str:
