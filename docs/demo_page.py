@@ -46,7 +46,7 @@ def take(folder: Path) -> None:
 
 
 @functools.cache
-def _unpacked() -> tempfile.TemporaryDirectory[str]:
+def unpacked() -> tempfile.TemporaryDirectory[str]:
     """Put the runs' files and cells together for as long as this process goes on."""
     folder = tempfile.TemporaryDirectory()
     shutil.copytree(RUNS, folder.name, dirs_exist_ok=True)
@@ -64,7 +64,7 @@ def anywhere(text: str) -> str:
 
 def comparison() -> Comparison:
     """Compare the runs."""
-    return compare([Path(_unpacked().name) / name for name in METHODS])
+    return compare([Path(unpacked().name) / name for name in METHODS])
 
 
 def tables() -> str:

@@ -3,8 +3,8 @@
 A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is made at once is sealed at once
 (:func:`new_folder`) and whole when all of it is as listed (:func:`damage`). A folder that grows has a seal that grows
 with it (`sealed` of the functions that write): what is listed must be as it was saved, what is not listed is taken as
-it is. So a kill between a file and its line costs nothing, and folders of version 0.1.0, which have no such seal, are
-read. Whatever is read here is held against the seal beside it, or one folder above.
+it is. So a kill between a file and its line costs nothing. Whatever is read here is held against the seal beside it, or
+one folder above.
 """
 
 from __future__ import annotations

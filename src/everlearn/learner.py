@@ -427,26 +427,6 @@ class ContinualLearner(OpenRun):
                     raise found.error
                 done(number)
 
-    def look_back(self) -> None:
-        """Add to a run of an earlier version what today's page shows: weight movement by layer, and sample texts.
-
-        Existing files stay as they are; the page is written anew.
-
-        Raises:
-            RunError: another process works on the run, or nothing can be written in its folder.
-        """
-        with self.folder.lock(self.processes.is_main_process):
-            scorer, outcome = self.scorer(), Outcome(self.recipe, self.folder)
-            current = outcome.is_current()
-            for index, domain in enumerate(self.recipe.domains, 1):
-                if self.folder.finished(index, domain.name):
-                    for row in (0, index) if index == 1 else (index,):
-                        scorer.score(row)
-                    measure_movement(self, index)
-            if current:
-                report.write_report([self.folder.path], self.folder.report_file)
-                outcome.set_mark()
-
     def scorer(self) -> Scorer:
         """What measures this run."""
         return Scorer(self)

@@ -35,9 +35,6 @@ def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
 def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> None:
     everlearn.recipe["train"] |= {"max_steps": 1}
     assert everlearn("run", "recipe.yaml", "method=kd").code == 0
-    evaluation = everlearn.run_folder / "evaluation"
-    for path in [*evaluation.glob("stage-*/_moved.json"), *evaluation.glob("stage-*/samples/*")]:
-        path.unlink()  # as a run of an earlier version is
     shown = everlearn("analyse", "runs/first")
     assert (shown.code, "since the base" in shown.out) == (0, True), shown.err
     assert "remembers no importance of units" in shown.out
@@ -47,8 +44,6 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     (first, second) = value["moved"].values()
     assert first["since_base"] == first["since_before"]
     assert all(part["change"] > 0 for part in second["since_before"])
-    assert len(list(evaluation.glob("stage-*/samples/*.safetensors"))) == 6
-    assert "What the model says" in (everlearn.run_folder / "report.html").read_text(encoding="utf-8")
     everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("remembers no importance", "--similarity"))
     everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("remembers no importance", "--output"))
     shown = everlearn("analyse", "runs/first", "--magnitude", "2", "-o", "page.html")

@@ -13,9 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from cli_project import Project, write_jsonl
-from everlearn import files
-from everlearn.config.recipe import Recipe, load, parse
-from everlearn.errors import RecipeError
+from everlearn.config.recipe import Recipe, load
 from everlearn.methods import build, names
 
 
@@ -309,23 +307,9 @@ def test_a_run_its_report_and_one_more_domain(everlearn: Project) -> None:
     assert "c" in json.loads(everlearn("report", "runs/first", "--json").out)["domains"]
 
 
-def test_a_run_with_a_name_of_an_earlier_version_learns_more(everlearn: Project, finished_run: Path) -> None:
+def test_a_domain_learnt_later_has_a_name_of_its_own(everlearn: Project, finished_run: Path) -> None:
     shutil.copytree(finished_run, everlearn.run_folder)
-    path = everlearn.run_folder / "recipe.yaml"
-    path.write_text(path.read_text().replace("name: first", "name: my/first"))
-    files.enlist(path)
     everlearn.fails("learn", "runs/first", "--domain", "A=c.jsonl", says=("learnt a domain 'a' already",))
-    assert everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "train.max_steps=1", "-q").code == 0
-    assert [domain.name for domain in load(path, kept=True).domains] == ["a", "b", "c"]
-
-
-def test_what_is_made_of_a_recipe_that_is_kept_is_kept_too() -> None:
-    domains = [{"name": name, "path": "x.txt"} for name in "aA"]
-    raw = {"model": "m", "domains": domains, "run": {"name": "my/first"}}
-    with pytest.raises(RecipeError, match=r"not a path"):
-        parse(raw)
-    made = parse(raw, kept=True).changed(optimizer="carry").changed(domains=domains[1:])
-    assert (made.run.name, made.domains[0].name, made.optimizer) == ("my/first", "A", "carry")
 
 
 def test_a_domain_learnt_later_has_several_sources(everlearn: Project, finished_run: Path) -> None:

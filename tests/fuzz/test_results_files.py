@@ -7,13 +7,13 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from everlearn.errors import RunError
+from everlearn.evaluation.results import Results
 from everlearn.report import compare, tables
 from everlearn.report.html import page
 from fuzz.harness import fuzz
@@ -23,7 +23,6 @@ VALUES: list[Any] = [
     None, True, 0, -1, 3, 1e308, 10**400, "", "x", "\ud800", "\u202e<b>", "3", [], [[]], [None], [1, 2], {}, {"a": 1},
     {"": []}, {"value": "x"}, ["base", "a", 1, None, None], float("nan"), float("inf"),
 ]  # fmt: skip
-OLD = Path(__file__).parents[1] / "data" / "run-0.1.0" / "results.json"
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -53,18 +52,11 @@ def mutated(value: Any, generator: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Results of today's form, of the one before, and of version 0.1.0."""
+    """Results of two runs: as the report's tests make them, and with every key."""
     names = ["first", "second", "third"]
     found = report_fixture.results("plain", "Plain", 0.2, names)
-    today = copy.deepcopy(found)
-    for table in today["matrices"].values():
-        dense = {part: table.pop(part) for part in ("values", "low", "high")}
-        table["cells"] = [
-            [row, column, *(dense[part][i][j] for part in ("values", "low", "high"))]
-            for i, row in enumerate(table["rows"])
-            for j, column in enumerate(table["columns"])
-        ]
-    return [today, found, json.loads(OLD.read_text(encoding="utf-8"))]
+    complete = Results.model_validate(found).model_dump(mode="json")
+    return [found, complete]
 
 
 @contextmanager

@@ -10,12 +10,8 @@ import pytest
 from small_runs import STEPS, recipe
 from torch import Tensor
 
-from everlearn.analysis.prequential import prequential
 from everlearn.learner import ContinualLearner
 from everlearn.methods.engine.protection import Protection
-from everlearn.report.runs import read_run
-from everlearn.report.training_log import curve
-from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Logged, Reporter
 
 METHODS: dict[str, tuple[str, Any, str]] = {
@@ -75,17 +71,3 @@ def test_loss_is_the_mean_nats_of_the_step_and_what_methods_add_has_names_of_its
     if case == "a penalty":
         facts = json.loads((learner.folder.path / "stage-02-second" / "stage.json").read_text())
         assert facts["final_loss"] == lines[-1]["loss"]
-        logs_of_an_earlier_version_are_read_alike(learner.folder)
-
-
-def logs_of_an_earlier_version_are_read_alike(folder: RunFolder) -> None:
-    """There `loss` had the methods' part in it, and the objective's was called `objective`."""
-    now = curve(read_run(folder.path), "loss"), prequential(folder)
-    lines = [json.loads(text) for text in folder.metrics_file.read_text().splitlines()]
-    for line in lines:
-        if "loss_added" in line:
-            line["objective"] = line["loss"]
-            line["loss"] += line.pop("loss_added")
-    folder.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder.path / "seal.json").unlink()
-    assert (curve(read_run(folder.path), "loss"), prequential(folder)) == now

@@ -86,20 +86,6 @@ def test_layers_moved_as_two_loaded_models_say(plain: Path) -> None:
         assert {"layers.0", "layers.1", "embeddings", "head"} <= set(together(found.since_base or ()))
 
 
-def test_what_is_missing_is_made_again_the_same_and_the_rest_left_alone(plain: Path) -> None:
-    before = shown(plain)
-    moved = {p: p.read_text() for p in plain.glob("evaluation/stage-*/_moved.json")}
-    samples_path(plain / "evaluation", 1, "second").unlink()
-    place = next(iter(moved))
-    place.unlink()
-    kept = samples_path(plain / "evaluation", 2, "second")
-    written = kept.stat().st_mtime_ns
-    ContinualLearner.open(plain).look_back()
-    assert shown(plain) == before
-    assert {p: p.read_text() for p in moved} == moved
-    assert kept.stat().st_mtime_ns == written
-
-
 def test_reading_changes_no_weight_and_none_is_kept_where_none_is_wanted(plain: Path, tmp_path: Path) -> None:
     without = run(tmp_path, evaluation={"samples": 0})
     assert shown(without) == {}

@@ -36,9 +36,11 @@ def matrix(values: np.ndarray, half: float, unit: str, higher: bool, rows: list[
         "unit": unit,
         "rows": rows,
         "columns": columns,
-        "values": values.tolist(),
-        "low": (values - half).tolist(),
-        "high": (values + half).tolist(),
+        "cells": [
+            [row, column, value, value - half, value + half]
+            for row, own in zip(rows, values.tolist(), strict=True)
+            for column, value in zip(columns, own, strict=True)
+        ],
     }
 
 

@@ -210,20 +210,6 @@ def test_cells_on_disk(tmp_path):
         Cell.load(set_path(tmp_path, 1, "b"))
 
 
-def test_predictions_of_an_earlier_version_are_read(tmp_path):
-    path = tmp_path / "stage-02" / "t.json"
-    path.parent.mkdir()
-    path.write_text('{"truth": [1, 0], "classes": [0, 1], "seeds": [5], "predictions": [[1, 1]], "f1": "micro"}')
-    assert task_path(tmp_path, 2, "t") == path
-    found = Cell.load(path, "b")
-    assert (found.task, found.row, found.seeds, found.facts["f1"]) == ("t", "b", (5,), "micro")
-    path.write_text('{"truth": [1, 0], "classes": [0, 1], "seeds": [5], "predictions": [[1, 1]]}')
-    assert Cell.load(path).facts["f1"] == "macro"
-    path.write_text('{"truth": [1], "classes": [1], "seeds": [0], "predictions": [[1, 2]]}')
-    with pytest.raises(RunError, match=r"t\.json is damaged"):
-        Cell.load(path)
-
-
 def test_what_cannot_be_compared_is_refused():
     cells = loss_cells()
     cells[2, "a"] = text_cell(np.ones(5), np.ones(5, int), 4.0)

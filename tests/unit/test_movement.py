@@ -117,13 +117,13 @@ def test_a_stable_rank_knows_no_scale(scale):
     assert stable_ranks(old, new) == {"a": pytest.approx(14 / 9, rel=1e-6)}
 
 
-def test_files_of_earlier_versions_know_less():
-    early = Moved("layers.0", "attention", 3.0, 1.0, 3, 4)
-    late = Moved("layers.0", "other", 4.0, 1.0, 1, 1, 5.0, 0.5, 2.0)
-    assert early.cosine is None
-    both = together([early, late])["layers.0"]
-    assert (both.change, both.after, both.largest, both.cosine) == (5.0, None, None, None)
-    assert together([late])["layers.0"].cosine == pytest.approx(0.1)
+def test_parts_of_a_layer_are_one_group():
+    parts = [
+        Moved("layers.0", "a", 3.0, 1.0, 3, 4, 4.0, 0.5, 1.0),
+        Moved("layers.0", "b", 4.0, 0.0, 1, 1, 3.0, 0.5, 2.0),
+    ]
+    both = together(parts)["layers.0"]
+    assert (both.change, both.after, both.largest, both.cosine) == (5.0, 5.0, 2.0, pytest.approx(0.2))
 
 
 def test_files_in_parts_and_a_model_in_memory_say_the_same(pair, tmp_path):
@@ -152,8 +152,8 @@ def test_a_model_that_grew_is_not_compared(pair, tmp_path):
 
 
 def test_nothing_before_has_no_relative_change():
-    assert Moved("layers.0", "attention", 0.5, 0.0, 3, 4).relative is None
-    assert Moved("layers.0", "attention", 0.5, 2.0, 3, 4).share == 0.75
+    assert Moved("layers.0", "attention", 0.5, 0.0, 3, 4, 0.5, 0.0, 0.5).relative is None
+    assert Moved("layers.0", "attention", 0.5, 2.0, 3, 4, 2.0, 4.0, 0.5).share == 0.75
 
 
 @pytest.mark.parametrize("content", [None, "x", "[]", '{"weight_map": {"a": "absent.safetensors"}}'])

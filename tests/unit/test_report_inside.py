@@ -43,7 +43,8 @@ def test_lines_count_tokens_through_the_stream_and_start_at_the_base_model(tmp_p
     assert ends(found) == [3000, 6000, 9000]
     comparison = compare([tmp_path / "a"])
     line = _line(comparison.pools[0], [found], "two", 1000.0, 0)
-    base = run.results["matrices"]["bits_per_byte"]["values"][0][1]
+    cells = run.results["matrices"]["bits_per_byte"]["cells"]
+    base = next(value for row, column, value, *_ in cells if (row, column) == ("base", "two"))
     wanted = [(0.0, base)] + [
         (3 * (stage - 1) + step / 10, score(stage, step, "two")) for stage in (1, 2, 3) for step in (10, 20, 30)
     ]

@@ -65,13 +65,14 @@ def test_every_cleaned_value_can_be_written_as_utf8(text):
 
 
 def test_worse_is_positive_for_every_metric():
-    raw = {"rows": ["base", "a"], "columns": ["a"], "values": [[1.0], [3.0]]}
+    cells = [["base", "a", 1.0, None, None], ["a", "a", 3.0, None, None]]
+    raw = {"rows": ["base", "a"], "columns": ["a"], "cells": cells}
     assert Matrix.read("m", raw | {"higher_is_better": True}).worsening("a", 0, 1) == -2.0
     assert Matrix.read("m", raw | {"higher_is_better": False}).worsening("a", 0, 1) == 2.0
 
 
 def test_a_domain_called_base_is_not_the_base_row():
-    matrix = Matrix.read("m", {"rows": ["base", "x", "base"], "columns": ["x", "base", "general"], "values": []})
+    matrix = Matrix.read("m", {"rows": ["base", "x", "base"], "columns": ["x", "base", "general"], "cells": []})
     assert [matrix.own_stage(column) for column in matrix.columns] == [1, 2, None]
     assert matrix.cell(1, "x") == Estimate()
 

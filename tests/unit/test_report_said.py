@@ -117,8 +117,9 @@ def test_no_text_of_the_samples_is_in_the_model_card(filled):
 
 def parts(change, moved=10, norm=2.0):
     layers = (("embeddings", "embeddings"), ("layers.0", "attention"), ("layers.0", "feed-forward"), ("head", "head"))
-    names = ("layer", "part", "change", "norm", "moved", "count")
-    return [dict(zip(names, (*place, change * i, norm, moved, 10), strict=True)) for i, place in enumerate(layers, 1)]
+    names = ("layer", "part", "change", "norm", "moved", "count", "after", "product", "largest")
+    found = [(*place, change * i, norm, moved, 10, norm, norm**2, change) for i, place in enumerate(layers, 1)]
+    return [dict(zip(names, values, strict=True)) for values in found]
 
 
 def moves(folder, *stages):

@@ -29,7 +29,7 @@ def causal(domains=DOMAINS, name="plain", seed=0):
     transfer = {}
     for metric in ("loss", "bits_per_byte"):
         table = found["matrices"][metric]
-        scores = {(i, c): row[j] for i, row in enumerate(table["values"]) for j, c in enumerate(table["columns"])}
+        scores = {(table["rows"].index(row), column): value for row, column, value, *_ in table["cells"]}
         stream = StreamLosses.of(table["rows"], table["columns"], scores, groups=groups)
         transfer[metric] = {
             key: {group: Spread.model_dump(spread) for group, spread in own.items()}

@@ -32,7 +32,7 @@ class Prequential:
     Attributes:
         domain: its name.
         steps: that count: of the first pass.
-        once: whether these are known to be of the first pass; not in stages of earlier versions, and of streams.
+        once: whether these are known to be of the first pass; not in streams.
         nats: mean over the labels.
         bits_per_byte: the same in bits a byte of text; None where nothing is held out, so that bytes are not known.
         first: bits a byte (nats where these are not known) over the first tenth of the steps.

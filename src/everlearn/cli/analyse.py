@@ -119,11 +119,6 @@ def command(
     for option, given in (("--similarity", similarity), ("--output", output and not looking)):
         if maps is None and given:
             raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
-    try:
-        learner.look_back()
-    except RunError as error:
-        # A run that cannot be written to can still be looked at.
-        say(f"What is missing was not measured: {error}", as_json)
     moved = movements(learner.folder.path)
     filled = saturation(maps.sites, maps.how, maps.grows) if maps is not None else None
     likeness = general_similarity(learner, similarity) if similarity else None

@@ -16,10 +16,8 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
-    PrivateAttr,
     SerializeAsAny,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -130,9 +128,9 @@ class RunSettings(Options):
     """Sentences for the report: what a reader should know about the data."""
 
     @model_validator(mode="after")
-    def _name_is_no_path(self, info: ValidationInfo) -> RunSettings:
-        """Where no folder is named it becomes one; runs that are there may have names of earlier versions."""
-        if self.folder is None and not (info.context or {}).get("kept"):
+    def _name_is_no_path(self) -> RunSettings:
+        """Refuse names that cannot become a folder, where none is named."""
+        if self.folder is None:
             odd = next((letter for letter in self.name if letter in '/\\:*?"<>|' or not letter.isprintable()), None)
             wrong = None
             if odd is not None:
@@ -200,9 +198,6 @@ class Recipe(Options):
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
 
-    _kept: bool = PrivateAttr(default=False)
-    """Whether it is that of a run which is there (:func:`load`)."""
-
     @field_validator("method")
     @classmethod
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -240,17 +235,16 @@ class Recipe(Options):
         return self
 
     @model_validator(mode="after")
-    def _consistent(self, info: ValidationInfo) -> Recipe:
+    def _consistent(self) -> Recipe:
         names = [domain.name for domain in self.domains]
         general = [] if self.general is None else [self.general.name]
         for reserved in sorted(TAKEN & {*names, *general, *(task.name for task in self.tasks)}):
             raise ValueError(f"the name '{reserved}' is taken by a row or column of every table; choose another")
-        new = not (info.context or {}).get("kept")
         for kind, listed in (("domains", names), ("end_tasks", [task.name for task in self.tasks])):
             if twice := sorted({name for name in listed if listed.count(name) > 1}):
                 raise ValueError(f"`{kind}` has the name '{twice[0]}' more than once; names must differ")
             folded = [name.lower() for name in listed]
-            if new and (twice := [name for name in listed if folded.count(name.lower()) > 1]):
+            if twice := [name for name in listed if folded.count(name.lower()) > 1]:
                 raise ValueError(
                     f"`{kind}` has the names '{twice[0]}' and '{twice[1]}'; they must differ in more than case"
                 )
@@ -296,20 +290,19 @@ class Recipe(Options):
 
     def changed(self, **groups: Any) -> Recipe:
         """A copy with whole top-level groups replaced, checked again."""
-        return parse({**self.model_dump(mode="json"), **groups}, self._kept)
+        return parse({**self.model_dump(mode="json"), **groups})
 
     def to_yaml(self) -> str:
         """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
         return written(self.model_dump(mode="json"))
 
 
-def load(path: Path | str, overrides: Iterable[str] = (), kept: bool = False) -> Recipe:
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe and apply ``key=value`` overrides.
 
     Args:
         path: the YAML file.
         overrides: dotted keys, YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
-        kept: it is that of a run which is there: names that an earlier version took are taken.
 
     Raises:
         RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
@@ -321,7 +314,7 @@ def load(path: Path | str, overrides: Iterable[str] = (), kept: bool = False) ->
     texts = overridden(raw, overrides)
     while True:
         try:
-            return _recipe(raw, kept)
+            return _recipe(raw)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
             if error.errors()[0]["type"] != "string_type" or place not in texts:
@@ -329,14 +322,14 @@ def load(path: Path | str, overrides: Iterable[str] = (), kept: bool = False) ->
             put_at(raw, place, texts.pop(place))
 
 
-def parse(raw: Mapping[str, Any], kept: bool = False) -> Recipe:
-    """A recipe from plain data; `kept` as in :func:`load`.
+def parse(raw: Mapping[str, Any]) -> Recipe:
+    """Read a recipe from plain data.
 
     Raises:
         RecipeError: with the first wrong key, its value and what is allowed.
     """
     try:
-        return _recipe(raw, kept)
+        return _recipe(raw)
     except ValidationError as error:
         raise RecipeError(_sentence(error)) from None
 
@@ -353,10 +346,8 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
         raise RecipeError(_sentence(error, ("domains", str(raw.get("name", 0))))) from None
 
 
-def _recipe(raw: Mapping[str, Any], kept: bool) -> Recipe:
-    found = Recipe.model_validate(_local(dict(raw)), context={"kept": kept})
-    found._kept = kept
-    return found
+def _recipe(raw: Mapping[str, Any]) -> Recipe:
+    return Recipe.model_validate(_local(dict(raw)))
 
 
 def save(recipe: Recipe, path: Path) -> None:

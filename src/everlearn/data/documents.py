@@ -201,7 +201,7 @@ def corpus_fingerprint(corpus: Corpus) -> str:
     if isinstance(corpus, Domain) and corpus.sources:
         return hash_of(*((source.weight, corpus_fingerprint(source)) for source in corpus.sources))
     settings = corpus.model_dump(include={"text_column", "target_column", "max_documents", "documents"})
-    if corpus.keep_last:  # absent otherwise, as in fingerprints of earlier versions
+    if corpus.keep_last:  # absent otherwise: a default leaves no mark
         settings["keep_last"] = corpus.keep_last
     if corpus.on_hub:
         return hash_of(settings, corpus.path, corpus.subset, corpus.split, corpus.revision, *hub.version(corpus))

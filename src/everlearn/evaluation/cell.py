@@ -1,15 +1,14 @@
 """One cell of a run's scores: what a checkpoint did on a task, example by example. Everything else follows from these.
 
 ``evaluation/stage-NN/<held-out set>.safetensors`` and ``evaluation/stage-NN/tasks/<end task>.safetensors``, where NN
-counts rows (00 is the base model). A file is made of tensors, one an outcome, and of facts as JSON in its header. Cells
-that earlier versions wrote (losses without a header, predictions as JSON) are read as well.
+counts rows (00 is the base model). A file is made of tensors, one an outcome, and of facts as JSON in its header.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ class Cell:
         facts: what else a metric needs to know of the task, as JSON, the same for every model.
         seeds: of the fine-tunings; one where nothing is random.
         texts: what the model wrote, where it wrote, [n].
-        fingerprint: of the task and its examples; empty where it is not known (files of earlier versions).
+        fingerprint: of the task and its examples; empty where it is not known.
     """
 
     kind: str
@@ -93,30 +92,21 @@ class Cell:
         files.save_tensors(path, tensors, {_HEADER: json.dumps(header)}, sealed=True)
 
     @classmethod
-    def load(cls, path: Path, row: str = "") -> Cell:
-        """Read what :meth:`save` wrote, or a cell of an earlier version.
-
-        Args:
-            path: the file.
-            row: label of the row, for a file that does not name it.
+    def load(cls, path: Path) -> Cell:
+        """Read what :meth:`save` wrote.
 
         Raises:
             RunError: the file is missing or damaged; the sentence names it.
         """
-        if path.suffix == ".json":
-            return _old_predictions(path, row)
         files.check(path)
         try:
             with safe_open(path, "numpy") as file:
-                header = (file.metadata() or {}).get(_HEADER)
+                facts = json.loads((file.metadata() or {})[_HEADER])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            if header is None:
-                return _old_losses(path, row, tensors)
             parts: Any = {part: {} for part in _PARTS}
             for name, array in tensors.items():
                 part, _, own = name.partition(".")
                 parts[part][own] = array
-            facts = json.loads(header)
             seeds, texts = tuple(facts.pop("seeds")), tuple(facts.pop("texts"))
             return cls(**facts, **parts, seeds=seeds, texts=texts)
         except FileNotFoundError:
@@ -202,27 +192,5 @@ def alone_path(folder: Path, name: str) -> Path:
 
 
 def task_path(folder: Path, row: int, name: str) -> Path:
-    """Where an end task's cell of a row is kept, or was by an earlier version; `folder` is the run's ``evaluation``."""
-    old = folder / f"stage-{row:02d}" / f"{name}.json"
-    return old if old.is_file() else folder / f"stage-{row:02d}" / "tasks" / f"{name}.safetensors"
-
-
-def _old_losses(path: Path, row: str, tensors: dict[str, NDArray[Any]]) -> Cell:
-    """Up to 0.1.0: ``nats``, ``items`` and ``bytes_per_token``; the set lies in ``sets/`` and gives the fingerprint."""
-    kept = path.parent.parent / "sets" / path.name
-    mark = files.digest(kept) if kept.is_file() else ""
-    found = text_cell(tensors["nats"], tensors["items"], float(tensors["bytes_per_token"]), mark=mark)
-    return replace(found, task=path.stem, row=row)
-
-
-def _old_predictions(path: Path, row: str) -> Cell:
-    """Up to 0.1.0: JSON."""
-    raw: Any = files.read_json(path)
-    try:
-        seeds = tuple(int(seed) for seed in raw["seeds"])
-        truth = np.asarray(raw["truth"], np.int64)
-        predictions = np.asarray(raw["predictions"], np.int64).reshape(len(seeds), len(truth))
-        f1 = "micro" if raw.get("f1") == "micro" else "macro"
-        return classification_cell(truth, predictions, raw["classes"], seeds, f1, task=path.stem, row=row)
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from None
+    """Return where an end task's cell of a row is kept; `folder` is the run's ``evaluation``."""
+    return folder / f"stage-{row:02d}" / "tasks" / f"{name}.safetensors"

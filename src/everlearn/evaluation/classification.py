@@ -48,7 +48,7 @@ class Classification(Task):
         return notes_on(self.name, *self.sets)
 
     def fingerprint(self) -> str:
-        scale = {"majority", "state_of_the_art"} - self.config.scale.keys()  # what earlier versions did not know
+        scale = {"majority", "state_of_the_art"} - self.config.scale.keys()  # what is not set leaves no mark
         options = self.config.model_dump_json(exclude={"name", "domain", "train", "test", *scale})
         parts = [(part.texts, part.pairs, part.labels.tolist(), part.label_names) for part in self.sets]
         return hash_of(self.kind, options, *parts)

@@ -39,8 +39,8 @@ class HeldOut:
     Attributes:
         blocks: the rows.
         bytes_per_token: of the whole held-out text, of which the rows may be a sample.
-        rows: what is known of each row (:mod:`everlearn.evaluation.held_out_rows`), name → array [rows]; nothing in
-            files of earlier versions.
+        rows: what is known of each row (:mod:`everlearn.evaluation.held_out_rows`), name → array [rows]; nothing
+            where they are not known.
     """
 
     blocks: PackedBlocks

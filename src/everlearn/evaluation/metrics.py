@@ -133,7 +133,7 @@ def _ratio(sums: Floats, cell: Cell) -> Floats:
 
 
 def _losses_and_bytes(cell: Cell) -> NDArray[Any]:
-    # Cells of earlier versions know the bytes of a token of their whole set alone.
+    # Where the bytes of each row are not known, those of a token of the complete set stand for them.
     width = cell["bytes"] if "bytes" in cell else cell["items"] * cell.facts["bytes_per_token"]
     return np.stack([cell["nats"], width.astype(np.float64)])[None]
 

@@ -66,8 +66,7 @@ Score = Annotated[
 class ScoreTable(Part):
     """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns), where they were measured.
 
-    Only what was measured is kept, so that it grows with the number of measurements. Files of earlier versions hold
-    rows of columns with nulls instead (``values``, ``low``, ``high``); they are read as well.
+    Only what was measured is kept, so that it grows with the number of measurements.
     """
 
     title: str = ""
@@ -84,11 +83,6 @@ class ScoreTable(Part):
     """End tasks only: the domain that a task belongs to; null for a general task."""
     cells: list[Score]
     """By row, then by column."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _sparse(cls, raw: Any) -> Any:
-        return sparse(raw) if isinstance(raw, dict) and "cells" not in raw else raw
 
     @model_validator(mode="after")
     def _places(self) -> ScoreTable:
@@ -121,30 +115,6 @@ class ScoreTable(Part):
     def high(self) -> list[list[float | None]]:
         """:meth:`dense` upper ends."""
         return self.dense("high")
-
-
-def sparse(raw: dict[str, Any]) -> dict[str, Any]:
-    """A table of scores as an earlier version wrote it (rows of columns, with nulls) in today's form.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    rest = {key: value for key, value in raw.items() if key not in ("values", "low", "high")}
-    rows, columns, values = raw.get("rows") or [], raw.get("columns") or [], raw.get("values") or []
-    if not isinstance(rows, list) or not isinstance(columns, list):
-        raise ValueError("`rows` and `columns` must be lists")
-    grids = [values, *(raw.get(end) or [[None] * len(columns)] * len(rows) for end in ("low", "high"))]
-    for name, grid in zip(("values", "low", "high"), grids, strict=True):
-        lists = isinstance(grid, list) and all(isinstance(row, list) for row in grid)
-        if not lists or len(grid) != len(rows) or any(len(row) != len(columns) for row in grid):
-            raise ValueError(f"`{name}` must be {len(rows)} rows of {len(columns)} columns")
-    cells = [
-        (row, column, *(grid[i][j] for grid in grids))
-        for i, row in enumerate(rows)
-        for j, column in enumerate(columns)
-        if values[i][j] is not None
-    ]
-    return {**rest, "cells": cells}
 
 
 class Summary(Part):
@@ -231,18 +201,8 @@ class SourceShare(Part):
     """Share asked for."""
     realised: Number
     """Share of the tokens that were trained on; of the rows where a sample of earlier rows was added."""
-    tokens: int | None = None
-    """How many; null in stages of earlier versions."""
-
-
-def in_present_form(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of ``metrics.jsonl`` whose `loss` is the objective's.
-
-    In lines of earlier versions `loss` includes what methods add, and the objective's loss stands beside it as
-    `objective`.
-    """
-    own = line.pop("objective", None)
-    return line if own is None else line | {"loss": own}
+    tokens: int
+    """How many."""
 
 
 class StageFacts(Part):
@@ -269,7 +229,7 @@ class StageFacts(Part):
     fingerprint: str = ""
     """Of the text."""
     pass_steps: int | None = None
-    """Steps until text comes for the second time; null where it is not known (streams, earlier versions)."""
+    """Steps until text comes for the second time; null where it is not known (streams)."""
     notes: list[str] = []
     """What was found about its data, a sentence each."""
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,7 +109,7 @@ class Moved:
         norm: ‖w‖.
         moved: weights that are not what they were.
         count: weights.
-        after: ‖w′‖; None in files of earlier versions, as the next two.
+        after: ‖w′‖.
         product: ⟨w, w′⟩.
         largest: max |w′ − w|.
     """
@@ -121,16 +120,14 @@ class Moved:
     norm: float
     moved: int
     count: int
-    after: float | None = None
-    product: float | None = None
-    largest: float | None = None
+    after: float
+    product: float
+    largest: float
 
     @property
     def cosine(self) -> float | None:
         """⟨w, w′⟩ / (‖w‖ ‖w′‖); None where one of them is nothing."""
-        if self.after is None or self.product is None or not self.norm * self.after:
-            return None
-        return self.product / (self.norm * self.after)
+        return self.product / (self.norm * self.after) if self.norm * self.after else None
 
     @property
     def relative(self) -> float | None:
@@ -253,12 +250,7 @@ def whole(parts: Iterable[Moved]) -> Moved:
 
 
 def _both(one: Moved, other: Moved) -> Moved:
-    """Two groups as one; what an earlier version did not write down of either is not known of both."""
-
-    def of(key: str, join: Callable[[float, float], float]) -> float | None:
-        pair = getattr(one, key), getattr(other, key)
-        return None if None in pair else join(*pair)
-
+    """Return two groups as one."""
     return Moved(
         one.layer,
         one.part,
@@ -266,9 +258,9 @@ def _both(one: Moved, other: Moved) -> Moved:
         math.hypot(one.norm, other.norm),
         one.moved + other.moved,
         one.count + other.count,
-        of("after", math.hypot),
-        of("product", operator.add),
-        of("largest", max),
+        math.hypot(one.after, other.after),
+        one.product + other.product,
+        max(one.largest, other.largest),
     )
 
 

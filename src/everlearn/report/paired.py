@@ -72,4 +72,4 @@ def _load(run: Run, matrix: Matrix, row: int, column: str) -> Cell:
     if run.folder is None:
         raise RunError(f"Of run '{run.name}' only the results are known.")
     place = task_path if matrix.task_domains else set_path
-    return Cell.load(place(run.folder / "evaluation", row, column), matrix.rows[row])
+    return Cell.load(place(run.folder / "evaluation", row, column))

@@ -1,6 +1,6 @@
 """One run folder, read: estimates with intervals, score matrices, the training log.
 
-The report reads JSON, not the objects that wrote it, so that a run of an older version, an unfinished run and a run
+The report reads JSON, not the objects that wrote it, so that an unfinished run, one of another program and one
 copied without its log can still be shown. What is absent is None here and "–" on the page.
 """
 
@@ -20,7 +20,7 @@ from everlearn.config.public_paths import local_model, paths_of, without_folders
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import Column, summarise
-from everlearn.evaluation.results import check_types, in_present_form
+from everlearn.evaluation.results import check_types
 from everlearn.files import check, listed, read_json, reading
 from everlearn.model.movement import Movement, movements
 
@@ -62,7 +62,7 @@ class Matrix:
 
     @classmethod
     def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
-        """From one entry of ``matrices`` in results.json, as this or an earlier version wrote it."""
+        """Read one table of ``matrices`` in results.json."""
         unit = str(raw.get("unit") or "")
         rows = [str(row) for row in raw.get("rows") or []]
         columns = [str(column) for column in raw.get("columns") or []]
@@ -75,7 +75,7 @@ class Matrix:
             rows,
             columns,
             dict(raw.get("task_domains") or {}),
-            _listed(raw["cells"], rows) if isinstance(raw.get("cells"), list) else _dense(raw, rows, columns),
+            _listed(raw.get("cells") or [], rows),
         )
 
     def cell(self, row: int, column: str) -> Estimate:
@@ -112,28 +112,12 @@ class Matrix:
 
 
 def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
-    """Today's form: one entry a score."""
+    """Return the scores by number of the row and column; what does not fit is absent."""
     place = {label: position for position, label in enumerate(rows)}
     found = {}
     for cell in cells:
         if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
             found[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
-    return found
-
-
-def _dense(raw: Mapping[str, Any], rows: list[str], columns: list[str]) -> dict[tuple[int, str], Estimate]:
-    """Up to 0.1.0: rows of columns with nulls; what does not fit is absent."""
-
-    def pick(part: str, i: int, j: int) -> float | None:
-        grid = raw.get(part) or []
-        return number(grid[i][j]) if i < len(grid) and j < len(grid[i]) else None
-
-    found = {}
-    for i in range(len(rows)):
-        for j, column in enumerate(columns):
-            score = Estimate(*(pick(part, i, j) for part in ("values", "low", "high")))
-            if score.value is not None:
-                found[i, column] = score
     return found
 
 
@@ -317,7 +301,7 @@ def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
         except (ValueError, RecursionError):
             entry = None
         if isinstance(entry, dict):
-            lines.append(in_present_form(clean(entry)))
+            lines.append(clean(entry))
         else:
             broken += 1
     return lines, broken

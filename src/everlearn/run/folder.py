@@ -16,7 +16,6 @@ from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.errors import RunError
 from everlearn.evaluation.cell import ALONE
-from everlearn.evaluation.results import in_present_form
 from everlearn.run.environment import environment
 from everlearn.run.trainer import checkpoints
 
@@ -104,7 +103,7 @@ class RunFolder:
         if (self.path / NO_RUN).is_file():
             raise RunError(f"{self.path} is no run folder: it has the scores of models that existed already.")
         files.check(self.recipe_file)
-        found = recipes.load(self.recipe_file, kept=True)
+        found = recipes.load(self.recipe_file)
         base = self.path.resolve() / BASE
         moved = {
             key: str(base)
@@ -251,7 +250,7 @@ class RunFolder:
             for text in texts:
                 with contextlib.suppress(ValueError, RecursionError):
                     if isinstance(line := json.loads(text), dict):
-                        lines.append(in_present_form(line))
+                        lines.append(line)
         return lines
 
     def forget_log_after(self, stage: int, step: int) -> None:

@@ -79,7 +79,7 @@ class Outcome:
             self._known(names, set_path),
             self._known(tasks, task_path),
             tasks,
-            {name: Cell.load(path, name) for name in names if (path := alone_path(self.cells, name)).is_file()},
+            {name: Cell.load(path) for name in names if (path := alone_path(self.cells, name)).is_file()},
             self._spent(facts),
             [
                 Share(
@@ -143,11 +143,11 @@ class Outcome:
 
     def _known(self, names: Iterable[str], place: Any) -> dict[tuple[int, str], Cell]:
         listed, found = list(names), {}
-        for row, label in enumerate(self.rows):
+        for row in range(len(self.rows)):
             for name in listed:
                 path = place(self.cells, row, name)
                 if path.is_file():
-                    found[row, name] = Cell.load(path, label)
+                    found[row, name] = Cell.load(path)
         return found
 
     def _spent(self, facts: list[StageFacts]) -> Spent:

@@ -91,7 +91,7 @@ def portable(recipe: Recipe, domains: int, base_model: str | None) -> Recipe:
     raw["evaluation"] |= {"alone": False, "lm_eval": None, "chat": None}
     raw["data"]["cache"] = raw["run"]["folder"] = None
     raw["run"] |= {"name": Path(recipe.run.name).name, "notes": []}  # for its own readers
-    return recipes.parse(raw, kept=True)
+    return recipes.parse(raw)
 
 
 def _without_paths(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def unpack(export: Path, into: Path) -> RunFolder:
     for name, expected in listed.items():
         if not (export / name).is_file() or files.digest(export / name) != expected:
             raise RunError(f"{export / name} is missing or not what was exported. Download or copy the export again.")
-    known = recipes.load(place / "recipe.yaml", kept=True)
+    known = recipes.load(place / "recipe.yaml")
     # Whoever made the export does not decide what is run here, and where.
     settings = known.run.model_dump(mode="json") | {"name": into.name, "folder": str(into.absolute())}
     imposed = {
@@ -183,7 +183,7 @@ def unpack(export: Path, into: Path) -> RunFolder:
         "data": known.data.model_dump(mode="json") | {"cache": None},
         "run": settings,
     }
-    recipe = recipes.parse(known.model_dump(mode="json") | imposed, kept=True)
+    recipe = recipes.parse(known.model_dump(mode="json") | imposed)
     with files.new_folder(into, sealed=False) as new:
         made = RunFolder(new)
         if (place / "evaluation").is_dir():

@@ -136,8 +136,6 @@ class Scorer:
             self.run.reporter.say(f"{wrong}. It is drawn again.")
             self._draw(name)
             if files.digest(path) != meant:
-                replace(HeldOut.load(path), rows={}).save(path)  # as earlier versions drew it
-            if files.digest(path) != meant:
                 files.write_json(path.parent / files.SEAL, {**files.listed(path.parent), path.name: meant})
                 raise RunError(
                     f"{wrong}, and the text of '{name}' is not what it was drawn from. Restore one of them from a "
@@ -412,10 +410,7 @@ class Scorer:
             shared.keep(task, how, cell)
 
     def _keep(self, row: int, cell: Cell) -> None:
-        """An end task's cell, in the place of a damaged one that an earlier version wrote in another form."""
-        path = task_path(self.cells, row, cell.task)
-        if path.suffix == ".json":
-            path.unlink()
+        """Write an end task's cell."""
         cell.save(task_path(self.cells, row, cell.task))
 
     def _asked(self, row: int, task: Task, model: nn.Module, readers: Sequence[Method]) -> Predictor:
@@ -462,7 +457,7 @@ class Scorer:
 
 
 def _damage(cell: Path) -> str | None:
-    """What is wrong with a cell: by its seal, or where no seal lists it (version 0.1.0), by its form."""
+    """What is wrong with a cell: by its seal, or by its form where a kill left it unlisted."""
     if cell.name in files.listed(cell.parent):
         return files.fault(cell)
     try:
