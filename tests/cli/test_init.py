@@ -121,6 +121,16 @@ def test_what_it_writes_passes_validate(everlearn: Project, kind: str) -> None:
     assert json.loads(outcome.out)["ok"]
 
 
+def test_addresses_of_a_suite_work_as_in_a_recipe(everlearn: Project) -> None:
+    """The model and the corpora that come with everlearn can be tried without a network."""
+    raw = written(everlearn, "--model", "suite:docs/base", "--domain", "sympy=suite:docs/sympy/train.jsonl")
+    assert (raw["model"], raw["domains"][0]["path"]) == ("suite:docs/base", "suite:docs/sympy/train.jsonl")
+    assert raw["objective"] == "masked"
+    outcome = everlearn("init", "-", "--model", "suite:dox/base")
+    assert outcome.code == 2
+    assert "There is no suite 'dox' ('suite:dox/base'). Known: code, docs" in outcome.err
+
+
 def test_the_learning_rate_follows_the_model_and_the_task(everlearn: Project) -> None:
     write_jsonl(Path("ask.jsonl"), [{"question": f"{text}? ", "answer": "no"} for text in tiny.texts(300)])
     for kind, of in (("roberta", "encoder"), ("llama", "decoder")):

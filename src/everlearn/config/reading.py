@@ -1,7 +1,7 @@
 """YAML as a recipe uses it: text, numbers, lists and mappings whose keys are words that stand once.
 
-What YAML 1.1 makes of a value is narrowed where it surprises: ``1e-4`` is a number, a date is text, no tag makes other
-objects, and a file that would unfold to a mountain is refused before it does.
+What YAML 1.1 makes of a value is narrowed where it surprises: ``1e-4`` is a number, a date or ``12:30`` is text, no tag
+makes other objects, and a file that would unfold to a mountain is refused before it does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import yaml
 
 from everlearn.errors import RecipeError, did_you_mean
 
-LARGEST, DEEPEST, MOST = 2**20, 40, 200_000
-"""Bytes of a file, levels of nesting, and values with every alias written out."""
+LARGEST, DEEPEST, MOST, DIGITS = 2**20, 40, 200_000, 100
+"""Bytes of a file, levels of nesting, values with every alias written out, and characters of a number."""
 _POWER = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
 """What YAML 1.1 reads as a word, for want of a point or a sign."""
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
-_FLOAT = "tag:yaml.org,2002:float"
+_INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str"))
 
 
 class _Loader(yaml.SafeLoader):
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             line = key.start_mark.line + 1
-            if key.tag != "tag:yaml.org,2002:str":
+            if key.tag != _TEXT:
                 shown = f"`{key.value}`" if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
                 raise _Mistake(f"line {line}: {shown} is no key: YAML does not read it as a word. Keys are words")
             if key.value in seen:
@@ -151,7 +151,20 @@ def _check(node: Any) -> None:
             raise _Mistake(
                 f"line {at.start_mark.line + 1}: the tag {at.tag.replace('tag:yaml.org,2002:', '!!')} is unknown"
             )
+        if at.tag in (_INT, _FLOAT):
+            _check_number(at)
         if isinstance(at, yaml.MappingNode):
             stack += [(part, depth + 1) for pair in at.value for part in pair]
         elif isinstance(at, yaml.SequenceNode):
             stack += [(part, depth + 1) for part in at.value]
+
+
+def _check_number(node: Any) -> None:
+    """Take a number of base 60, such as ``12:30``, for the text that it looks like, and refuse one that is too long."""
+    if ":" in node.value:
+        node.tag = _TEXT
+    elif len(node.value) > DIGITS:
+        raise _Mistake(
+            f"line {node.start_mark.line + 1}: a number of {len(node.value):,} characters ({node.value[:20]}…); the most "
+            f"is {DIGITS}"
+        )

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from everlearn import files
+from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at
 from everlearn.config.reading import read_yaml, written
@@ -360,7 +361,7 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
     _check_plain(raw)
     raw = _numbers(raw)
 
-    def place(item: Any, keys: tuple[str, ...], at: str, make: Callable[[str, str], str] = _absolute) -> Any:
+    def place(item: Any, keys: tuple[str, ...], at: str, make: Callable[[str, str], str] = located) -> Any:
         if not isinstance(item, dict):
             return item
         if item.get("sources") and item.get("path") == "":  # as a saved recipe has it
@@ -428,15 +429,6 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
-
-
-def _absolute(text: str, key: str) -> str:
-    if text.startswith("suite:"):
-        from everlearn.suites import locate
-
-        return str(locate(text.removeprefix("suite:")))
-    path = home(text, key)
-    return str(path.resolve()) if text and path.exists() else text
 
 
 def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:

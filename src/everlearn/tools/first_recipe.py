@@ -186,11 +186,9 @@ def _general(
 ) -> tuple[dict[str, Any], str]:
     """Return the general text, and its comment."""
     if path is not None:
-        general: dict[str, Any] = {"path": path}
-        if not path.startswith("suite:"):
-            from everlearn.tools.probing import probe
+        from everlearn.tools.probing import probe
 
-            general |= _columns(probe(path, "--general", "sft" if alone else "pretrain"))
+        general = {"path": path, **_columns(probe(path, "--general", "sft" if alone else "pretrain"))}
         return general, "what the model knew before: it is protected, and its drift measured"
     if not probes:
         return {"path": EXAMPLE_GENERAL}, "edit: text like the model's own, to protect and measure"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from everlearn.config.addresses import located
 from everlearn.errors import RecipeError
 from everlearn.methods import build
 from everlearn.model.anatomy import Kind
@@ -68,7 +69,7 @@ class ModelProbe:
     """What a model is, without its weights.
 
     Args:
-        path: a folder or the id of a model on the hub.
+        path: a folder, a ``suite:`` address, or the id of a model on the hub.
 
     Attributes:
         kind: encoder, decoder or encoder-decoder.
@@ -83,7 +84,7 @@ class ModelProbe:
     """
 
     def __init__(self, path: str) -> None:
-        source = Model(path=path)
+        source = Model(path=located(path, "--model"))
         config = load_config(source)
         self.kind: Kind = architecture_of(config.model_type).kind
         self.tokenizer = load_tokenizer(source)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everlearn.config.addresses import located
 from everlearn.data import hub
 from everlearn.data.corpus import Corpus
 from everlearn.data.documents import read_documents
@@ -94,16 +95,17 @@ def probe(path: str, key: str, task: str | None = None) -> Probe:
     """Look into a corpus.
 
     Args:
-        path: a file, a folder, a glob, or the id of a data set on the hub.
+        path: a file, a folder, a glob, a ``suite:`` address, or the id of a dataset on the hub.
         key: the option that names it, for errors.
         task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
 
     Raises:
         DataError: it cannot be read, or has no column of text, or no prompts and answers where they are asked for.
     """
-    looked_at = list(_first_rows(path, key))
+    place = located(path, key)
+    looked_at = list(_first_rows(place, key))
     text, target = choose_columns(looked_at, path, task)
-    corpus = Corpus(path=path, text_column=text, target_column=target)
+    corpus = Corpus(path=place, text_column=text, target_column=target)
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
     documents, text_bytes, complete = 0, 0, not corpus.on_hub

@@ -92,6 +92,11 @@ CASES = [
         says=(BROKEN, "number"),
     ),
     Case(
+        "writes a hexadecimal number of 4,000 digits",
+        text(lambda old: old.replace("max_steps: 4", f"max_steps: 0x{'f' * 4000}")),
+        says=(BROKEN, "number of 4,002 characters", "0xfff"),
+    ),
+    Case(
         "writes a number of 30 digits",
         text(lambda old: old.replace("max_steps: 4", f"max_steps: {'9' * 30}")),
         says=("train.max_steps", "2,147,483,647"),
