@@ -67,7 +67,7 @@ protected
 # %% [markdown]
 # ## Which one?
 #
-# To the right is more learnt, up is more forgotten; on the dashed line a run has lost all that it learnt. The
+# Up is more learnt, to the right is more forgotten; on the dashed line a run has forgotten as much as it learnt. The
 # pictures are matplotlib figures: change what you like, save them where you like.
 
 # %%

@@ -110,11 +110,12 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
     )
     trials = Table(
         "Trials",
-        ("Row", "Learning rate", "Drawn", "Steps", *header[1:], "Distance from the aim ↓"),
+        ("Row", "Learning rate", "Settings", "Steps", *header[1:], "Distance from the aim ↓"),
         rows,
-        f"Distances are from {LEARNT:.0%} of the learning and {FORGOTTEN:.0%} of the forgetting of plain training at "
-        f"{best.learning_rate:.2g}, and {DRIFT} bits per byte of drift. `recommended` is one trial and was chosen "
-        "before. Of the other rows the best trial is best by luck, in part.",
+        f"Distance from the aim: √(a² + b² + c²) of what is missing to {LEARNT:.0%} of plain training's learning at "
+        f"{best.learning_rate:.2g}, of the forgetting beyond {FORGOTTEN:.0%} of its forgetting, and of the drift beyond "
+        f"{DRIFT} bits per byte in tenths of a bit. The recommended row is a single trial that was fixed in advance. Other "
+        "rows get eight trials each; the best of them is biased upwards.",
     )
     return [curve, trials]
 

@@ -264,7 +264,9 @@ def test_python_in_the_documents_runs(everlearn: Project) -> None:
     data.mkdir()
     for seed, name in enumerate(("reviews", "papers", "general", "a", "b")):
         write_jsonl(data / f"{name}.jsonl", [{"text": text} for text in tiny.texts(400, seed, words=40)])
-    blocks = code_blocks(ROOT / "docs" / "quickstart.md", "python")
+    blocks = [
+        block for page in ("quickstart", "protect") for block in code_blocks(ROOT / "docs" / f"{page}.md", "python")
+    ]
     assert len(blocks) >= 4
     for number, block in enumerate(blocks):
         small = {

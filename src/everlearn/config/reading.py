@@ -165,6 +165,6 @@ def _check_number(node: Any) -> None:
         node.tag = _TEXT
     elif len(node.value) > DIGITS:
         raise _Mistake(
-            f"line {node.start_mark.line + 1}: a number of {len(node.value):,} characters ({node.value[:20]}…); the most "
-            f"is {DIGITS}"
+            f"line {node.start_mark.line + 1}: a number of {len(node.value):,} characters ({node.value[:20]}…); the "
+            f"most is {DIGITS}"
         )
