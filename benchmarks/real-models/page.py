@@ -113,9 +113,9 @@ def tables(lines: list[dict[str, Any]]) -> list[Table]:
         ("Row", "Learning rate", "Settings", "Steps", *header[1:], "Distance from the aim ↓"),
         rows,
         f"Distance from the aim: √(a² + b² + c²) of what is missing to {LEARNT:.0%} of plain training's learning at "
-        f"{best.learning_rate:.2g}, of the forgetting beyond {FORGOTTEN:.0%} of its forgetting, and of the drift beyond "
-        f"{DRIFT} bits per byte in tenths of a bit. The recommended row is a single trial that was fixed in advance. Other "
-        "rows get eight trials each; the best of them is biased upwards.",
+        f"{best.learning_rate:.2g}, of the forgetting beyond {FORGOTTEN:.0%} of its forgetting, and of the drift "
+        f"beyond {DRIFT} bits per byte in tenths of a bit. The recommended row is a single trial that was fixed in "
+        "advance. Other rows get eight trials each; the best of them is biased upwards.",
     )
     return [curve, trials]
 
