@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM = false
 help:
 	@echo "make demo   learn four domains plainly, with EWC and with what init recommends, and make one page on it (about 6 minutes on 2 cores)"
 	@echo "make test   lint, types and every test"
-	@echo "make mistakes   make every mistake of tests/mistakes and write docs/mistakes.md (about 2 minutes)"
+	@echo "make mistakes   make every mistake of tests/mistakes and write the site's page of them, build/mistakes.md (about 2 minutes)"
 	@echo "make site   the documentation as a site that opens offline: site/index.html"
 	@echo "make notebook   make notebooks/first-steps.ipynb of its source and run it (about 4 minutes on 2 cores)"
 	@echo "make wheel  wheel and source archive, tried in a new environment: dist/ (VERSIONS=lowest, pinned or newest)"
@@ -47,7 +47,7 @@ test: check unit
 mistakes: install
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/mistakes/table.py -n 2
 
-site: install
+site: install mistakes
 	rm -rf site
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going -d build/site docs site
 	@echo "Open site/index.html."

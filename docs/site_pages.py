@@ -1,6 +1,6 @@
-"""What the site has beyond the pages: navigation from the list in index.md, all commands, the options of each method.
+"""What the site has beyond the pages: navigation from index.md, all commands, the options of each method, all mistakes.
 
-All three are read from what they are about, so none can fall behind.
+Each is read from what it is about, so none can fall behind.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
     if whole:  # a page that only points to a file beside the docs is that file
         text = (app.srcdir / whole.group(1)).read_text(encoding="utf-8")
         source[0] = re.sub(r"\]\((?!https?:|#)", "](../", text)
+    elif page == "mistakes" and (table := app.srcdir.parent / "build" / "mistakes.md").is_file():
+        source[0] = table.read_text(encoding="utf-8")
     elif page == "index":
         source[0] += "".join(navigation(source[0]))
     elif page == "reference/commands":

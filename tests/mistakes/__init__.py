@@ -30,10 +30,8 @@ CASES = [
 * ``works``: where it is no mistake, in words, what happens; ``check(project, outcome)`` must then hold.
 * ``writes``: patterns of what the command may leave beside the cache; nothing when left out. Anything else that appears
   or changes is a failure, also one folder above the project and in the home folder.
-* ``varies``: the sentence depends on the machine or on versions, so its text on the page is not compared.
 
-Make it cheap: most mistakes are found before a model is loaded. Do not commit ``docs/mistakes.md`` beside your cases
-while others work on theirs: who merges runs ``make mistakes``, which writes it anew.
+Make it cheap: most mistakes are found before a model is loaded.
 """
 
 from mistakes.case import (

@@ -34,7 +34,6 @@ class Case:
     works: str = ""
     check: Callable[[Project, Outcome], object] | None = None
     writes: tuple[str, ...] = ()
-    varies: bool = False
 
 
 class Places(Project):

@@ -1,4 +1,4 @@
-"""The page of the table, docs/mistakes.md: what is on it, and how a case becomes a row."""
+"""The page of the table, which the site shows as docs/mistakes.md: what is on it, and how a case becomes a row."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import yaml
 from cli_project import Outcome
 from mistakes.case import Case, Places, sentence, subjects
 
-PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "build" / "mistakes.md"
 HEAD = """# Mistakes, and what one gets
 
-{count} cases, each made by a test (`tests/mistakes`) and written here by `make mistakes`: what a user does in a small
+{count} cases, each made by a test (`tests/mistakes`) when this page was built: what a user does in a small
 project with four corpora, a recipe and a labelled set, and the sentence that comes. Where no other is named the command
 is `everlearn run recipe.yaml`. Each ends with exit code 2 and writes nothing, but where the last column begins with
 *works* or *warns*. [What to do](errors.md) · [Recipes](recipes.md)
@@ -58,13 +58,6 @@ def page(rows: dict[str, str]) -> str:
         parts += [f"{rows[case.name]}\n" for case in cases]
         parts.append("\n")
     return "".join(parts).rstrip("\n") + "\n"
-
-
-def rows_on_page() -> dict[str, str]:
-    """Each row that is on the page now, by its case's name."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.is_file() else []
-    rows = [line for line in lines if line.startswith("| ") and not line.startswith("| the user …")]
-    return {line.split(" | ")[0].removeprefix("| "): line for line in rows}
 
 
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -1,8 +1,7 @@
-"""Make every mistake and write docs/mistakes.md: ``python tests/mistakes/table.py``, or ``make mistakes``."""
+"""Make every mistake and write build/mistakes.md, a page of the site: ``python tests/mistakes/table.py``."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -24,11 +23,11 @@ class Rows:
 
 def main() -> int:
     rows = Rows()
-    os.environ["EVERLEARN_WRITES_MISTAKES"] = "1"  # the page that is there is not what the rows should be
     if code := pytest.main([f"{HERE / 'test_mistakes.py'}::test_mistake", *sys.argv[1:]], plugins=[rows]):
         return int(code)
     from mistakes.page import PAGE, page
 
+    PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(rows.found), encoding="utf-8")
     print(f"Wrote {PAGE}: {len(rows.found)} cases")
     return 0

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
-import os
+import re
 from pathlib import Path
 
 import pytest
 
 from mistakes.case import Case, Places, sentence, subjects
-from mistakes.page import PAGE, row, rows_on_page
+from mistakes.page import page, row
 
 CASES = {f"{heading}: {case.name}": case for heading, cases in subjects().items() for case in cases}
-ON_PAGE = rows_on_page()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -46,9 +45,9 @@ def test_mistake(places: Places, case: Case, request: pytest.FixtureRequest) -> 
             assert any(fnmatch.fnmatch(name, pattern) for pattern in allowed), f"{name} was written"
 
     line = row(case, places, outcome)
+    assert re.fullmatch(r"\| [^|]+ \|(.*[^\\])?\| .+ \|", line), line
+    assert not any(str(place) in line for place in (places.home, places.models)), "a place of this machine"
     request.node.user_properties.append(("row", (case.name, line)))
-    if case.name in ON_PAGE and not case.varies and "EVERLEARN_WRITES_MISTAKES" not in os.environ:
-        assert line == ON_PAGE[case.name], "`make mistakes` writes the page anew"
 
 
 def snapshot(folder: Path) -> dict[Path, tuple[int, int] | None]:
@@ -62,6 +61,11 @@ def snapshot(folder: Path) -> dict[Path, tuple[int, int] | None]:
 
 def test_the_page_has_every_case_once() -> None:
     names = [case.name for cases in subjects().values() for case in cases]
-    assert len(names) == len(set(names))
-    assert sorted(ON_PAGE) == sorted(names), "`make mistakes` writes the page anew"
-    assert f"{len(names)} cases" in PAGE.read_text(encoding="utf-8")
+    assert len(names) == len(set(names)) > 500
+    text = page({name: f"| {name} | `x` | sentence |" for name in names})
+    assert f"{len(names)} cases" in text
+    lines = text.splitlines()
+    for heading, cases in subjects().items():
+        start = lines.index(f"## {heading}") + 4
+        assert lines[start : start + len(cases)] == [f"| {case.name} | `x` | sentence |" for case in cases]
+    assert len([line for line in lines if line.endswith("| sentence |")]) == len(names)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import pytest
@@ -20,6 +22,8 @@ import everlearn.report
 from everlearn.cli import VERBS
 
 DOCS = Path(__file__).parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
+import site_pages  # noqa: E402
 
 
 class Page(HTMLParser):
@@ -59,6 +63,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
     return {path.resolve(): Page(path.resolve()) for path in sorted(site.rglob("*.html"))}
+
+
+def test_the_page_of_mistakes_is_the_table_that_was_made(tmp_path: Path) -> None:
+    app, source = SimpleNamespace(srcdir=tmp_path / "docs"), ["# A page without a table"]
+    site_pages._complete(app, "mistakes", source)
+    assert source == ["# A page without a table"], "it has not been made"
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "mistakes.md").write_text("| the user … |")
+    site_pages._complete(app, "mistakes", source)
+    assert source == ["| the user … |"]
 
 
 def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) -> None:

@@ -239,8 +239,8 @@ def test_the_tree_holds_one_of_these_bases() -> None:
     for name, digest_of_it in HISTORY["sha256"].items():
         assert f"| `{name}` | `{digest_of_it}` |" in readme
         assert f"/benchmarks/bases/{name}\n" in ignored
-        assert (BASES / name).parent.joinpath("config.json").is_file()
-    weights = {path.name for path in BASES.iterdir() if (path / "config.json").is_file()}
+        assert (BASES / name).parent.joinpath("recipe.yaml").is_file()
+    weights = {path.name for path in BASES.iterdir() if (path / "checksum.json").is_file()}
     assert weights - {name.split("/")[0] for name in HISTORY["sha256"]} == {"english-decoder"}
 
 
@@ -248,8 +248,7 @@ def test_the_tree_holds_one_of_these_bases() -> None:
 def test_who_needs_a_base_that_is_not_there_is_told_how_to_get_it(use: Any, tmp_path: Path) -> None:
     place = tmp_path / "bases" / "english"
     place.mkdir(parents=True)
-    for part in ("checksum.json", "config.json", "tokenizer_config.json"):
-        shutil.copy(BASES / "english" / part, place)
+    shutil.copy(BASES / "english" / "checksum.json", place)
     recipe = recipes.Model(path=str(place))
     with pytest.raises(
         ModelError, match=r"lacks model\.safetensors, which its checksum\.json lists\. Copy the complete"

@@ -104,6 +104,7 @@ def load_config(recipe: Model) -> Any:
         except Exception as error:  # whatever an architecture makes of values that it does not expect
             why = first_line(error.__cause__ or error).rstrip(".")
             raise ModelError(f"`model.config` is no configuration of a '{model_type}': {why}.") from error
+    check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
         base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of what it is added to
         config = AutoConfig.from_pretrained(

@@ -23,7 +23,6 @@ CASES = [
         "reports to a tracker that is not installed",
         group("train", report_to="clearml"),
         says=("`train.report_to: clearml`", "install"),
-        varies=True,
     ),
     Case(
         "writes a mapping for a tracker",
@@ -35,19 +34,16 @@ CASES = [
         "asks for an optimizer that is not installed",
         group("train", optim="lomo"),
         says=("`train.optim: lomo`", "install"),
-        varies=True,
     ),
     Case(
         "gives an optimizer options that are none",
         group("train", optim_args="fast"),
         says=("`train.optim_args: fast`",),
-        varies=True,
     ),
     Case(
         "gives a schedule an option that it has not",
         group("train", lr_scheduler_kwargs={"min": 3}),
         says=("`train.lr_scheduler_type: linear`", "min"),
-        varies=True,
     ),
     Case("mistypes when it is logged", group("train", logging_strategy="step"), says=("'step'", "'steps'")),
     Case("mistypes how much libraries say", group("train", log_level="dbug"), says=("`train.log_level`", "'debug'")),
@@ -61,7 +57,6 @@ CASES = [
         "gives accelerate an option that it has not",
         group("train", accelerator_config={"split": True}),
         says=("`train` is not accepted", "split"),
-        varies=True,
     ),
     Case(
         "mistypes an option of recomputing activations",
@@ -72,7 +67,6 @@ CASES = [
         "asks for precision that the machine has not",
         group("train", tf32=True),
         says=("`train` is not accepted", "tf32"),
-        varies=True,
     ),
     Case(
         "writes infinity inside an option",
