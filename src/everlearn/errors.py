@@ -1,13 +1,13 @@
-"""Every error that a user can cause, and the one place that words a suggestion or quotes an error.
+"""All errors that a user can cause, and helpers that suggest a name or quote an exception.
 
 EverlearnError                  the base: shown as one sentence, exit code 2
 ├── RecipeError                 a recipe, an override or an argument is wrong
 ├── DataError                   a corpus or an end task cannot be read or used
 ├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
-├── MethodError                 a method is unknown, misconfigured or does not fit its surroundings
+├── MethodError                 a method is unknown, misconfigured or incompatible
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
 ├── SandboxError                programs that a model writes cannot be run safely here
-└── TrainingDiverged            the loss is not finite any more
+└── TrainingDiverged            the loss is no longer finite
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MOST_LISTED = 20
 
 
 class EverlearnError(Exception):
-    """A mistake that a sentence can explain: what rule, which value, which key to change."""
+    """An error that one sentence can explain: the rule, the value, and the key to change."""
 
     def __str__(self) -> str:
-        """The sentence on one line; what no terminal should be sent, of a name or a value in it, is written out."""
+        """Return the message on one line, with characters that are not printable escaped."""
         return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__())
 
 
@@ -41,7 +41,7 @@ class ModelError(EverlearnError):
 
 
 class MethodError(EverlearnError):
-    """A method is unknown, misconfigured or does not fit the model, objective or another method."""
+    """A method is unknown, misconfigured, or incompatible with the model, the objective or another method."""
 
 
 class RunError(EverlearnError):
@@ -49,18 +49,18 @@ class RunError(EverlearnError):
 
 
 class SandboxError(EverlearnError):
-    """Programs that a model writes cannot be run here without danger."""
+    """Programs that a model writes cannot be run safely here."""
 
 
 class TrainingDiverged(EverlearnError):
-    """The training loss is not finite any more; the last good state is on disk."""
+    """The training loss is no longer finite; the last good state is on disk."""
 
 
 def first_line(error: BaseException) -> str:
-    """What somebody else's error says, on one line; its type where it says nothing.
+    """Return the first line of an exception's message, or its type if it has none.
 
     Sentences that list more than a few names (transformers has some 400 architectures) are left out; the first one is
-    cut.
+    shortened.
     """
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     first, *others = re.split(r"(?<=\.) ", line)
@@ -70,7 +70,7 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A hint to append to an error: the nearest choice (several if they are equally near), or all when none is near."""
+    """Return a hint to append to an error: the closest choice (several if tied), or all choices if none is close."""
     known = sorted(choices)
     near = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     if near:

@@ -1,10 +1,11 @@
-"""Files that are whole or absent: atomic replacement, seals that know every file's digest, no pickle.
+"""Atomic file operations, and seals that hold the digest of every file. No pickle is read or written.
 
-A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is made at once is sealed at once
-(:func:`new_folder`) and whole when all of it is as listed (:func:`damage`). A folder that grows has a seal that grows
-with it (`sealed` of the functions that write): what is listed must be as it was saved, what is not listed is taken as
-it is. So a kill between a file and its line costs nothing. Whatever is read here is held against the seal beside it, or
-one folder above.
+A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is written in one step is sealed in
+one step (:func:`new_folder`) and is complete when every file is as listed (:func:`damage`). A folder that grows has a
+seal that grows with it (argument `sealed` of the writing functions): a listed file must be as it was saved, a file that
+is not listed is accepted as it is. So a process may be killed between writing a file and listing it, and folders of
+version 0.1.0, which have no such seal, can be read. Every file that is read here is checked against the seal of its
+folder or of the folder above.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ even where folders cannot be locked."""
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk, and a place that cannot be written, into a sentence; everything else passes.
+    """Turn a full disk or a path that is not writable into an error message; other exceptions pass.
 
     Raises:
         RunError: the system refused to write at `path` or beside it.
@@ -72,7 +73,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _code(error: BaseException) -> int | None:
-    """The system's number of an error; safetensors words it, torch.save only notices that its archive is too short."""
+    """Return the errno of an exception, or None.
+
+    Some exceptions have none: safetensors names it in the message, torch.save only notices that its archive is too
+    short.
+    """
     if (code := getattr(error, "errno", None)) is not None:
         return int(code)
     if found := re.search(r"os error (\d+)", str(error)):
@@ -83,10 +88,10 @@ def _code(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn a file that is missing, damaged or not to be read into a sentence.
+    """Turn a missing, damaged or unreadable file into an error message.
 
     Raises:
-        RunError: it is; the sentence names it.
+        RunError: the file cannot be read; the message names it.
     """
     try:
         yield
@@ -106,8 +111,8 @@ def write_text(path: Path, text: str, sealed: bool = False) -> None:
 
     Args:
         path: the file.
-        text: what it holds from now on.
-        sealed: list it in the seal of its folder, which grows.
+        text: its new content.
+        sealed: whether to list the file in the seal of its folder.
     """
     write_bytes(path, text.replace("\n", os.linesep).encode(), sealed)
 
@@ -139,7 +144,7 @@ def save_tensors(
 
 @contextlib.contextmanager
 def _replaced(path: Path, sealed: bool) -> Iterator[Path]:
-    """An empty file beside `path`, as the umask wants it, that takes its place in the end."""
+    """Yield an empty file beside `path`, with permissions by the umask, that replaces `path` in the end."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _partial(path)
@@ -162,7 +167,7 @@ def _partial(path: Path) -> Path:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors on the CPU, each with memory of its own: safetensors refuses two names for one memory."""
+    """Return copies of the tensors on the CPU that share no memory: safetensors refuses two names for one memory."""
     seen: set[int] = set()
     result = {}
     for name, tensor in tensors.items():
@@ -176,9 +181,9 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, sealed: bool = True) -> Iterator[Path]:
-    """Build a folder beside its place, then seal it (if it is to be) and move it there in one step.
+    """Build a folder at a temporary path, seal it if `sealed`, and move it to `path` in one step.
 
-    What killed processes left half-made beside it is removed.
+    Partial folders that killed processes left beside it are removed.
 
     Yields:
         The folder to write into. If the block raises, nothing appears at `path`.
@@ -197,7 +202,7 @@ def new_folder(path: Path, sealed: bool = True) -> Iterator[Path]:
 
 
 def _move(folder: Path, path: Path) -> None:
-    """Put a folder in the place of whatever is there; another process may be doing the same."""
+    """Move a folder to `path`, replacing what is there; another process may be doing the same."""
     while True:
         try:
             os.replace(folder, path)
@@ -219,7 +224,7 @@ def read_text(path: Path) -> str:
     """Read a text file.
 
     Raises:
-        RunError: the file is missing, damaged or not to be read; the sentence names it.
+        RunError: the file is missing, damaged or unreadable; the message names it.
     """
     check(path)
     with reading(path):
@@ -230,7 +235,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        RunError: the file is missing, damaged or not to be read; the sentence names it.
+        RunError: the file is missing, damaged or unreadable; the message names it.
     """
     text = read_text(path)
     with reading(path):
@@ -241,7 +246,7 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read a safetensors file.
 
     Raises:
-        RunError: the file is missing, damaged or not to be read; the sentence names it.
+        RunError: the file is missing, damaged or unreadable; the message names it.
     """
     from safetensors.torch import load_file
 
@@ -254,13 +259,16 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def digest(path: Path) -> str:
-    """BLAKE2b of a file's bytes, as hex."""
+    """Return the BLAKE2b digest of a file, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def seal(folder: Path) -> None:
-    """Write down every file's digest: the folder is complete from here on. Its files may be read as it may itself."""
+    """Write the digests of all files in a folder, which is complete from then on.
+
+    The files get the read and write permissions of the folder.
+    """
     mode = folder.stat().st_mode & 0o666
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / SEAL)
     for path in paths:
@@ -270,11 +278,11 @@ def seal(folder: Path) -> None:
 
 
 def damage(folder: Path, exactly: bool = False) -> str | None:
-    """What is wrong with a sealed folder, or None when every file is as it was sealed.
+    """Describe what is wrong with a sealed folder; return None if every file is as it was sealed.
 
     Args:
         folder: the folder.
-        exactly: a file that was not there when it was sealed is wrong too.
+        exactly: whether a file that is not in the seal counts as damage too.
     """
     if not (folder / SEAL).is_file():
         return f"{folder} is incomplete: it has no {SEAL}"
@@ -295,7 +303,7 @@ def damage(folder: Path, exactly: bool = False) -> str | None:
 
 
 def listed(folder: Path) -> Mapping[str, str]:
-    """The seal of a folder: relative name → digest; empty where there is none.
+    """Return the seal of a folder: relative path → digest; empty if there is none.
 
     Raises:
         RunError: the seal is damaged.
@@ -310,7 +318,7 @@ def listed(folder: Path) -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=256)
 def _listed(path: Path, *version: int) -> Mapping[str, str]:
-    """Read once for all the files of a folder."""
+    """Read a seal; cached, so that it is read once for all files of a folder."""
     try:
         with reading(path):
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -324,7 +332,7 @@ def _listed(path: Path, *version: int) -> Mapping[str, str]:
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with one file by the seal beside it, or one folder above; None where none lists it.
+    """Describe how a file differs from its seal, in its folder or the one above; None if it does not, or none lists it.
 
     Raises:
         RunError: the seal beside it is damaged.
@@ -341,10 +349,10 @@ def fault(path: Path) -> str | None:
 
 
 def check(path: Path) -> None:
-    """Hold a file against its seal.
+    """Check a file against its seal.
 
     Raises:
-        RunError: it is not what was saved.
+        RunError: the file is not as it was saved.
     """
     if (wrong := fault(path)) is not None:
         raise RunError(
@@ -354,12 +362,12 @@ def check(path: Path) -> None:
 
 
 def enlist(path: Path) -> None:
-    """List a file, as it is now, in the seal of its folder."""
+    """Add a file, as it is now, to the seal of its folder."""
     write_json(path.parent / SEAL, {**listed(path.parent), path.name: digest(path)})
 
 
 def unlist(path: Path) -> None:
-    """Take a file that is about to change from the seal of its folder."""
+    """Remove a file that is about to change from the seal of its folder."""
     known = listed(path.parent)
     if path.name in known:
         write_json(path.parent / SEAL, {name: mark for name, mark in known.items() if name != path.name})
@@ -369,13 +377,13 @@ def unlist(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed process was still writing, in a folder that nobody else writes into and all below it."""
+    """Delete partial files of killed processes in a folder and all below it; no other process may write there."""
     for path in list(folder.rglob(f"{PARTIAL}*")):
         _remove(path)
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Delete what killed processes left half-made in a folder that others write into as well, and nothing of theirs."""
+    """Delete partial files of killed processes in a folder, and leave those that running processes are writing."""
     for path in folder.glob(f"{PARTIAL}*"):
         with contextlib.suppress(OSError):  # removed by another process
             if _abandoned(path):
@@ -393,7 +401,9 @@ def _abandoned(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Hold a folder's lock, which ends with the process; False where it is a file or the file system has no locks.
+    """Hold the lock of a folder until the block or the process ends; yield False if the path cannot be locked.
+
+    Files cannot be locked, and some file systems have no locks.
 
     Raises:
         BlockingIOError: another process holds it.
@@ -416,7 +426,7 @@ def _held(folder: Path) -> Iterator[bool]:
 
 
 def _remove(path: Path) -> None:
-    """A folder with everything in it, a file, a link itself; nothing where there is nothing or it cannot be removed."""
+    """Remove a folder with its content, a file, or a link itself; ignore what is missing or cannot be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -54,7 +54,7 @@ from everlearn.seeding import seed_for, set_all
 
 
 class ContinualLearner(OpenRun):
-    """Teaches a language model one domain after another, and measures what it learnt and forgot.
+    """Train a language model on one domain after another, and measure what it learns and forgets.
 
     ```python
     learner = ContinualLearner(
@@ -68,18 +68,18 @@ class ContinualLearner(OpenRun):
     ```
 
     Args:
-        recipe: everything in one object; or leave it out and give its groups by name.
-        model: hub id, folder, or a model, which is then saved in the run folder.
-        tokenizer: hub id, folder or a tokenizer; the model's own when left out.
-        domains: in the order in which they are learnt: `Domain` objects or mappings of their keys; or a mapping from
-            names to paths, texts, data sets or keys. Texts in memory (`{"name": …, "data": texts}`) are a list of
-            texts or a split of a data set.
-        methods: one method or several that work together: objects, names or mappings.
-        general: general text, whose drift is measured: a path, texts or keys.
-        end_tasks: what checkpoints are asked: objects or mappings.
+        recipe: the whole configuration as one object; alternatively, pass its groups by name.
+        model: hub id, folder, or a model in memory, which is then saved in the run folder.
+        tokenizer: hub id, folder or a tokenizer; the model's own by default.
+        domains: the domains in training order: `Domain` objects or mappings of their keys; or a mapping from names to
+            paths, texts, datasets or keys. Texts in memory (`{"name": …, "data": texts}`) are a list of texts or a
+            split of a dataset.
+        methods: one method, or several that are combined: objects, names or mappings.
+        general: general text on which drift is measured: a path, texts or keys.
+        end_tasks: the tasks on which checkpoints are evaluated: objects or mappings.
         train: ``TrainingArguments`` by their own names.
-        folder: the run folder; also decides the run's name.
-        reporter: who is told what is going on; nobody when left out.
+        folder: the run folder; its name is also the default name of the run.
+        reporter: receives progress messages; none are sent by default.
         **groups: other groups of the recipe, as mappings: ``data``, ``evaluation``, ``run``, ``objective``.
 
     Raises:
@@ -113,19 +113,19 @@ class ContinualLearner(OpenRun):
 
     @classmethod
     def open(cls, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
-        """The learner of an existing run folder."""
+        """Open an existing run folder."""
         learner = cls(RunFolder(folder).recipe(), reporter=reporter)
         learner.folder = RunFolder(folder)
         return learner
 
     @classmethod
     def from_export(cls, source: Path | str, folder: Path | str, reporter: Reporter | None = None) -> ContinualLearner:
-        """A new run folder that goes on from an exported model with its memory: :meth:`learn` the next domain.
+        """Create a run that continues from an exported model and its memory; call :meth:`learn` with the next domain.
 
         Args:
-            source: folder or hub id of what `everlearn export --with-memory` made.
-            folder: the new run's.
-            reporter: who is told what is going on; nobody when left out.
+            source: folder or hub id of an export made with `everlearn export --with-memory`.
+            folder: the folder of the new run.
+            reporter: receives progress messages; none are sent by default.
 
         Raises:
             RunError: the export has no memory, is damaged or cannot be reached, or the folder is taken.
@@ -135,7 +135,7 @@ class ContinualLearner(OpenRun):
     # -- the three ways to continue, and the loop that they share ---------------------------------------------
 
     def run(self) -> RunResults:
-        """Start a new run and take it to its end."""
+        """Start a new run and complete it."""
         self.check()
         self.processes.wait_for_everyone()  # a folder that one of them claims would not be free for the others
         if self.processes.is_main_process:
@@ -144,7 +144,7 @@ class ContinualLearner(OpenRun):
         return self.resume()
 
     def resume(self) -> RunResults:
-        """Make everything that is missing, in order.
+        """Complete the run: train every missing stage and compute every missing score, in order.
 
         Raises:
             RunError: the folder holds a run of another recipe, or another process works on it.
@@ -179,12 +179,12 @@ class ContinualLearner(OpenRun):
             return self._finish()
 
     def _is_finished(self) -> bool:
-        """Whether there is nothing to make; looks at every stage, whole or damaged."""
+        """Return whether the run is complete; every stage is checked for missing or damaged files."""
         stages = [self.folder.finished(index, domain.name) for index, domain in enumerate(self.recipe.domains, 1)]
         return all(stages) and Outcome(self.recipe, self.folder).is_current()
 
     def _thin(self, index: int) -> None:
-        """After a stage is learnt and scored, remove the weights that `run.keep_stages` does not keep."""
+        """Remove the weights of earlier stages that `run.keep_stages` does not keep, once stage `index` is scored."""
         keep = self.recipe.run.keep_stages
         if keep != "all" and self.processes.is_main_process:
             for old in range(1, index + 1 - (1 if keep == "last" else keep)):
@@ -209,14 +209,14 @@ class ContinualLearner(OpenRun):
         return RunResults.of(results, self.folder.path)
 
     def learn(self, domain: given.DomainLike, end_tasks: Iterable[given.Task] = ()) -> RunResults:
-        """Months later: learn one more domain from the saved model and memory. No old data is read.
+        """Learn one more domain from the saved model and memory, at any later time. No earlier training data is read.
 
         Args:
-            domain: a `Domain`, or a mapping of its keys; its own `train` goes over the run's.
-            end_tasks: what checkpoints are asked from now on.
+            domain: a `Domain`, or a mapping of its keys; its `train` options override those of the run.
+            end_tasks: additional tasks on which checkpoints are evaluated from now on.
 
         Raises:
-            RunError: the run's earlier domains are not all learnt yet, or one of them has this name.
+            RunError: the earlier domains of the run are not all learnt yet, or one of them has this name.
             RecipeError: a key or value of the domain is wrong.
         """
         new = given.domain(domain, self.recipe.data.cache)
@@ -236,31 +236,31 @@ class ContinualLearner(OpenRun):
             self.recipe, self._prepared, self.found = before
             self._setting = None
             raise
-        with self.folder.lock(self.processes.is_main_process):  # whose recipe another process is learning by
+        with self.folder.lock(self.processes.is_main_process):  # another process may be training by this recipe
             if self.processes.is_main_process:
                 recipes.save(self.recipe, self.folder.recipe_file)
         self.processes.wait_for_everyone()
         return self.resume()
 
     def tested(self, domain: str | None = None, after: str | None = None) -> nn.Module:
-        """The model that was scored: after a domain, as it reads held-out texts.
+        """Return the model as it was evaluated after a domain.
 
-        Adapters, gates and prompts that a method reads a text with are put in, which the stage's folder alone leaves
-        out; before an end task is fine-tuned they are put into the classifier alike. Of any other method this is the
-        stage's model. No domain's text is read, unless a method chooses by what the run holds out of it. To be called
-        in one process.
+        Everything that a method adds at test time (adapters, gates, prompts) is attached; the stage folder alone leaves
+        it out. Classifiers that are fine-tuned on end tasks start from the same model. For any other method this is the
+        model of the stage. No text is read, unless a method selects its modules by the held-out text of the run. Call
+        it in one process only.
 
         ```python
         model = ContinualLearner.open("runs/first").tested("papers")
         ```
 
         Args:
-            domain: whose texts are to be read; None for general text. Before it is learnt they are read as other
-                text is.
-            after: the last domain that the model has learnt; the stream's last one when left out.
+            domain: the domain whose texts the model will read; None for general text. A domain that is not learnt yet
+                is read like general text.
+            after: the last domain that the model has learnt; by default the last one of the stream.
 
         Returns:
-            A new model on the run's device, for inference.
+            A new model on the device of the run, in evaluation mode.
 
         Raises:
             RunError: there is no such domain, it is not learnt yet, or its model was removed.
@@ -276,7 +276,7 @@ class ContinualLearner(OpenRun):
     # -- one stage --------------------------------------------------------------------------------------------
 
     def train_stage(self, index: int, domain: Domain, methods: list[Method]) -> None:
-        """Learn one domain from the model before it, and seal its stage folder."""
+        """Train on one domain, starting from the previous model, and seal the stage folder."""
         started, measured = time.monotonic(), self.forecast.measured
         self.passes_left = declared_passes(self, index)
         later = self.forecast.ahead[PASSES] - self.passes_left
@@ -307,7 +307,7 @@ class ContinualLearner(OpenRun):
             self.processes.num_processes,
         )
         curves = self._curves(stage, loader)
-        # TensorBoard's callback knows no other way; the stage's own folder of checkpoints is removed at its end.
+        # TensorBoard's callback reads its folder only from here; the checkpoint folder of the stage is removed at its end.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
@@ -376,13 +376,13 @@ class ContinualLearner(OpenRun):
         self.processes.wait_for_everyone()
 
     def _say(self, notes: Sequence[str]) -> int:
-        """Tell the reporter; how many there were."""
+        """Send notes to the reporter; return how many there were."""
         for note in notes:
             self.reporter.say(note)
         return len(notes)
 
     def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
-        """What scores held-out text and asks end tasks inside the stage (`evaluation.every`, `tasks_every`)."""
+        """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`)."""
         every = self.recipe.evaluation.every, self.recipe.evaluation.tasks_every
         if every == (None, None):
             return []
@@ -396,7 +396,7 @@ class ContinualLearner(OpenRun):
         return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self)]
 
     def train_alone(self, scorer: Scorer) -> None:
-        """Train each domain alone from the base model, with no method: FT in the causal study."""
+        """Train one model for each domain alone, from the base model and without a method (FT in the causal study)."""
         for domain in self.recipe.domains:
             recipe = self.recipe.changed(
                 domains=[domain.model_dump(mode="json")],
@@ -416,23 +416,23 @@ class ContinualLearner(OpenRun):
             scorer.score_alone(domain.name, alone.folder.stage(1, domain.name))
 
     def check(self, only: str | None = None) -> None:
-        """Find out without training whether anything is wrong, and stop at the first that is (:mod:`run.checks`).
+        """Validate the run without training and raise the first error (:mod:`run.checks`).
 
         Args:
-            only: a domain that is learnt after the others, whose data need not be there any more.
+            only: a domain that is added after the others; the data of the others need not exist any more.
         """
         with self.reporter.activity("Checking recipe, model and data", len(listed(self, only))) as done:
-            for number, found in enumerate(checks(self, only), 1):
-                if found.error is not None:
-                    raise found.error
+            for number, outcome in enumerate(checks(self, only), 1):
+                if outcome.error is not None:
+                    raise outcome.error
                 done(number)
 
     def scorer(self) -> Scorer:
-        """What measures this run."""
+        """Return the scorer of this run."""
         return Scorer(self)
 
 
 def _refuse_taken(new: Mapping[str, Any], known: str, what: str) -> None:
-    """Names become those of files, which on some systems differ in more than case."""
+    """Raise RunError if a name is taken, ignoring case: names become file names, and some file systems ignore case."""
     if str(new.get("name")).lower() == known.lower():
         raise RunError(f"{what} '{known}' already. Use another name.")

@@ -21,7 +21,7 @@ _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Options(BaseModel):
-    """Base of every group of options: unknown keys are refused, numbers are finite, nothing changes afterwards."""
+    """Base class of all option groups: immutable, with unknown keys refused and all numbers finite."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -34,7 +34,7 @@ class Options(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic would read true as 1."""
+        """Refuse a boolean where a number is expected; pydantic would read true as 1."""
         if isinstance(value, bool):
             kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
             if kinds & {int, float} and bool not in kinds:
@@ -43,7 +43,7 @@ class Options(BaseModel):
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The types of a union, through ``Annotated`` and the types of literals."""
+    """Return the types in a union, looking through ``Annotated`` and into the values of literals."""
     parts = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return {type(part) for part in parts}
@@ -55,10 +55,14 @@ def _kinds(annotation: Any) -> set[Any]:
 
 
 def slug(value: str, what: str) -> str:
-    """A name that can be a part of a file's name on every system.
+    """Return a name if it is valid as a part of a file name on every system.
+
+    Args:
+        value: the name.
+        what: the subject of the error message, such as "a domain's name".
 
     Raises:
-        ValueError: it cannot; `what` begins the sentence: "a domain's name".
+        ValueError: the name is not valid.
     """
     if not _SLUG.fullmatch(value):
         raise ValueError(f"{what} is made of letters, digits, '.', '-' and '_' and starts with a letter or digit")
@@ -68,28 +72,28 @@ def slug(value: str, what: str) -> str:
 
 
 def path_or_id(text: str | Path, key: str) -> str:
-    """Where a text is as a user writes it: a local path, or else what was written (a hub id, a glob, an address).
+    """Return the local path that a text names, with ``~`` expanded, or else the text (a hub id, a glob, a URL).
 
     Args:
-        text: what stands on the command line.
-        key: where it stands, for the error.
+        text: what the user wrote.
+        key: the option or recipe key, for the error message.
 
     Raises:
-        RecipeError: it is empty.
+        RecipeError: the text is empty.
     """
     local = home(text, key)
     return str(local) if local.exists() else str(text)
 
 
 def home(path: str | Path, key: str) -> Path:
-    """A path as a user writes it, with ``~`` replaced by the home folder.
+    """Return a path with ``~`` expanded to the home folder.
 
     Args:
-        path: what stands in a recipe or on the command line.
-        key: where it stands, for the error.
+        path: what the user wrote in a recipe or on the command line.
+        key: the option or recipe key, for the error message.
 
     Raises:
-        RecipeError: it is empty, there is no such user, or no file system takes so long a path.
+        RecipeError: the path is empty or too long for any file system, or there is no such user.
     """
     if not str(path).strip():
         raise RecipeError(f"`{key}` is empty. Name a path, or leave the key out.")
@@ -137,16 +141,16 @@ _NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|
 
 
 def key_of(error: Mapping[str, Any]) -> list[int | str]:
-    """Where an error is, without pydantic's names for validators and for the types that a value may have."""
+    """Return the location of an error, without pydantic's names for validators and for the members of a union."""
     return [part for part in error["loc"] if isinstance(part, int) or not _NO_KEY.fullmatch(part)]
 
 
 def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
-    """What is wrong with a value, and the value: ``must be above 0 (got -1)``.
+    """Describe what is wrong with a value, and quote the value: ``must be above 0 (got -1)``.
 
     Args:
         error: one of ``ValidationError.errors()``.
-        others: those of the other types that the value may have.
+        others: the errors for the other types that the value may have.
     """
     message = ", or ".join([_words(error), *(_words(other).removeprefix("must be ") for other in others)])
     value = error.get("input")

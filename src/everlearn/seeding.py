@@ -1,4 +1,4 @@
-"""Randomness that depends on names and positions only, never on what ran before."""
+"""Random seeds that depend on names and positions only, never on what ran before."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 
 def seed_for(*parts: object) -> int:
-    """A 63-bit seed from any printable parts: the same parts, the same seed, on every machine."""
+    """Return a 63-bit seed made of any printable parts; the same parts give the same seed on every machine."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @contextlib.contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """Run a block under its own seed and leave every global generator as it was found.
+    """Run a block under its own seed and restore every global generator afterwards.
 
     Method hooks run inside this, so that an importance pass cannot change the dropout of the training after it.
     """
@@ -37,10 +37,10 @@ def seeded(*parts: object) -> Iterator[None]:
 
 
 class Stream:
-    """Randomness under a seed of its own, left and taken up again: a second ``with`` goes on where the first ended.
+    """A random stream with a seed of its own that can be interrupted: each ``with`` continues where the last one ended.
 
     Args:
-        parts: of the seed.
+        parts: the parts of the seed.
     """
 
     def __init__(self, *parts: object) -> None:
@@ -49,7 +49,7 @@ class Stream:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Draw from it; afterwards every global generator is as it was found."""
+        """Make the global generators draw from this stream; restore them afterwards."""
         with seeded(*self._parts):
             if self._states is not None:
                 python, numpy, cpu, devices = self._states
@@ -71,7 +71,7 @@ def set_all(*parts: object) -> None:
 
 
 def _seed_everything(seed: int) -> None:
-    """Every global generator, each device's too."""
+    """Seed every global generator, those of each device too."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     # Without a device, `torch.manual_seed` keeps a stack trace for each kind that may yet appear: milliseconds.
