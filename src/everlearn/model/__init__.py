@@ -1,1 +1,1 @@
-"""What is known about models: their anatomy, objectives, gates, loading, and gathering after sharding."""
+"""Models: anatomy, objectives, gates, loading, and gathering after sharding."""

@@ -1,16 +1,16 @@
-"""Where the heads, neurons, projections and the vocabulary head of a model are.
+"""Locate the attention heads, neurons, projections and the vocabulary head of a model.
 
 A *unit* is an attention head, a feed-forward neuron or an output neuron. A *site* is a group of units that are scaled
-together: one attention block's heads, one layer's neurons, one layer's outputs. Multiplying a unit by a gate and
-differentiating with respect to it gives the unit's importance (arXiv 2302.03241, eq. 3); scaling the parameters that
-belong to a unit protects it (same paper, eq. 4).
+together: the heads of one attention block, the neurons of one layer, the outputs of one layer. Multiplying a unit by a
+gate and differentiating with respect to the gate gives the importance of the unit (arXiv 2302.03241, eq. 3); scaling
+the gradients of the parameters that belong to a unit protects it (same paper, eq. 4).
 
     head     scales the head's context vector: the input of the attention's output projection
     neuron   scales the first feed-forward projection before the activation; in a gated feed-forward (Llama, Gemma,
              ModernBERT …) the product that enters the second projection
     output   scales the second feed-forward projection before dropout and residual
 
-Names of modules and parameters are those of the model that was passed in, with PEFT adapters or wrappers in place.
+Names of modules and parameters are those of the model that was passed in, including PEFT adapters and wrappers.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Owned:
 
     Attributes:
         parameter: its name in ``model.named_parameters()``.
-        dim: the dimension that the units run along.
+        dim: the dimension along which the units run.
         dims: number of dimensions of the parameter.
-        group: units that share the same entries (query heads per key-value head).
-        each: neighbouring entries of one unit (or group).
-        tile: how often the whole sequence of units repeats (3 in a fused query-key-value projection).
+        group: number of units that share the same entries (query heads per key-value head).
+        each: number of adjacent entries per unit (or group).
+        tile: number of repetitions of the whole sequence of units (3 in a fused query-key-value projection).
     """
 
     parameter: str
@@ -74,10 +74,10 @@ class Owned:
     tile: int = 1
 
     def factors(self, units: Tensor) -> Tensor:
-        """Spread factors per unit, [units], over the parameter: a tensor that broadcasts to it.
+        """Expand factors per unit, [units], to a tensor that broadcasts to the parameter.
 
-        Entries that several units share take the smallest factor, which is 1 minus the largest importance: a
-        key-value head that any of its query heads needs is protected.
+        Entries that several units share take the smallest factor, which is 1 minus the largest importance: a key-value
+        head that any of its query heads needs is protected.
         """
         values = units.view(-1, self.group).amin(1).repeat_interleave(self.each).repeat(self.tile)
         return values.view([-1 if dim == self.dim else 1 for dim in range(self.dims)])
@@ -89,13 +89,13 @@ class Site:
 
     Attributes:
         name: stable name, such as "layers.0.attention.heads", "decoder.1.cross_attention.heads".
-        kind: what the units are.
-        units: how many there are.
+        kind: the kind of the units.
+        units: number of units.
         width: features per unit (the head size; 1 for neurons and outputs).
-        module: the module whose input or output is multiplied by the gate.
-        where: which of the two.
-        owned: the parameters that belong to the units (arXiv 2302.03241, eq. 4): queries, keys and values by rows,
-            the attention's output projection by columns and without its bias, both feed-forward projections by rows.
+        module: path of the module whose input or output is multiplied by the gate.
+        where: whether the gate applies to the input or the output of the module.
+        owned: the parameters that belong to the units (arXiv 2302.03241, eq. 4): queries, keys and values by rows, the
+            attention's output projection by columns and without its bias, both feed-forward projections by rows.
     """
 
     name: str
@@ -118,8 +118,9 @@ class Projection:
     """A linear layer of an attention or a feed-forward block.
 
     Attributes:
-        component: what it is for.
-        tokens: what its positions are: the model's input, or the answer that a decoder beside an encoder writes.
+        component: the role of the projection.
+        tokens: the tokens that it is applied to: the input of the model, or the answer (in the decoder of an
+            encoder-decoder).
     """
 
     component: Component
@@ -128,13 +129,13 @@ class Projection:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """What is where in a model.
+    """The structure of a model.
 
     Attributes:
-        kind: which part of a transformer it has.
+        kind: encoder, decoder or encoder-decoder.
         sites: the gated units, from the first layer to the last.
-        head: path of the module that takes the last hidden state and begins the vocabulary head; "" if there is none.
-        linears: the projections of all attentions and feed-forwards by path (`nn.Linear`, `Conv1D` or a PEFT layer
+        head: path of the first module of the vocabulary head, which takes the last hidden state; "" if there is none.
+        linears: the projections of all attention and feed-forward blocks by path (`nn.Linear`, `Conv1D` or a PEFT layer
             around one), from the first layer to the last.
     """
 
@@ -144,18 +145,18 @@ class Anatomy:
     linears: Mapping[str, Projection]
 
     def parameter_factors(self, unit_factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Factors per unit to factors per parameter.
+        """Convert factors per unit to factors per parameter.
 
         Args:
-            unit_factors: site name to factors, [units]; sites that are not named leave their parameters alone.
+            unit_factors: site name → factors, [units]; the parameters of other sites are not scaled.
 
         Returns:
-            Parameter name to a tensor that broadcasts to the parameter. Where several sites own a parameter, their
-            factors are multiplied. With LoRA the rows of B and the columns of A belong to the units of the layer
-            around them; the other factor of the product is shared by all units and stays free.
+            Parameter name → a tensor that broadcasts to the parameter. If several sites own a parameter, their factors
+            are multiplied. With LoRA, the rows of B and the columns of A belong to the units of the layer around them;
+            the other factor of the product is shared by all units and is not scaled.
 
         Raises:
-            MethodError: no such site, or the wrong number of units.
+            MethodError: there is no such site, or the number of units is wrong.
         """
         check_units(self.sites, unit_factors)
         result: dict[str, Tensor] = {}
@@ -183,14 +184,15 @@ def check_units(sites: tuple[Site, ...], values: Mapping[str, Tensor]) -> None:
 
 
 def anatomy(model: nn.Module) -> Anatomy:
-    """Find everything in a model.
+    """Analyse the structure of a model.
 
     Args:
-        model: a transformers model, with or without a language-model head, PEFT adapters or a distributed wrapper.
-            Only its structure is read, so it may be on the meta device. Nothing is cached: adapters may come and go.
+        model: a transformers model, with or without a language-model head, PEFT adapters or a distributed wrapper. Only
+            its structure is read, so it may be on the meta device. Nothing is cached: adapters may be added and removed
+            between calls.
 
     Raises:
-        ModelError: the architecture is not in the table, or the model does not look as the table says.
+        ModelError: the architecture is not in the table, or the modules differ from its entry in the table.
     """
     path, inner = transformers_model(model)
     architecture = architecture_of(inner.config.model_type)
@@ -222,7 +224,7 @@ def _projections(attention: Attention, tokens: Tokens) -> Iterator[tuple[str, Pr
 
 
 def head_path(model: nn.Module) -> str:
-    """Path of the module that takes the last hidden state and begins the vocabulary head.
+    """Return the path of the first module of the vocabulary head, which takes the last hidden state.
 
     Raises:
         ModelError: the architecture is not in the table, or the model has no vocabulary head.
@@ -238,7 +240,7 @@ def head_path(model: nn.Module) -> str:
 
 
 def kind_of(model: nn.Module) -> Kind:
-    """Whether a model is an encoder, a decoder or both.
+    """Return the kind of a model: encoder, decoder or encoder-decoder.
 
     Raises:
         ModelError: the architecture is not in the table.
@@ -247,7 +249,7 @@ def kind_of(model: nn.Module) -> Kind:
 
 
 class _Layer:
-    """One layer of a stack: looks up its projections and describes its sites."""
+    """One layer of a stack; resolves its projections and describes its sites."""
 
     def __init__(self, model: nn.Module, path: str, name: str) -> None:
         self.model, self.path, self.name = model, path, name
@@ -256,7 +258,7 @@ class _Layer:
         return f"{self.path}.{projection}"
 
     def size(self, projection: str) -> tuple[int, int]:
-        """(in, out) features of a projection, whatever is wrapped around it."""
+        """Return the number of input and output features of a projection, ignoring wrappers around it."""
         module = find(self.model, self.at(projection))
         for _, linear in _linears(module):
             features = linear.weight.shape if isinstance(linear, Conv1D) else (linear.in_features, linear.out_features)
@@ -264,13 +266,13 @@ class _Layer:
         raise ModelError(f"The model has no linear projection at '{self.at(projection)}', as its architecture should.")
 
     def widening(self, block: FeedForward) -> list[str]:
-        """The widening projections that this configuration has."""
+        """Return the widening projections that this configuration has."""
         return [projection for projection in block.inputs if find(self.model, self.at(projection)) is not None]
 
     def rows(self, projection: str, group: int = 1, each: int = 1, tile: int = 1) -> Iterator[Owned]:
-        """What belongs to a projection's output features: weight rows, bias, LoRA's B.
+        """Yield the parameters that belong to the output features of a projection: weight rows, bias, LoRA's B.
 
-        Quantised weights are packed integers: none of them is trained, so none of them can be protected.
+        Quantised weights are skipped: they are packed integers, which are not trained and need no protection.
         """
         for name, linear in _linears(find(self.model, self.at(projection))):
             if ".lora_A." in f".{name}." or not torch.is_floating_point(linear.weight):
@@ -281,7 +283,7 @@ class _Layer:
                 yield Owned(f"{at}.bias", 0, 1, group, each, tile)
 
     def columns(self, projection: str, each: int) -> Iterator[Owned]:
-        """What belongs to a projection's input features: weight columns, LoRA's A."""
+        """Yield the parameters that belong to the input features of a projection: weight columns, LoRA's A."""
         for name, linear in _linears(find(self.model, self.at(projection))):
             if ".lora_B." not in f".{name}." and torch.is_floating_point(linear.weight):
                 at = join(self.at(projection), name)
@@ -325,7 +327,7 @@ class _Layer:
 
 
 def _linears(module: nn.Module | None) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear layers at or inside a module, the wrapped layer before its adapters, with their relative paths."""
+    """Yield the linear layers at or inside a module with their relative paths; wrapped layers come before adapters."""
     for name, child in module.named_modules() if module is not None else ():
         if isinstance(child, (nn.Linear, Conv1D)):
             yield name, child  # type: ignore[misc]

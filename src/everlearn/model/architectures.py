@@ -1,7 +1,7 @@
-"""The table of known architectures: where, in each, the projections and the vocabulary head are.
+"""The registry of known architectures: the paths of their projections and of the vocabulary head.
 
-An entry names module paths only. Sizes, biases, grouped-query attention and gated feed-forward layers are read from
-the modules themselves by :mod:`everlearn.model.anatomy`.
+An entry lists module paths only. Sizes, biases, grouped-query attention and gated feed-forward layers are read from the
+modules themselves by :mod:`everlearn.model.anatomy`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Attention:
     """Paths of one attention block's projections, relative to its layer.
 
     Attributes:
-        inputs: query, key and value; or the one projection that gives all three.
-        output: the projection that takes the heads' context vectors, side by side.
-        name: distinguishes the blocks of a layer in the names of sites.
-        interleaved: in a fused projection, the outputs are ordered head by head (query, key, value of the first
+        inputs: query, key and value; or one fused projection.
+        output: the projection of the concatenated context vectors of the heads.
+        name: distinguishes the attention blocks of a layer in the names of sites.
+        interleaved: whether the outputs of a fused projection are ordered head by head (query, key, value of the first
             head, then of the second …) instead of all queries, all keys, all values.
-        crosses: keys and values are made of what another stack read, not of this one's tokens.
+        crosses: whether keys and values come from another stack (cross-attention).
     """
 
     inputs: tuple[str, ...]
@@ -40,8 +40,8 @@ class FeedForward:
     """Paths of the feed-forward projections, relative to their layer.
 
     Attributes:
-        inputs: what widens: one projection, or gate and up, or one that gives both. Paths that a configuration does
-            not have are left out (T5 has `wi`, or `wi_0` and `wi_1`).
+        inputs: the widening projections: one, or gate and up, or a fused one. Paths that a configuration does not have
+            are ignored (T5 has `wi`, or `wi_0` and `wi_1`).
         output: the projection back to the hidden size.
     """
 
@@ -54,12 +54,14 @@ class Stack:
     """A list of equal layers.
 
     Attributes:
-        layers: path of the list, relative to the base model (to the model inside its language-model head).
+        layers: path of the list, relative to the base model (the model inside its language-model head).
         attentions: the attention blocks of one layer.
         feed_forward: the feed-forward block of one layer.
         name: prefix of the names of sites.
-        tokens: what its positions are: the model's input, or (a decoder beside an encoder) the answer.
-        recurrent: a layer calls projections once for each token, [B, features], and not once for all, [B, S, features].
+        tokens: the tokens that the stack reads: the input of the model, or the answer (in the decoder of an
+            encoder-decoder).
+        recurrent: whether a layer calls its projections once per token, [B, features], instead of once for all tokens,
+            [B, S, features].
     """
 
     layers: str
@@ -72,13 +74,13 @@ class Stack:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What must be known of an architecture.
+    """The structure of an architecture.
 
     Attributes:
-        kind: which part of a transformer it has.
-        head: path of the module that takes the last hidden state and begins the vocabulary head, relative to the
+        kind: encoder, decoder or encoder-decoder.
+        head: path of the first module of the vocabulary head, which takes the last hidden state, relative to the
             language model.
-        stacks: its layers, in the order in which they run.
+        stacks: its stacks of layers, in the order in which they run.
     """
 
     kind: Kind
@@ -90,7 +92,7 @@ _TABLE: dict[str, Architecture] = {}
 
 
 def register_architecture(model_type: str, architecture: Architecture) -> None:
-    """Make an architecture known under its ``config.model_type``; a second entry replaces the first.
+    """Register an architecture under its ``config.model_type``, replacing any earlier entry.
 
     See docs/add-an-architecture.md for an example and the test that a new entry must pass.
     """
@@ -98,15 +100,15 @@ def register_architecture(model_type: str, architecture: Architecture) -> None:
 
 
 def architectures() -> dict[str, Architecture]:
-    """The table, by ``config.model_type``."""
+    """Return all registered architectures by ``config.model_type``."""
     return dict(_TABLE)
 
 
 def architecture_of(model_type: str) -> Architecture:
-    """The entry of a ``config.model_type``.
+    """Return the entry for a ``config.model_type``.
 
     Raises:
-        ModelError: it is not in the table; the sentence says how to add it.
+        ModelError: it is not registered; the message says how to register it.
     """
     if model_type not in _TABLE:
         raise ModelError(

@@ -25,7 +25,7 @@ from everlearn.model.without_attention import (
 
 @strict
 class CNNConfig(NoAttentionConfig):
-    """Sizes of a CNN."""
+    """Configuration of a CNN."""
 
     model_type: ClassVar[str] = "everlearn-cnn"
 
@@ -37,13 +37,13 @@ class CNNConfig(NoAttentionConfig):
 
 
 class CNNLayer(NoAttentionLayer):
-    """Causal convolution, ReLU, pooling over time, and back to the model's width.
+    """Causal convolution, ReLU, pooling over time, and projection to the hidden size.
 
         a_t = relu(W [x_{t−k+1}; …; x_t] + b)     z_t = [a_t, first half; max_{s ≤ t} a_s, second half]     P z_t + d
 
-    The study's CNN reads max_s a_s of a whole text. A causal model may read no more than the text so far, and has to
-    know the order of the last words: hence the running maximum, and the other half. A filter is a row of W, so it can
-    be measured, gated and protected as a neuron.
+    The CNN of the study pools max_s a_s over a whole text. A causal model may only read the text so far, and has to
+    know the order of the last words: hence the running maximum for one half of the filters, and no pooling for the
+    other. A filter is a row of W, so it can be measured, gated and protected like a neuron.
     """
 
     def __init__(self, config: CNNConfig) -> None:
@@ -53,8 +53,10 @@ class CNNLayer(NoAttentionLayer):
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
-        """As the base class has it; the state is the last k − 1 inputs, whether they are of the last document, and what
-        is pooled of it."""
+        """Compute the output of the layer, as in the base class.
+
+        The state holds the last k − 1 inputs, whether each belongs to the last document, and the pooled values.
+        """
         reach, tokens = self.kernel_size - 1, x.shape[1]
         if before is None:
             earlier, of_it = x.new_zeros(len(x), reach, x.shape[2]), document.new_full((len(x), reach), PADDING)
@@ -73,7 +75,7 @@ class CNNLayer(NoAttentionLayer):
 
 
 class CNNPreTrained(NoAttentionPreTrained):
-    """What belongs to a CNN."""
+    """Base class of the CNN models."""
 
     config_class = CNNConfig
     layer = CNNLayer
@@ -85,13 +87,13 @@ class CNNModel(CNNPreTrained, NoAttentionModel):
 
 
 class CNNForCausalLM(CNNPreTrained, NoAttentionForCausalLM):
-    """A CNN language model; ``AutoModelForCausalLM`` knows it once this is imported."""
+    """A CNN language model; importing this module registers it with ``AutoModelForCausalLM``."""
 
     body = CNNModel
 
 
 class CNNForSequenceClassification(CNNPreTrained, NoAttentionForSequenceClassification):
-    """A CNN that classifies texts."""
+    """A CNN text classifier."""
 
     body = CNNModel
 

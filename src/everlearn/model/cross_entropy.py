@@ -1,8 +1,8 @@
-"""Cross-entropy per label that leaves its gradient where the logits were.
+"""Cross-entropy per label that writes its gradient into the memory of the logits.
 
-Logits are the largest tensors of a step. PyTorch's cross-entropy holds three of that size (logits, their logarithmic
-softmax, its gradient) and zeroes one; on a CPU every large tensor is mapped and touched page by page at every step,
-which takes longer than the arithmetic on it. One tensor, worked on in cache-sized parts, gives the same numbers.
+Logits are the largest tensors of a step. PyTorch's cross-entropy holds three tensors of that size (logits, their
+log-softmax, its gradient) and zeroes one; on a CPU every large tensor is mapped and touched page by page at every step,
+which takes longer than the arithmetic on it. One tensor, processed in cache-sized parts, gives the same numbers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ VALUES_AT_ONCE = 2**18
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
-    """Nats per label, [N]; 0 where the label is `ignore_index`.
+    """Return the cross-entropy of each label in nats, [N]; 0 where the label is `ignore_index`.
 
     On a CPU the backward pass overwrites `logits`: nothing else may need their values, and a second backward pass
-    through the same graph raises PyTorch's error for tensors changed in place.
+    through the same graph raises PyTorch's error for tensors that were changed in place.
 
     Args:
         logits: [N, V] float32.
         labels: [N] int64.
-        ignore_index: the label of rows that count nothing.
+        ignore_index: the label of rows that are not scored.
     """
     if logits.device.type != "cpu" or type(logits) is not Tensor:
         # An accelerator's own kernels read the logits fewer times, and its allocator keeps what was freed.
@@ -37,7 +37,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:
 
 
 class _InPlace(torch.autograd.Function):
-    """−log softmax(z)_y = log Σ_j e^{z_j} − z_y; its gradient softmax(z) − e_y, times the incoming one, replaces z."""
+    """−log softmax(z)_y = log Σ_j e^{z_j} − z_y; its gradient, softmax(z) − e_y times the incoming one, replaces z."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where in the depth of a model its layers and tensors are: in a model in memory, or tensors known by name alone."""
+"""Map layers and tensors to their depth in a model, for a model in memory or from tensor names alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMBEDDINGS, HEAD, OTHER, FEED_FORWARD = "embeddings", "head", "other", "feed-for
 
 
 class Layers(NamedTuple):
-    """The layers of a stack: what is known of them, the path of their list in the model, and the list."""
+    """The layers of a stack: its description, the path of the module list, and the list."""
 
     stack: Stack
     path: str
@@ -24,7 +24,7 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: nn.Module) -> list[Layers]:
-    """The layers through which a text goes, stack by stack; a stack that the model has not is left out.
+    """Return the stacks of layers in forward order; stacks that the model does not have are left out.
 
     Args:
         model: a transformers model, with or without a language-model head, PEFT adapters or a distributed wrapper.
@@ -35,22 +35,22 @@ def layers_of(model: nn.Module) -> list[Layers]:
     path, inner = transformers_model(model)
     prefix = inner.base_model_prefix
     base = join(path, prefix) if prefix and hasattr(inner, prefix) else path
-    found = []
+    result = []
     for stack in architecture_of(inner.config.model_type).stacks:
         modules: Any = find(model, where := join(base, stack.layers))
         if modules is not None:
-            found.append(Layers(stack, where, modules))
-    return found
+            result.append(Layers(stack, where, modules))
+    return result
 
 
 def depth_groups(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """Names of the parameters by depth: embeddings, each layer from the first to the last, the head.
+    """Group the names of the parameters by depth: embeddings, each layer from the first to the last, the head.
 
-    What stands between the layers of two stacks goes with the layer before it, and the final norm with the head. So do
-    output embeddings that are tied to the input's: the head is where the loss reaches them first.
+    Parameters between the layers of two stacks belong to the group of the layer before them, and the final norm to the
+    head. So do output embeddings that are tied to the input embeddings, since the loss reaches them first in the head.
 
     Args:
-        model: as for :func:`layers_of`.
+        model: as in :func:`layers_of`.
     """
     parameters = dict(model.named_parameters())
     stacks = layers_of(model)
@@ -71,14 +71,14 @@ def depth_groups(model: nn.Module) -> tuple[tuple[str, ...], ...]:
 
 
 def places(shapes: Mapping[str, tuple[int, ...]], architecture: Architecture) -> dict[str, tuple[str, str]]:
-    """Tensor name → layer and part, from the first layer to the last.
+    """Return tensor name → (layer, part), from the first layer to the last.
 
-    What stands outside of the layers belongs to the head where it is not inside the base model; else to the embeddings
-    where its module has a matrix, and to `other` where it has none.
+    Tensors outside the layers belong to the head if they are outside the base model; else to the embeddings if their
+    module has a matrix, and to `other` if it has none.
 
     Args:
-        shapes: of the tensors of a plain model, in a file or in memory.
-        architecture: the model's.
+        shapes: shapes of the tensors of a plain model, in a file or in memory, by name.
+        architecture: the architecture of the model.
     """
     stacks = architecture.stacks
     prefix = _prefix(shapes, stacks)
@@ -101,22 +101,22 @@ def places(shapes: Mapping[str, tuple[int, ...]], architecture: Architecture) ->
 
 
 def _inside(names: Iterable[str], stacks: Iterable[tuple[Stack, str]]) -> dict[str, tuple[int, int, str]]:
-    """Of the names that are inside layers: the number of the stack, that of the layer in it, and the path in that."""
-    found: dict[str, tuple[int, int, str]] = {}
+    """Return stack number, layer number and path within the layer, for each name that is inside a layer."""
+    result: dict[str, tuple[int, int, str]] = {}
     starts = [f"{path}." for _, path in stacks]
     for name in names:
         for number, start in enumerate(starts):
             index, _, path = name.removeprefix(start).partition(".")
             if name.startswith(start) and index.isdigit():
-                found[name] = number, int(index), path
-    return found
+                result[name] = number, int(index), path
+    return result
 
 
 def _prefix(names: Iterable[str], stacks: Iterable[Stack]) -> str:
-    """What stands before the base model's own names, as in "roberta."."""
+    """Return the prefix of the base model in the tensor names, such as "roberta."."""
     paths = "|".join(re.escape(stack.layers) for stack in stacks)
-    found = (re.match(rf"(|.*\.)(?:{paths})\.\d+\.", name) for name in names)
-    return max((match[1] for match in found if match is not None), key=len, default="")
+    matches = (re.match(rf"(|.*\.)(?:{paths})\.\d+\.", name) for name in names)
+    return max((match[1] for match in matches if match is not None), key=len, default="")
 
 
 def _module(name: str, prefix: str) -> str:
@@ -124,7 +124,7 @@ def _module(name: str, prefix: str) -> str:
 
 
 def _part(path: str, stack: Stack) -> tuple[int, str]:
-    """Which part of a layer a parameter belongs to, and where it comes among the parts."""
+    """Return the sort order and the name of the part of a layer that a parameter belongs to."""
     blocks: list[tuple[str, tuple[str, ...]]] = [
         (block.name, (*block.inputs, block.output)) for block in stack.attentions
     ]
@@ -136,7 +136,7 @@ def _part(path: str, stack: Stack) -> tuple[int, str]:
 
 
 def transformers_model(model: nn.Module) -> tuple[str, PreTrainedModel]:
-    """The outermost transformers model, inside PEFT, DDP or torch.compile, and its path.
+    """Return the path and the outermost transformers model inside PEFT, DDP or torch.compile.
 
     Raises:
         ModelError: there is none.
@@ -148,15 +148,15 @@ def transformers_model(model: nn.Module) -> tuple[str, PreTrainedModel]:
 
 
 def find(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path, or None."""
+    """Return the module at a path, or None."""
     for part in path.split(".") if path else ():
-        found = getattr(model, part, None)
-        if not isinstance(found, nn.Module):
+        child = getattr(model, part, None)
+        if not isinstance(child, nn.Module):
             return None
-        model = found
+        model = child
     return model
 
 
 def join(path: str, name: str) -> str:
-    """A path below another one; either may be empty."""
+    """Join two module paths with a dot; either may be empty."""
     return f"{path}.{name}" if path and name else path or name

@@ -14,20 +14,20 @@ from everlearn.model.head import config_of
 
 
 def frozen_parameters(model: nn.Module, patterns: Sequence[str]) -> list[nn.Parameter]:
-    """The parameters that some patterns name; one that two modules share is frozen in both.
+    """Return the parameters that match some patterns; a parameter that two modules share is frozen in both.
 
     Args:
-        model: before a method adds to it.
-        patterns: names with wildcards (``*.bias``), or layers as `everlearn analyse` calls them: ``embeddings``,
+        model: the model, before any method adds modules to it.
+        patterns: names with wildcards (``*.bias``), or layers as `everlearn analyse` names them: ``embeddings``,
             ``layers.0``, ``head``, ``other``.
 
     Raises:
-        ModelError: a pattern names nothing, or nothing is left to train.
+        ModelError: a pattern matches nothing, or nothing is left to train.
     """
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     where = places(shapes, architecture_of(config_of(model).model_type)) if patterns else {}
-    found: dict[str, nn.Parameter] = {}
+    frozen: dict[str, nn.Parameter] = {}
     for pattern in patterns:
         own = {name: p for name, p in parameters.items() if fnmatchcase(name, pattern) or where[name][0] == pattern}
         if not own:
@@ -37,7 +37,7 @@ def frozen_parameters(model: nn.Module, patterns: Sequence[str]) -> list[nn.Para
                 f"`model.frozen` names '{pattern}', which is no layer and no parameter of the model."
                 f"{near if near.startswith(' Did') else did_you_mean(pattern, layers)}"
             )
-        found |= own
-    if len(found) == len(parameters):
+        frozen |= own
+    if len(frozen) == len(parameters):
         raise ModelError(f"`model.frozen` leaves nothing to train: {', '.join(patterns)}. Leave one of them out.")
-    return list(found.values())
+    return list(frozen.values())

@@ -1,4 +1,4 @@
-"""Gates: factors on heads, neurons and outputs, put in place by hooks and different for each row if need be."""
+"""Gates: factors on heads, neurons and outputs, applied by hooks, for all rows or for each row."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Placed = Mapping[str, Tensor] | Mapping[str, Rows]
 
 
 class Gates:
-    """Multiplies the units of a model by gates while it is entered.
+    """Multiply the units of a model by gates inside a ``with`` block.
 
         with Gates(model) as gates:
             gates.set({"layers.0.ffn.neurons": factors})
             model(**inputs)
 
-    Without values the hooks hand activations on untouched. A layer under gradient checkpointing remembers the gates
-    of its forward pass and sees them again when the backward pass recomputes it, even after the context was left.
+    Without values the hooks pass activations through unchanged. A layer under gradient checkpointing remembers the
+    gates of its forward pass and uses them again when the backward pass recomputes it, even after the block was left.
 
     Args:
-        model: without a distributed wrapper, or with one: the hooks sit on the projections inside.
+        model: with or without a distributed wrapper: the hooks are on the projections inside.
         sites: which sites may be gated; None for all of them.
     """
 
@@ -44,20 +44,20 @@ class Gates:
         self._undo = contextlib.ExitStack()
 
     def set(self, values: Values | None) -> None:
-        """Take these gates from now on.
+        """Use these gates from now on.
 
         Args:
-            values: site name to factors, [units] for all rows or [rows, units] for each row of the pass; sites that
-                are not named stay as they are. None switches every gate off. Gates are cast to the activation's type.
+            values: site name → factors, [units] for all rows or [rows, units] for each row of the pass; other sites
+                keep their gates. None switches every gate off. Gates are cast to the type of the activation.
 
         Raises:
-            MethodError: no such site, or the wrong number of units.
+            MethodError: there is no such site, or the number of units is wrong.
         """
         check_units(self.sites, values or {})
         self._values = values or None
 
     def set_rows(self, parts: Sequence[tuple[int, Values | None]]) -> None:
-        """Take these gates for runs of rows from now on; see :func:`row_gates`."""
+        """Use these gates for consecutive groups of rows from now on; see :func:`row_gates`."""
         rows: dict[str, Rows] = {}
         start = 0
         for count, values in parts:
@@ -108,7 +108,7 @@ class Gates:
         return module.register_forward_hook(on_output)
 
     def _remembering(self, checkpoint: Callable[..., Any]) -> Callable[..., Any]:
-        """A checkpoint function whose segments carry their gates with them."""
+        """Wrap a checkpoint function so that recomputed segments use the gates of their forward pass."""
 
         def checkpoint_with_gates(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             values = self._values
@@ -135,9 +135,9 @@ _KNOWN: WeakKeyDictionary[nn.Module, list[tuple[Site, nn.Module]]] = WeakKeyDict
 
 
 def _modules_of(model: nn.Module) -> list[tuple[Site, nn.Module]]:
-    """Every site and the module that it is at; looked up anew only when a module is no longer where it was.
+    """Return every site with its module; cached until a module is replaced.
 
-    Finding them costs more than gating them: the contrast does it at each step.
+    The lookup costs more than applying the gates, and the contrastive loss gates at each step.
     """
     known = _KNOWN.get(model)
     if known is None or any(_at(model, site.module) is not module for site, module in known):
@@ -157,7 +157,7 @@ def _at(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def _spread(gate: Tensor, activation: Tensor, site: Site) -> Tensor:
-    """Factors [units] or [rows, units] over the features of an activation, [rows, …, features]."""
+    """Expand factors, [units] or [rows, units], to the features of an activation, [rows, …, features]."""
     gate = gate.to(activation)
     if site.width > 1:
         gate = gate.repeat_interleave(site.width, -1)
@@ -190,15 +190,15 @@ def _scale_rows(activation: Tensor, runs: Rows, site: Site) -> Tensor:
 def row_gates(model: nn.Module, parts: Sequence[tuple[int, Values | None]]) -> Iterator[None]:
     """Gate some rows of a forward pass and leave the others exactly as they are.
 
-    The gates themselves are constants: no gradient reaches them.
+    The gates are constants: no gradient reaches them.
 
     Args:
-        model: the model, unwrapped or not.
-        parts: for each run of rows, in order: how many, and factors [units] by site (None or a site that is not named:
-            exactly 1).
+        model: the model, wrapped or not.
+        parts: for each group of consecutive rows: the number of rows, and factors [units] by site (exactly 1 for None
+            or a site that is not named).
 
     Raises:
-        MethodError: no such site, or the wrong number of units.
+        MethodError: there is no such site, or the number of units is wrong.
     """
     with Gates(model) as gates:
         gates.set_rows(parts)

@@ -1,4 +1,4 @@
-"""The whole model again, from one that FSDP2 has sharded in place."""
+"""Gather a complete model from one that FSDP2 has sharded in place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 
 def shared_parameters(model: nn.Module) -> list[str]:
-    """Parameters that several modules hold, apart from the embedding that is also the output projection.
+    """Return the parameters that several modules hold, apart from the embedding that is also the output projection.
 
     FSDP2 shards a parameter within one group of modules, and accelerate puts only that pair into one group.
     """
@@ -26,13 +26,13 @@ def shared_parameters(model: nn.Module) -> list[str]:
 
 
 class Blueprint:
-    """A model's structure without its weights, taken before the model is sharded and filled after the training.
+    """The structure of a model without its weights, taken before it is sharded and filled after training.
 
-    Sharding changes a model's modules for good, but methods measure importance on a plain model, and a stage folder
-    holds one.
+    Sharding changes the modules of a model for good, but methods measure importance on a plain model, and a stage
+    folder holds one.
 
     Args:
-        model: any model, with adapters or tied weights or without; it is not changed.
+        model: any model, with or without adapters or tied weights; it is not changed.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -44,7 +44,7 @@ class Blueprint:
         self.model: nn.Module = copy.deepcopy(model, dict(blank))
 
     def filled(self, sharded: nn.Module) -> nn.Module:
-        """The plain model with the gathered weights, on every process; to be called by all of them together."""
+        """Return the plain model with the gathered weights on every process; all processes must call it."""
         weights = dict(sharded.named_parameters(remove_duplicate=False))
         whole: dict[int, nn.Parameter] = {}
         for name, blank in list(self.model.named_parameters(remove_duplicate=False)):

@@ -1,7 +1,8 @@
-"""The vocabulary head: losses in the place of logits, so that only labelled positions are projected.
+"""The vocabulary head: compute losses instead of logits, and project labelled positions only.
 
-Inside :func:`at_head` the last hidden state is caught as it enters the head, what has a label is kept, and the head's
-last module gives what is wanted of the logits instead of them, a chunk at a time.
+Inside :func:`at_head` the last hidden state is captured as it enters the head and reduced to the labelled positions,
+and the last module of the head returns the loss of each label (or another function of the logits) instead of the
+logits, computed in chunks.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ _OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionar
 
 
 def config_of(model: nn.Module) -> Any:
-    """A model's configuration (torch types every attribute of a module as a tensor or module)."""
+    """Return the configuration of a model (torch types every attribute of a module as a tensor or module)."""
     return model.config
 
 
 def output_head(model: nn.Module) -> nn.Module | None:
-    """The module whose output are the logits."""
+    """Return the module whose output is the logits, or None."""
     get: Any = model.get_output_embeddings
     return get()
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, torch.compile or DeepSpeed; FSDP2 changes a model in place and has nothing to unwrap."""
+    """Return the model inside DDP, torch.compile or DeepSpeed; FSDP2 changes a model in place without a wrapper."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (model.module if hasattr(model, "module") else None)
         if not isinstance(inner, nn.Module):
@@ -57,8 +58,14 @@ AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Te
 
 
 class Labelled(NamedTuple):
-    """Labels of some neighbouring rows, [b, K] (None: the rows have none), where each is predicted, [b, K], which lot
-    of the pass's rows they belong to, and what is made of their logits (None: cross-entropy)."""
+    """Labels of a group of consecutive rows.
+
+    Attributes:
+        labels: [b, K]; None if the rows have no labels.
+        positions: [b, K], the position at which each label is predicted; None if every position has a label.
+        rows: index of the group of rows of the forward pass that the labels belong to.
+        loss: function of the logits at the labels; None for cross-entropy.
+    """
 
     labels: Tensor | None
     positions: Tensor | None
@@ -70,9 +77,12 @@ class Labelled(NamedTuple):
 def at_head(
     model: nn.Module, parts: Sequence[Labelled], rows: Sequence[int], of: AtHead | None = None
 ) -> Iterator[list[Tensor]]:
-    """Inside, the model's "logits" are nats per label of all labelled parts, or what `of` makes of them; yields a list
-    for the hidden state."""
-    made = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
+    """Make the model return the loss of each label of all parts, in nats, or the result of `of`, instead of logits.
+
+    Yields:
+        A list that holds the last hidden state after the forward pass.
+    """
+    compute = of or partial(_chunked_loss, parts=[part for part in parts if part.labels is not None])
     caught: list[Tensor] = []
     first, last = model.get_submodule(head_path(model)), output_head(model)
     if last is None:
@@ -94,11 +104,11 @@ def at_head(
     project = plain = last.forward
     owner, bias = _added_bias(model)
     if owner is not None:
-        # What the model adds behind the head belongs to the logits, not to what is made of them.
+        # The bias that the model adds after the head must be added to the logits, not to their losses.
         project = MethodType(lambda _, features: plain(features) + bias, last)
         owner.final_logits_bias = bias.new_zeros(())
     handle = first.register_forward_pre_hook(keep_labelled)
-    last.forward = lambda features: made(project, features, labels, cap)
+    last.forward = lambda features: compute(project, features, labels, cap)
     if cap is not None:
         config.final_logit_softcapping = None
     try:
@@ -113,7 +123,7 @@ def at_head(
 
 
 def _added_bias(model: nn.Module) -> tuple[Any, Any]:
-    """What adds a bias to the head's logits, as BART does, and the bias, [1, V]; None twice where nothing does."""
+    """Return the module that adds a bias to the logits, as BART does, and the bias, [1, V]; or None twice."""
     for part in model.modules():
         if (bias := part._buffers.get("final_logits_bias")) is not None:
             return part, bias
@@ -121,7 +131,7 @@ def _added_bias(model: nn.Module) -> tuple[Any, Any]:
 
 
 def apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
-    """The losses of each part in the shape of its labels; None for a part without labels."""
+    """Yield the losses of each part in the shape of its labels; None for a part without labels."""
     rest = losses.flatten()
     for part in parts:
         if part.labels is None:
@@ -132,39 +142,46 @@ def apart(losses: Tensor, parts: Sequence[Labelled]) -> Iterator[Tensor | None]:
 
 
 def the_features(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
-    """As they are, [N, H]."""
+    """Return the features unchanged, [N, H]."""
     return features
 
 
 def logits_of(model: nn.Module, features: Tensor) -> Tensor:
-    """Logits from :meth:`Objective.label_features`, [n, V] float32, capped where the model caps them."""
+    """Return the logits of :meth:`Objective.label_features`, [n, V] float32, capped if the model caps them."""
     core = unwrap(model)
     head: Any = output_head(core)
     return _capped(_with_bias(head(features).float(), logit_bias(core)), logit_cap(core))
 
 
 def logit_cap(model: nn.Module) -> float | None:
-    """What a model caps its logits at (Gemma 2); inside :func:`at_head`, where losses are capped, it says None."""
+    """Return the value at which a model caps its logits (Gemma 2), or None.
+
+    Inside :func:`at_head`, which caps them itself, it is None.
+    """
     cap: float | None = getattr(_text_config(model), "final_logit_softcapping", None)
     return cap
 
 
 def logit_bias(model: nn.Module) -> Tensor | None:
-    """What a model adds to its head's logits (BART), [1, V]; inside :func:`at_head`, which adds it itself, 0."""
+    """Return the bias that a model adds to the logits of its head (BART), [1, V], or None.
+
+    Inside :func:`at_head`, which adds the bias itself, it is 0.
+    """
     bias: Tensor | None = _added_bias(model)[1]
     return bias
 
 
 def projection(head: nn.Module, cap: float | None, bias: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-    """The projection itself, whatever the objective has put in its place for the time of a pass.
+    """Return the original projection of the head, even inside :func:`at_head`, which replaces its forward.
 
     Args:
         head: the last module of the vocabulary head (:func:`output_head`).
-        cap: of its model's logits (:func:`logit_cap`).
-        bias: that its model adds to them (:func:`logit_bias`).
+        cap: the cap of the model's logits (:func:`logit_cap`).
+        bias: the bias that the model adds to them (:func:`logit_bias`).
 
     Returns:
-        From features [n, H] to logits [n, V], float32. It keeps what stands for the head's weights now.
+        A function from features [n, H] to logits [n, V], float32. Tensors that are substituted for the weights of the
+        head now are used in all later calls.
     """
     weights = substituted(head)
 
@@ -190,38 +207,38 @@ def _capped(logits: Tensor, cap: float | None) -> Tensor:
 def log_probabilities(
     project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None
 ) -> Tensor:
-    """Of every word, [N, V]; in float64, so that no two logits become one probability."""
+    """Return the log-probabilities of all tokens, [N, V]; in float64, so that no two logits become one probability."""
     return torch.log_softmax(_capped(project(features).double(), cap), -1)
 
 
 def certainties(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
-    """Nats of each label, nats of the likeliest word and entropy, [N, 3], never holding more than a chunk of logits."""
+    """Return the nats of each label, the nats of the most likely token and the entropy, [N, 3]; computed in chunks."""
     rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
-    found = []
-    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
-        likely = log_probabilities(project, part, wanted, cap)
-        nats = -likely.gather(1, wanted.clamp(min=0)[:, None])[:, 0]
+    chunks = []
+    for part, targets in zip(features.split(rows), labels.split(rows), strict=True):
+        likely = log_probabilities(project, part, targets, cap)
+        nats = -likely.gather(1, targets.clamp(min=0)[:, None])[:, 0]
         of_all = torch.stack([nats, -likely.amax(1), torch.special.entr(likely.exp()).sum(1)], 1)
-        found.append(of_all.masked_fill(wanted[:, None] == IGNORE, 0))
-    return torch.cat(found)
+        chunks.append(of_all.masked_fill(targets[:, None] == IGNORE, 0))
+    return torch.cat(chunks)
 
 
 def likeliest(project: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor, cap: float | None) -> Tensor:
-    """Return nats of each label, the likeliest token and its nats, [N, 3] float64, from float32 logits of a chunk."""
+    """Return the nats of each label, the most likely token and its nats, [N, 3] float64, computed in float32 chunks."""
     rows = max(1, LOGITS_PER_CHUNK // 4 // _width(project))
-    found = []
-    for part, wanted in zip(features.split(rows), labels.split(rows), strict=True):
+    chunks = []
+    for part, targets in zip(features.split(rows), labels.split(rows), strict=True):
         logits = _capped(project(part).float(), cap)
         best = logits.max(1)
         all_of_it = logits.logsumexp(1).double()
-        nats = all_of_it - logits.gather(1, wanted.clamp(min=0)[:, None])[:, 0].double()
+        nats = all_of_it - logits.gather(1, targets.clamp(min=0)[:, None])[:, 0].double()
         three = torch.stack([nats, best.indices.double(), all_of_it - best.values.double()], 1)
-        found.append(three.masked_fill(wanted[:, None] == IGNORE, 0))
-    return torch.cat(found)
+        chunks.append(three.masked_fill(targets[:, None] == IGNORE, 0))
+    return torch.cat(chunks)
 
 
 def _width(project: Callable[[Tensor], Tensor]) -> int:
-    """Words of the vocabulary that a head's forward projects onto."""
+    """Return the size of the vocabulary that the forward of a head projects to."""
     head: Any = project.__self__  # type: ignore[attr-defined]
     return int(getattr(head, "out_features", None) or head.weight.shape[0])
 
@@ -235,7 +252,7 @@ def drawn(
     chances: Tensor,
     without: Sequence[int] = (),
 ) -> Tensor:
-    """A word of every row by the inverse of the cumulated probabilities, [N] float64; none of those in `without`."""
+    """Sample a token for every row by inverse transform sampling, [N] float64, never one of `without`."""
     words = []
     for part, chance in zip(features.split(256), chances.to(features.device).flatten().split(256), strict=True):
         likely = log_probabilities(project, part, labels, cap).exp()
@@ -247,22 +264,22 @@ def drawn(
 
 
 class LogitsHandle(NamedTuple):
-    """Ends the watching of a head's logits."""
+    """A handle that removes an observer of the logits of a head."""
 
     head: nn.Module
     observer: LogitObserver
 
     def remove(self) -> None:
-        """Watch no longer."""
+        """Remove the observer."""
         _OBSERVERS[self.head].remove(self.observer)
 
 
 def observe_logits(head: nn.Module, observer: LogitObserver) -> LogitsHandle:
-    """Show a batch's own logits, [n, V], and their labels, [n], to `observer` before the loss takes their place.
+    """Call `observer` with the logits of a batch, [n, V], and their labels, [n], before they are reduced to losses.
 
     Args:
         head: the last module of the vocabulary head (:func:`output_head`).
-        observer: may read them, during the call only.
+        observer: may read both tensors, during the call only.
     """
     _OBSERVERS.setdefault(head, []).append(observer)
     return LogitsHandle(head, observer)
@@ -275,21 +292,22 @@ def _chunked_loss(
     cap: float | None,
     parts: Sequence[Labelled],
 ) -> Tensor:
-    """A loss per label, [N] float32, from features [N, H], never holding more than a chunk of logits.
+    """Return the loss of each label, [N] float32, from features [N, H], computed in chunks of logits.
 
-    The first part's labels are the batch's own, which observers see."""
+    The labels of the first part are those of the batch itself, which observers see.
+    """
 
     head: nn.Module = project.__self__  # type: ignore[attr-defined]
-    # The backward pass comes by again behind the head's back: what stands for its weights now must stand there then.
+    # Checkpointing recomputes this in the backward pass, which must see the weights that are substituted now.
     weights = substituted(head)
 
-    def losses(part: Tensor, wanted: Tensor, own: int, made: LogitLoss | None, at: slice) -> Tensor:
+    def losses(part: Tensor, targets: Tensor, own: int, loss: LogitLoss | None, at: slice) -> Tensor:
         with substituting(head, weights):
             logits = project(part).float()
         for observer in _OBSERVERS.get(head, ()) if own > 0 else ():
-            observer(logits.detach()[:own], wanted[:own])
+            observer(logits.detach()[:own], targets[:own])
         logits = _capped(logits, cap)
-        return cross_entropy(logits, wanted, IGNORE) if made is None else made(logits, wanted, at)
+        return cross_entropy(logits, targets, IGNORE) if loss is None else loss(logits, targets, at)
 
     rows = max(1, LOGITS_PER_CHUNK // _width(project))
     own = 0 if parts[0].labels is None else parts[0].labels.numel()
@@ -304,7 +322,7 @@ def _chunked_loss(
             pieces.append((features[place], labels[place], own - place.start, group[0].loss, here))
         start += count
     if len(features) <= rows:
-        found = [losses(*piece) for piece in pieces]
+        results = [losses(*piece) for piece in pieces]
     else:
-        found = [checkpoint(losses, *piece, use_reentrant=False) for piece in pieces]
-    return found[0] if len(found) == 1 else torch.cat(found)
+        results = [checkpoint(losses, *piece, use_reentrant=False) for piece in pieces]
+    return results[0] if len(results) == 1 else torch.cat(results)

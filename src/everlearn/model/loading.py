@@ -1,4 +1,4 @@
-"""Models and tokenizers from the hub or a folder, with errors that say what to do; weights are always float32."""
+"""Load models and tokenizers from the hub or a folder, with errors that say what to do; weights are always float32."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CLASSES: dict[str, Any] = {
 
 @contextlib.contextmanager
 def _explained(what: str, path: str, key: str) -> Iterator[None]:
-    """Turn what transformers and the hub raise into a sentence."""
+    """Turn exceptions of transformers and the hub into error messages."""
     try:
         yield
     except ModelError:
@@ -58,7 +58,7 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _attending(kernel: str) -> Iterator[None]:
-    """Say which key to change where an attention kernel is not installed, or not made for the model."""
+    """Name the key to change if an attention kernel is not installed or does not support the model."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -89,7 +89,7 @@ def check_complete(path: str | Path, key: str = "model.path") -> None:
 
 
 def load_config(recipe: Model) -> Any:
-    """The model's configuration, with what the recipe changes in it; nothing else is read."""
+    """Return the configuration of a model, with the changes of the recipe; nothing else is read."""
     if recipe.path is None:
         options = dict(recipe.config or {})
         model_type = str(options.pop("model_type"))
@@ -126,11 +126,11 @@ def load_config(recipe: Model) -> Any:
 
 
 def own_class(recipe: Model, saved: Path) -> str | None:
-    """The class of everlearn without which transformers cannot load a model; None for transformers' own.
+    """Return the class of everlearn that is needed to load a model; None if transformers can load it.
 
     Args:
-        recipe: of the base model.
-        saved: where the model was saved, or an adapter for it; then the base model's folder is asked, if it is at hand.
+        recipe: the base model.
+        saved: where the model was saved, or an adapter for it; then the folder of the base model is read, if it exists.
     """
     model_type = str((recipe.config or {}).get("model_type", ""))
     for folder in (saved, Path(recipe.path or "")):
@@ -141,7 +141,7 @@ def own_class(recipe: Model, saved: Path) -> str | None:
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer of a recipe."""
+    """Load the tokenizer of a recipe."""
     path = recipe.tokenizer or str(recipe.path)
     key = "model.tokenizer" if recipe.tokenizer else "model.path"
     check_complete(path, key)
@@ -155,7 +155,7 @@ def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
 
 
 def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
-    """The base model of a recipe in float32 and training-ready, from its checkpoint or from random weights."""
+    """Load the base model of a recipe in float32 for training, from its checkpoint or with random weights."""
     config = load_config(recipe)
     kind = architecture_of(config.model_type).kind
     if recipe.path is None:
@@ -170,7 +170,7 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
 
 
 def load_skeleton(recipe: Model) -> PreTrainedModel:
-    """Make the base model of a recipe without weights: its modules alone, of which no tensor is read or allocated."""
+    """Build the base model of a recipe on the meta device: no weight is read or allocated."""
     config = load_config(recipe)
     model = CLASSES[architecture_of(config.model_type).kind]
     with torch.device("meta"), _attending(recipe.attn_implementation):
@@ -190,9 +190,9 @@ def load_weights(
     trust_remote_code: bool = False,
     config: Any = None,
 ) -> PreTrainedModel:
-    """A checkpoint with a language-model head in float32, whatever it was saved in; its own configuration unless given.
+    """Load a checkpoint with a language-model head in float32, whatever its saved precision.
 
-    An adapter is added to the model that it names.
+    Its own configuration is used unless `config` is passed. An adapter is merged into the model that it names.
 
     Training in bf16 weights moves almost nothing at small learning rates and looks like little forgetting; bf16 belongs
     to the computation (`train.bf16`), not to the master weights.
@@ -222,7 +222,7 @@ def load_weights(
 
 
 def quiet() -> None:
-    """Keep the libraries' notices out of a terminal that shows our own."""
+    """Silence the notices of other libraries, which would disturb our own output on a terminal."""
     for name in ("transformers", "datasets", "accelerate", "peft", "httpx", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
     from transformers.utils import logging as transformers_logging

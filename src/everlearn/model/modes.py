@@ -1,4 +1,4 @@
-"""Evaluation or training mode for a while, the forward of a model's class, and the rates of dropout."""
+"""Context managers for evaluation and training mode, for the forward of a model's class, and for dropout rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode (no dropout) inside; afterwards every module has the mode that it had, frozen parts included."""
+    """Set evaluation mode (no dropout) inside; restore the mode of every module afterwards, frozen parts included."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -23,7 +23,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def training(model: nn.Module) -> Iterator[None]:
-    """Training mode (dropout) for every module inside; afterwards each has the mode that it had."""
+    """Set training mode (dropout) for every module inside; restore the mode of each afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train()
     try:
@@ -34,10 +34,10 @@ def training(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_its_class_computes(model: nn.Module) -> Iterator[None]:
-    """Without a forward that somebody put on the model itself (mixed precision, TRL's fused head).
+    """Remove a forward that was assigned to the model instance (mixed precision, TRL's fused head) for the block.
 
-    What is measured is measured in the weights' own precision, and a copy of the model has a forward of its own: one
-    that was put there may be bound to the original. A forward that moves weights between devices stays.
+    Measurements use the precision of the weights; and a copy of the model may hold a forward that is bound to the
+    original. A forward that moves weights between devices stays.
     """
     kept: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in model.modules():
@@ -57,7 +57,7 @@ def _restore(modes: list[tuple[nn.Module, bool]]) -> None:
 
 
 def dropout_rates(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
-    """Every rate above 0 as (module, its attribute, rate): of dropout modules, and numbers that a function reads."""
+    """Yield every dropout rate above 0 as (module, attribute, rate), of dropout modules and of functional dropout."""
     for module in model.modules():
         is_dropout = isinstance(module, nn.modules.dropout._DropoutNd)
         for name, value in vars(module).items():
@@ -66,7 +66,7 @@ def dropout_rates(model: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
 
 
 def without_dropout(model: nn.Module) -> Callable[[], None]:
-    """Set every rate to 0; what is returned puts them back."""
+    """Set every dropout rate to 0, and return a function that restores them."""
     rates = list(dropout_rates(model))
     for module, name, _ in rates:
         setattr(module, name, 0.0)

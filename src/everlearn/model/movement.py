@@ -1,8 +1,8 @@
-"""How far the weights of a model's layers moved from one checkpoint to another, read tensor by tensor from the disk.
+"""Measure how far the weights of each layer moved between two checkpoints, reading tensor by tensor from disk.
 
-Of a group of tensors with values w before and w′ after, the relative change is ‖w′ − w‖ / ‖w‖ (Frobenius norms over
-the whole group), and its share of weights moved counts those that are not bit for bit what they were. Neither model is
-loaded: at any moment two chunks of one tensor are in memory. :func:`stable_ranks` says in how many directions a matrix
+For a group of tensors with values w before and w′ after, the relative change is ‖w′ − w‖ / ‖w‖ (Frobenius norms over
+the whole group), and the share of moved weights counts those that are not bit for bit equal. Neither model is loaded:
+at most two chunks of one tensor are in memory. :func:`stable_ranks` measures the number of directions in which a matrix
 moved.
 """
 
@@ -35,17 +35,17 @@ _INDEX = "model.safetensors.index.json"
 
 
 class Weights(Protocol):
-    """A checkpoint's tensors by name, each read when it is asked for."""
+    """The tensors of a checkpoint by name, each read on demand."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Name → shape."""
+        """Return the shapes of the tensors by name."""
 
     def read(self, name: str) -> Tensor:
-        """One tensor."""
+        """Read one tensor."""
 
 
 class SavedWeights:
-    """The weights in a folder that ``save_pretrained`` wrote, in one safetensors file or several.
+    """The weights in a folder written by ``save_pretrained``, in one or several safetensors files.
 
     Args:
         folder: the checkpoint.
@@ -75,17 +75,17 @@ class SavedWeights:
         return self._shapes
 
     def place(self, name: str) -> Path:
-        """The file that a tensor is in."""
+        """Return the file that holds a tensor."""
         return self._places[name]
 
     def read(self, name: str) -> Tensor:
         with safe_open(self._places[name], "pt") as file:
-            found: Tensor = file.get_tensor(name)
-        return found
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
 
 
 class LoadedWeights:
-    """The weights of a model in memory: for a base model without a file of its own, or with other names in it."""
+    """The weights of a model in memory, for a base model without a file of its own or with other names in its file."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -102,14 +102,14 @@ class Moved:
     """How far a group of tensors moved.
 
     Attributes:
-        layer: `embeddings`, a layer (`layers.0`, `decoder.1`), `other` (the norm behind the last one) or `head`.
-        part: of the layer: the name of an attention block, `feed-forward` or `other` (norms, biases of positions); the
-            layer's own name elsewhere.
+        layer: `embeddings`, a layer (`layers.0`, `decoder.1`), `other` (the norm after the last layer) or `head`.
+        part: part of the layer: the name of an attention block, `feed-forward` or `other` (norms, position biases); the
+            name of the layer itself elsewhere.
         change: ‖w′ − w‖.
         norm: ‖w‖.
-        moved: weights that are not what they were.
-        count: weights.
-        after: ‖w′‖.
+        moved: number of weights that changed.
+        count: number of weights.
+        after: ‖w′‖; None in files of earlier versions, as are the next two.
         product: ⟨w, w′⟩.
         largest: max |w′ − w|.
     """
@@ -126,17 +126,17 @@ class Moved:
 
     @property
     def cosine(self) -> float | None:
-        """⟨w, w′⟩ / (‖w‖ ‖w′‖); None where one of them is nothing."""
+        """⟨w, w′⟩ / (‖w‖ ‖w′‖); None if one of the norms is 0."""
         return self.product / (self.norm * self.after) if self.norm * self.after else None
 
     @property
     def relative(self) -> float | None:
-        """‖w′ − w‖ / ‖w‖; None where there was nothing before."""
+        """‖w′ − w‖ / ‖w‖; None if ‖w‖ is 0."""
         return self.change / self.norm if self.norm > 0 else None
 
     @property
     def share(self) -> float:
-        """Of the weights, how many moved."""
+        """The share of weights that moved."""
         return self.moved / self.count if self.count else 0.0
 
 
@@ -145,8 +145,8 @@ class Movement:
     """How far the model moved by the end of a stage.
 
     Attributes:
-        since_before: since the checkpoint that the stage began with; None where the model grew.
-        since_base: since the base model; None where the model grew, or the base model is not to be had.
+        since_before: relative to the checkpoint that the stage began with; None if the model grew.
+        since_base: relative to the base model; None if the model grew, or the base model is not available.
     """
 
     since_before: Sequence[Moved] | None
@@ -154,22 +154,22 @@ class Movement:
 
 
 def comparable(before: Weights, after: Weights) -> bool:
-    """Whether every tensor of the later checkpoint has one of its name and shape in the earlier one."""
+    """Return whether every tensor of the later checkpoint has the same name and shape in the earlier one."""
     known = before.shapes()
     return all(known.get(name) == shape for name, shape in after.shapes().items())
 
 
 def movement(before: Weights, after: Weights, architecture: Architecture) -> list[Moved] | None:
-    """How far each part of each layer moved; None where the model grew, so that there is nothing to compare with.
+    """Measure how far each part of each layer moved; return None if the model grew and cannot be compared.
 
-    A matrix that two modules share is in the file once, and counts once, where the file has it.
+    A matrix that two modules share is stored once, and is counted once, at its place in the file.
     """
     if not comparable(before, after):
         return None
     groups: dict[tuple[str, str], list[str]] = {}
     for name, place in places(after.shapes(), architecture).items():
         groups.setdefault(place, []).append(name)
-    found = []
+    result = []
     for (layer, part), names in groups.items():
         change = norm = length = product = largest = 0.0
         moved = count = 0
@@ -187,19 +187,19 @@ def movement(before: Weights, after: Weights, architecture: Architecture) -> lis
                 change += float(b.square().sum())
                 largest = max(largest, float(b.abs().max()))
             count += new.numel()
-        found.append(
+        result.append(
             Moved(layer, part, math.sqrt(change), math.sqrt(norm), moved, count, math.sqrt(length), product, largest)
         )
-    return found
+    return result
 
 
 def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
-    """Matrix → ‖Δ‖²_F / ‖Δ‖²₂ of its change Δ, between 1 and its rank; matrices that did not move are left out.
+    """Return matrix name → ‖Δ‖²_F / ‖Δ‖²₂ of its change Δ, between 1 and its rank, for the matrices that moved.
 
-    How many directions an update has, counted by their strength: 1 for one outer product, whatever its size (M.
+    The stable rank counts the directions of an update by their strength: 1 for one outer product, whatever its size (M.
     Rudelson and R. Vershynin, Sampling from large matrices, 2007).
     """
-    found = {}
+    ranks = {}
     for name, shape in after.shapes().items():
         if len(shape) != 2 or before.shapes().get(name) != shape or not after.read(name).is_floating_point():
             continue
@@ -208,12 +208,12 @@ def stable_ranks(before: Weights, after: Weights) -> dict[str, float]:
         largest = float(delta.abs().max())
         if largest > 0:
             delta /= largest
-            found[name] = float(delta.double().square().sum()) / _spectral_norm(delta) ** 2
-    return found
+            ranks[name] = float(delta.double().square().sum()) / _spectral_norm(delta) ** 2
+    return ranks
 
 
 def _spectral_norm(matrix: Tensor) -> float:
-    """Largest singular value: Lanczos on A Aᵀ, which needs products with vectors alone and no gap behind it."""
+    """Return the largest singular value by Lanczos on A Aᵀ, which needs no spectral gap."""
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     basis, diagonal, beside = [], [], []
     vector = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0)).to(matrix)
@@ -236,21 +236,21 @@ def _spectral_norm(matrix: Tensor) -> float:
 
 
 def together(parts: Iterable[Moved]) -> dict[str, Moved]:
-    """Layer → all its parts as one group, in the order in which they come."""
-    found: dict[str, Moved] = {}
+    """Merge the parts of each layer: layer → one group, in their order."""
+    layers: dict[str, Moved] = {}
     for part in parts:
-        known = found.get(part.layer)
-        found[part.layer] = replace(part, part=part.layer) if known is None else _both(known, part)
-    return found
+        known = layers.get(part.layer)
+        layers[part.layer] = replace(part, part=part.layer) if known is None else _both(known, part)
+    return layers
 
 
 def whole(parts: Iterable[Moved]) -> Moved:
-    """All that moved as one group."""
+    """Merge all groups into one."""
     return functools.reduce(_both, (replace(part, layer="", part="") for part in parts))
 
 
 def _both(one: Moved, other: Moved) -> Moved:
-    """Return two groups as one."""
+    """Merge two groups; a value that an earlier version did not record for either is None."""
     return Moved(
         one.layer,
         one.part,
@@ -265,21 +265,21 @@ def _both(one: Moved, other: Moved) -> Moved:
 
 
 def movements(folder: Path) -> dict[int, Movement]:
-    """Stage → what is known of it in a run's folder; a file of another form is left out.
+    """Return stage number → movement from the folder of a run; files of another format are skipped.
 
     Raises:
-        RunError: a file is not what was saved; `everlearn resume` makes it again.
+        RunError: a file is not as it was saved; `everlearn resume` writes it again.
     """
-    found = {}
+    result = {}
     for path in sorted(folder.glob(f"evaluation/stage-*/{FILE}")):
         number = path.parent.name.removeprefix("stage-")
         files.check(path)
         try:
             raw: Any = files.read_json(path)
-            found[int(number)] = Movement(*(_parts(raw[key]) for key in ("since_before", "since_base")))
+            result[int(number)] = Movement(*(_parts(raw[key]) for key in ("since_before", "since_base")))
         except (RunError, KeyError, TypeError, ValueError):
             continue
-    return found
+    return result
 
 
 def _parts(raw: Any) -> list[Moved] | None:

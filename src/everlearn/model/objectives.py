@@ -1,10 +1,11 @@
-"""What is learnt from text: masked, causal and text-to-text losses, projected onto the vocabulary only at labels.
+"""Training objectives: masked, causal and text-to-text losses, projected to the vocabulary at labels only.
 
-Every objective gives batches of one form: the model's own inputs, ``labels`` [B, K] and, unless every position has a
-label, ``positions`` [B, K] that say where in the sequence each label is predicted. One forward pass then serves all:
-the last hidden state is caught as it enters the vocabulary head, the labelled positions of the batch's own rows are
-kept, and the projection returns a loss for each label instead of logits. Rows that a method adds to the pass (its
-views) never reach the head. Everything happens inside ``model(...)``, so DDP and FSDP see an ordinary forward pass.
+All objectives produce batches of one form: the inputs of the model, ``labels`` [B, K] and, unless every position has a
+label, ``positions`` [B, K], the position in the sequence at which each label is predicted. One forward pass then serves
+all: the last hidden state is captured as it enters the vocabulary head, the labelled positions of the batch's rows are
+kept, and the projection returns a loss for each label instead of logits. Extra rows of a method (its views) do not
+reach the head unless they have labels. Everything happens inside ``model(...)``, so DDP and FSDP see an ordinary
+forward pass.
 """
 
 from __future__ import annotations
@@ -58,17 +59,17 @@ _NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids", PROMPT_OF})
 
 @dataclass(frozen=True)
 class View:
-    """Extra rows that a method wants run in the same forward pass as the batch.
+    """Extra rows of a method in the same forward pass as the batch.
 
     Attributes:
-        inputs: the model's inputs for these rows; the same keys as the batch's model inputs, [b, S]. None: the batch's
-            own rows, which run anyway; what the view adds to them is another loss.
-        gates: per unit site (:attr:`Site.name`) a factor per unit, [units]; None leaves the units alone.
-        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None
-            leaves the vocabulary out, which costs most of a small model's time.
-        positions: where each label is predicted, [b, K]; None where every position has a label.
-        loss: what is made of the logits at the labels; None is cross-entropy. It may be called for parts of the labels,
-            and again for the backward pass.
+        inputs: model inputs for these rows, with the same keys as the batch, [b, S]. None for the rows of the batch
+            itself, which run anyway; the view then adds another loss on them.
+        gates: site name (:attr:`Site.name`) → a factor per unit, [units]; None leaves the units alone.
+        labels: [b, K]; gives the rows a loss (:attr:`Outputs.view_losses`). None skips the projection to the
+            vocabulary, which takes most of the time of a small model.
+        positions: position at which each label is predicted, [b, K]; None if every position has a label.
+        loss: function of the logits at the labels; None for cross-entropy. It may be called for parts of the labels,
+            and again in the backward pass.
     """
 
     inputs: Batch | None
@@ -80,12 +81,12 @@ class View:
 
 @dataclass
 class Outputs:
-    """What one forward pass gives.
+    """The outputs of one forward pass.
 
     Attributes:
         losses: nats per label, [B, K]; 0 where there is no label.
-        items: number of labels in the batch, a scalar on the batch's device.
-        hidden: last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H].
+        items: number of labels in the batch, a scalar on the device of the batch.
+        hidden: last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H].
         views: the same for each view, in order, [b, S, H].
         view_losses: nats per label of each view, [b, K]; None for a view without labels.
     """
@@ -104,13 +105,13 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Objective:
-    """Base of the objectives: subclasses turn blocks into batches, the loss is the same for all.
+    """Base class of the objectives: subclasses turn blocks into batches, the loss is the same for all.
 
     Attributes:
-        tokenizer: of the model.
-        seed: of random masking; the mask of a row depends on (seed, row number) only.
+        tokenizer: the tokenizer of the model.
+        seed: seed of random masking; the mask of a row depends on (seed, row number) only.
         isolate: whether the documents of a packed block are hidden from each other.
-        first_position: position id of a text's first token; RoBERTa-type models count from the padding id upwards.
+        first_position: position id of the first token of a text; RoBERTa-type models count from the padding id upwards.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -123,7 +124,7 @@ class Objective:
     """Kinds of model it works with: encoder, decoder, encoder-decoder."""
 
     def check(self, model: nn.Module) -> None:
-        """Raise ``ModelError`` when the model or tokenizer lacks what this objective needs."""
+        """Raise ``ModelError`` if the model or tokenizer lacks what this objective needs."""
         kind = kind_of(model)
         if kind not in self.kinds:
             raise ModelError(
@@ -137,7 +138,7 @@ class Objective:
             )
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
-        """A batch from blocks; `rows` are their numbers in the global order, which seed random masking."""
+        """Collate blocks into a batch; `rows` are their numbers in the global order, which seed random masking."""
         raise NotImplementedError
 
     @property
@@ -146,23 +147,23 @@ class Objective:
         return not self.isolate
 
     def reseeded(self, *parts: object) -> Objective:
-        """The same objective with another seed for its random masking."""
+        """Return a copy of the objective with another seed for its random masking."""
         return replace(self, seed=seed_for(*parts))
 
     def inputs(self, batch: Mapping[str, Tensor]) -> Batch:
-        """The part of a batch that the model takes."""
+        """Return the entries of a batch that are arguments of the model."""
         return {name: value for name, value in batch.items() if name not in _NOT_FOR_THE_MODEL}
 
     def items(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Number of labels per row, [B]."""
+        """Return the number of labels per row, [B]."""
         return (batch["labels"] != IGNORE).sum(1)
 
     def forward(self, model: nn.Module, batch: Mapping[str, Tensor], views: Sequence[View] = ()) -> Outputs:
-        """One pass over the batch and every view.
+        """Run one forward pass over the batch and all views.
 
         Args:
-            model: the model, wrapped for distribution or not.
-            batch: as from :meth:`collate`, on the model's device.
+            model: the model, wrapped for distributed training or not.
+            batch: as from :meth:`collate`, on the device of the model.
             views: extra rows; their inputs have the keys and lengths of the batch's.
         """
         inputs, labels = self.inputs(batch), batch["labels"]
@@ -186,10 +187,9 @@ class Objective:
         return Outputs(own, (labels != IGNORE).sum(), hidden[0], [hidden[p.rows] for p in labelled[1:]], rest)  # type: ignore[arg-type]
 
     def per_sample_loss(self, model: nn.Module, batch: Mapping[str, Tensor], loss: LogitLoss | None = None) -> Tensor:
-        """Mean over the labels of each row of their nats, or of what `loss` makes of their logits, [B].
+        """Return the mean loss over the labels of each row, [B]: in nats, or by `loss`, a function of their logits.
 
-        Logits are held a chunk at a time. `loss` is asked for rows without a label too, and what it says of those
-        counts nothing.
+        Logits are computed in chunks. `loss` is also called for rows without a label; its values for those are ignored.
         """
         labels = batch["labels"]
         with at_head(unwrap(model), [Labelled(labels, batch.get("positions"), loss=loss)], [len(labels)]):
@@ -197,7 +197,7 @@ class Objective:
         return losses.view(labels.shape).masked_fill(labels == IGNORE, 0).sum(1) / self.items(batch).clamp(min=1)
 
     def mean_loss(self, model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> float:
-        """Mean nats per label over several batches, without dropout and gradients."""
+        """Return the mean nats per label over several batches, without dropout and gradients."""
         nats = items = 0.0
         with evaluating(model), torch.no_grad():
             for batch in batches:
@@ -207,49 +207,51 @@ class Objective:
         return nats / max(items, 1)
 
     def log_probabilities(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Log-probabilities of the whole vocabulary at each label, [B, K, V] float64; for a few labels."""
+        """Return the log-probabilities of the whole vocabulary at each label, [B, K, V] float64; for few labels."""
         core, labels = unwrap(model), batch["labels"]
         labelled = [Labelled(labels, batch.get("positions"))]
         with at_head(core, labelled, [len(labels)], log_probabilities):
-            found: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return found.view(*labels.shape, -1)
+            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return values.view(*labels.shape, -1)
 
     def certainty(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Where each label is predicted, its nats, those of the likeliest token, and the entropy of the distribution,
-        [3, B, K] float64; 0 where there is no label. Nothing is kept for a backward pass."""
+        """Return the nats of each label, the nats of the most likely token and the entropy of the distribution.
+
+        The shape is [3, B, K] in float64, 0 where there is no label; nothing is kept for a backward pass.
+        """
         return self._three(model, batch, certainties)
 
     def likeliest(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the nats of each label, the id of the likeliest token in its place and the nats of that token.
+        """Return the nats of each label, the id of the most likely token in its place and the nats of that token.
 
         The shape is [3, B, K] in float64, 0 where there is no label; nothing is kept for a backward pass.
         """
         return self._three(model, batch, likeliest)
 
     def _three(self, model: nn.Module, batch: Mapping[str, Tensor], of: AtHead) -> Tensor:
-        """Return the three numbers of each label that `of` makes at the head, [3, B, K]."""
+        """Return three numbers for each label, computed by `of` at the head, [3, B, K]."""
         labels = batch["labels"]
         with torch.no_grad(), at_head(unwrap(model), [Labelled(labels, batch.get("positions"))], [len(labels)], of):
-            found: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return found.view(-1, 3).T.reshape(3, *labels.shape)
+            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return values.view(-1, 3).T.reshape(3, *labels.shape)
 
     def label_features(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """What the vocabulary's projection reads at each label, [B · K, H]; :func:`logits_of` makes logits of it."""
+        """Return the input of the vocabulary projection at each label, [B · K, H]; see :func:`logits_of`."""
         core, labels = unwrap(model), batch["labels"]
         with at_head(core, [Labelled(labels, batch.get("positions"))], [len(labels)], the_features):
-            found: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return found
+            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return values
 
     def drawn_labels(
         self, model: nn.Module, batch: Mapping[str, Tensor], chances: Tensor, without: Sequence[int] = ()
     ) -> Tensor:
-        """Labels that the model draws for each position by its own probabilities, given the batch's text, [B, K].
+        """Sample a label for each labelled position from the distribution of the model, [B, K].
 
         Args:
             model: the model.
-            batch: its labels say only where there is one.
-            chances: [B, K] float64 in [0, 1); the label is the first word whose cumulated probability exceeds it.
-            without: words that are never drawn.
+            batch: its labels only mark the positions.
+            chances: [B, K] float64 in [0, 1); the label is the first token whose cumulative probability exceeds it.
+            without: token ids that are never drawn.
         """
         labels = batch["labels"]
         with (
@@ -261,11 +263,11 @@ class Objective:
                 partial(drawn, chances=chances, without=without),
             ),
         ):
-            found: Tensor = model(**self.inputs(batch), **self.options()).logits
-        return found.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
+            values: Tensor = model(**self.inputs(batch), **self.options()).logits
+        return values.long().view(labels.shape).masked_fill_(labels == IGNORE, IGNORE)
 
     def hidden(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
+        """Return the last hidden state as it enters the vocabulary head, [B, S, H]; nothing is projected."""
         core = unwrap(model)
         some = next(iter(inputs.values()))
         labels = torch.full((len(some), 1), IGNORE, device=some.device)
@@ -274,13 +276,13 @@ class Objective:
         return caught[0]
 
     def longest_input(self, model: nn.Module) -> int | None:
-        """Tokens that the model's positions allow in a row; None when there is no limit."""
+        """Return the longest input in tokens that the positions of the model allow; None if there is no limit."""
         config = config_of(model)
         longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
         return None if longest is None else int(longest) - self.first_position
 
     def options(self) -> dict[str, Any]:
-        """Arguments of every forward pass. The cache would undo the isolation of packed documents."""
+        """Return the keyword arguments of every forward pass; a cache would undo the isolation of packed documents."""
         return {"use_cache": False}
 
 
@@ -288,12 +290,12 @@ class Objective:
 class Masked(Objective):
     """Masked language modelling with a fixed number of masked positions per row.
 
-    The number is fixed because on CPU every new matrix shape is compiled and kept. Of the chosen positions 80 %
-    become the mask token, 10 % a random token, 10 % stay (arXiv 1810.04805, §3.1).
+    The number is fixed because on a CPU every new matrix shape is compiled and kept. Of the chosen positions 80 %
+    become the mask token, 10 % a random token, and 10 % stay (arXiv 1810.04805, §3.1).
 
-    Of an example of prompt and answer all tokens of the answer and its end are masked, and nothing else: it is
-    predicted from the prompt (pattern-exploiting training, arXiv 2001.07676, with answers of any length, among more
-    masks than they need: :func:`everlearn.data.packing.masks_for`).
+    In an example of prompt and answer, all tokens of the answer and its end are masked and predicted from the prompt
+    (pattern-exploiting training, arXiv 2001.07676, with answers of any length, padded with additional masks:
+    :func:`everlearn.data.packing.masks_for`).
     """
 
     probability: float = 0.15
@@ -352,7 +354,7 @@ class Masked(Objective):
 
 @dataclass(frozen=True)
 class Causal(Objective):
-    """Next-token prediction on packed blocks; positions restart with each document, which isolates it exactly."""
+    """Next-token prediction on packed blocks; positions restart with each document, which isolates them exactly."""
 
     name: ClassVar[str] = "causal"
     kinds: ClassVar[frozenset[str]] = frozenset({"decoder"})
@@ -374,7 +376,7 @@ class Causal(Objective):
 
 @dataclass(frozen=True)
 class TextToText(Objective):
-    """An answer from a prompt, loss on the answer only, for encoder-decoder and causal models."""
+    """Prediction of an answer from a prompt, with loss on the answer only, for encoder-decoder and causal models."""
 
     name: ClassVar[str] = "text-to-text"
     kinds: ClassVar[frozenset[str]] = frozenset({"decoder", "encoder-decoder"})
@@ -383,7 +385,7 @@ class TextToText(Objective):
 
     @property
     def leaks(self) -> bool:
-        """Examples never see each other: they are rows of their own, or isolated as in causal packing."""
+        """False: examples are separate rows, or isolated as in causal packing."""
         return False
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
@@ -400,16 +402,19 @@ class TextToText(Objective):
         ids = torch.from_numpy(np.stack([block["input_ids"] for block in blocks]).astype(np.int64))
         segments = torch.from_numpy(np.stack([block["segments"] for block in blocks]))
         # A label at t is predicted at t - 1, which must be of the same document.
-        wanted = [
+        labelled = [
             np.flatnonzero((block["labels"][1:] != IGNORE) & (np.diff(block["segments"]) == 0)) for block in blocks
         ]
-        positions = _padded(wanted, 0)
-        labels = _padded([block["labels"][1:][at] for block, at in zip(blocks, wanted, strict=True)], IGNORE)
+        positions = _padded(labelled, 0)
+        labels = _padded([block["labels"][1:][at] for block, at in zip(blocks, labelled, strict=True)], IGNORE)
         return {"input_ids": ids, "position_ids": _restarting(segments), "positions": positions, "labels": labels}
 
 
 def row_means(losses: Tensor, labels: Tensor) -> Tensor:
-    """Mean over a row's labels, then over rows, [B, K] → []: the same however a batch is cut into micro-batches."""
+    """Return the mean over the labels of each row, then over rows, [B, K] → [].
+
+    It does not depend on how a batch is divided into micro-batches.
+    """
     return (losses.sum(1) / (labels != IGNORE).sum(1).clamp(min=1)).mean()
 
 
@@ -427,17 +432,21 @@ def make_objective(
     isolate: bool | None = None,
     examples: bool = False,
 ) -> Objective:
-    """The objective of a run, checked against the model.
+    """Create the objective of a run and check it against the model.
 
     Args:
-        name: masked, causal or text-to-text; None takes the one that belongs to the model's kind.
-        isolate: hide packed documents from each other; None isolates wherever that costs nothing (all but encoders),
-            and examples always.
-        examples: some of what is learnt is prompts and answers.
+        name: masked, causal or text-to-text; None for the default of the kind of model.
+        model: the model that is trained.
+        tokenizer: the tokenizer of the model.
+        seed: seed of random masking.
+        mask_probability: share of tokens that are masked, for the masked objective.
+        isolate: whether to hide packed documents from each other; None does so wherever it costs nothing (all but
+            encoders), and for examples always.
+        examples: whether the training data holds prompts with answers.
 
     Raises:
-        RecipeError: no such objective.
-        ModelError: model or tokenizer do not fit.
+        RecipeError: there is no such objective.
+        ModelError: the model or tokenizer does not fit.
     """
     name = name or DEFAULT_OBJECTIVE[kind_of(model)]
     if name not in OBJECTIVES:
@@ -468,7 +477,7 @@ def make_objective(
 
 
 def _restarting(segments: Tensor) -> Tensor:
-    """Positions that start again at 0 with each segment, [B, S]."""
+    """Return positions that restart at 0 with each segment, [B, S]."""
     index = torch.arange(segments.shape[1]).expand_as(segments)
     starts = torch.zeros_like(index)
     starts[:, 1:] = torch.where(segments[:, 1:] != segments[:, :-1], index[:, 1:], 0)
@@ -476,7 +485,7 @@ def _restarting(segments: Tensor) -> Tensor:
 
 
 def _padded(rows: Sequence[np.ndarray], value: int, multiple: int = 8) -> Tensor:
-    """Rows of different length as one int64 tensor; the width is a multiple, to keep the number of shapes small."""
+    """Pad rows to one int64 tensor; the width is a multiple of `multiple`, to keep the number of shapes small."""
     width = max(1, -(-max(len(row) for row in rows) // multiple) * multiple)
     out = torch.full((len(rows), width), value, dtype=torch.int64)
     for i, row in enumerate(rows):

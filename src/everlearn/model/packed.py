@@ -1,4 +1,4 @@
-"""Which document each token of a row belongs to, and what is made of a document up to a token."""
+"""The documents of packed rows, and associative scans within them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PADDING = -1
 
 
 def documents(given: Mapping[str, Any]) -> Tensor:
-    """Number of the document of each token of a pass, [B, S]: in packed rows a document is where positions count on."""
+    """Return the document number of each token of a pass, [B, S]; a document ends where positions do not count on."""
     text: Tensor = given["inputs_embeds"] if given.get("input_ids") is None else given["input_ids"]
     document = torch.zeros(text.shape[:2], dtype=torch.long, device=text.device)
     positions, mask = given.get("position_ids"), given.get("attention_mask")
@@ -25,12 +25,15 @@ def documents(given: Mapping[str, Any]) -> Tensor:
 
 
 def so_far(values: Tensor, document: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """An associative operation over a token and all before it in its document, [B, S, E], in log2 S steps.
+    """Apply an associative operation to each token and all tokens before it in its document, in log2 S steps.
 
     Args:
         values: [B, S, E].
-        document: number of each token's document, [B, S], rising.
-        combine: of two tensors.
+        document: document number of each token, [B, S], ascending.
+        combine: the operation on two tensors.
+
+    Returns:
+        [B, S, E].
     """
     reach = 1
     while reach < values.shape[1]:

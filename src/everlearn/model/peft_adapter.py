@@ -1,6 +1,6 @@
-"""A PEFT adapter on disk: what a stream has changed in its base model, for ``PeftModel.from_pretrained(base, folder)``.
+"""A PEFT adapter on disk: the change of the base model by a stream, for ``PeftModel.from_pretrained(base, folder)``.
 
-A stage folder holds it beside the merged weights (``adapter/``) or, where these are not kept, in their place.
+A stage folder holds it beside the merged weights (``adapter/``) or, if these are not kept, in their place.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """The difference between a stage's model and the base model.
+    """The difference between the model of a stage and the base model.
 
     Attributes:
-        config: as PEFT takes it; which model it is relative to is not in it.
-        tensors: by PEFT's names, as ``get_peft_model_state_dict`` gives them.
-        alone: whether it stands in place of the stage's model, or beside it.
+        config: as in PEFT; it does not name the base model.
+        tensors: by PEFT's names, as from ``get_peft_model_state_dict``.
+        alone: whether it replaces the model of the stage instead of being stored beside it.
     """
 
     config: LoraConfig
@@ -40,12 +40,12 @@ class PeftAdapter:
     alone: bool = False
 
     def save(self, stage: Path, base: str | None, revision: str | None = None) -> None:
-        """Write it as PEFT does, the same bytes for the same adapter.
+        """Save the adapter in PEFT's format; the same adapter gives the same bytes.
 
         Args:
-            stage: a stage's folder.
-            base: hub id or folder of the base model; None where it has no name.
-            revision: of the base model's repository.
+            stage: the folder of a stage.
+            base: hub id or folder of the base model; None if it has no name.
+            revision: revision of the base model's repository.
         """
         folder = stage if self.alone else stage / BESIDE
         raw = {key: _plain(value) for key, value in self.config.to_dict().items()}
@@ -56,27 +56,27 @@ class PeftAdapter:
 
 
 def _plain(value: Any) -> Any:
-    """JSON; PEFT keeps names in sets, whose order changes from process to process."""
+    """Convert a value to JSON; PEFT keeps names in sets, whose order differs between processes."""
     if isinstance(value, set):
         return sorted(value)
     return getattr(value, "value", value)
 
 
 def adapter_in(stage: Path) -> Path | None:
-    """Where a stage's adapter is: beside the merged weights, in their place, or nowhere."""
+    """Return the adapter folder of a stage, beside the merged weights or in their place; None if there is none."""
     return next((place for place in (stage / BESIDE, stage) if (place / CONFIG).is_file()), None)
 
 
 def base_of(path: str, revision: str | None = None) -> tuple[str, str | None] | None:
-    """What the adapter in a folder or repository is relative to, and its revision; None where there is a whole model.
+    """Return the base model and its revision for an adapter in a folder or repository; None for a complete model.
 
     Raises:
-        ModelError: it does not say.
+        ModelError: the adapter does not name its base model.
     """
-    found = find_adapter_config_file(path, revision=revision)
-    if found is None:
+    config_file = find_adapter_config_file(path, revision=revision)
+    if config_file is None:
         return None
-    raw = _read(Path(found))
+    raw = _read(Path(config_file))
     base = raw.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ModelError(
@@ -87,12 +87,12 @@ def base_of(path: str, revision: str | None = None) -> tuple[str, str | None] | 
 
 
 def with_adapter(base: Callable[[], PreTrainedModel], path: str, revision: str | None = None) -> PreTrainedModel:
-    """A base model with an adapter added to its weights: a plain model.
+    """Return a plain model: a base model with the weights of an adapter merged into it.
 
     Args:
-        base: makes the model that the adapter is relative to, which is changed.
+        base: loads the base model of the adapter, which is changed in place.
         path: folder or hub id of the adapter.
-        revision: of the repository.
+        revision: revision of the repository.
     """
     changed: Any = PeftModel.from_pretrained(base(), path, revision=revision)
     plain: PreTrainedModel = changed.merge_and_unload(safe_merge=True)

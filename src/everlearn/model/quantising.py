@@ -1,4 +1,4 @@
-"""Models in 4 or 8 bits, to train adapters on (QLoRA): by the names of transformers' ``BitsAndBytesConfig``."""
+"""Models in 4 or 8 bits for training adapters (QLoRA), with the options of transformers' ``BitsAndBytesConfig``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ INSTALL = "pip install 'everlearn[quantized]'"
 
 
 def check_options(options: Mapping[str, Any]) -> BitsAndBytesConfig:
-    """The configuration that a recipe's mapping stands for.
+    """Return the quantisation configuration for the options in a recipe.
 
     Raises:
-        ValueError: a name or value is not allowed, or it does not say into how many bits.
+        ValueError: a name or value is not allowed, or the number of bits is missing.
     """
     known = {
         name: parameter.default
@@ -50,15 +50,15 @@ def check_installed() -> None:
 
 
 def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.device) -> PreTrainedModel:
-    """A copy of a float32 model whose linear layers, all but the output head's, are in 4 or 8 bits.
+    """Return a copy of a float32 model whose linear layers, except the output head, are in 4 or 8 bits.
 
-    What stays in floating point stays float32; what 4-bit layers compute in is float32 too unless `options` say
-    otherwise (`bnb_4bit_compute_dtype`).
+    Everything else stays float32; 4-bit layers compute in float32 too unless `options` say otherwise
+    (`bnb_4bit_compute_dtype`).
 
     Args:
-        model: in memory, not changed.
-        options: as :func:`check_options` takes them.
-        device: where the copy is made.
+        model: a model in memory, which is not changed.
+        options: as in :func:`check_options`.
+        device: the device of the copy.
 
     Raises:
         ModelError: bitsandbytes is not installed, or cannot quantise this model here.
@@ -68,7 +68,7 @@ def quantised(model: PreTrainedModel, options: Mapping[str, Any], device: torch.
 
 
 def quantised_like(model: nn.Module, other: Any) -> PreTrainedModel:
-    """A copy of a float32 model, quantised as another one is, and where that one is."""
+    """Return a copy of a float32 model, quantised like another model and on its device."""
     device = next(other.parameters()).device
     return _quantised(model, copy.deepcopy(other.config.quantization_config), device)
 
@@ -90,21 +90,21 @@ def _quantised(model: Any, config: BitsAndBytesConfig, device: torch.device) -> 
 
 
 def is_quantised(model: nn.Module) -> bool:
-    """Whether a model, or the one inside its adapters, was loaded in 4 or 8 bits."""
+    """Return whether a model, or the model inside its adapters, was loaded in 4 or 8 bits."""
     return any(bool(getattr(module, "is_quantized", False)) for module in model.modules())
 
 
 def in_full(model: Any) -> nn.Module:
-    """The structure of a quantised model as it was before, without weights (on the meta device)."""
+    """Return the structure of a quantised model before quantisation, without weights (on the meta device)."""
     config = copy.deepcopy(model.config)
     del config.quantization_config
     with torch.device("meta"):
-        made: nn.Module = type(model)(config)
-    return made
+        full: nn.Module = type(model)(config)
+    return full
 
 
 def quantised_bytes(model: nn.Module, options: Mapping[str, Any]) -> int:
-    """About how many bytes the weights take then. `model` may be on the meta device."""
+    """Estimate the size of the quantised weights in bytes; `model` may be on the meta device."""
     bits = 4 if check_options(options).load_in_4bit else 8
     getter = getattr(model, "get_output_embeddings", None)
     head = getter() if getter is not None else None

@@ -23,13 +23,13 @@ from everlearn.model.without_attention import (
 
 @strict
 class LSTMConfig(NoAttentionConfig):
-    """Sizes of an LSTM; a classifier reads its last state, as the study's does."""
+    """Configuration of an LSTM; a classifier reads its last state, as in the study."""
 
     model_type: ClassVar[str] = "everlearn-lstm"
 
 
 class InputGates(nn.Linear):
-    """What a token says to the gates; a class of its own because transformers initialises modules by their class."""
+    """The projection of the inputs to the gates; a separate class because transformers initialises modules by class."""
 
 
 class LSTMLayer(NoAttentionLayer):
@@ -38,9 +38,9 @@ class LSTMLayer(NoAttentionLayer):
         i, f, g, o = W x_t + U r_{t−1} + b        c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g)
         m_t = σ(o) ⊙ tanh(c_t)                     r_t = P m_t
 
-    r is as wide as the model, and all that a cell says to others goes through P: a cell is a neuron, whose rows of W, U
-    and b are its own, and can be measured, gated and protected as one. All are linear layers that the methods find,
-    which PyTorch's fused LSTM has not; a step in time is a call of U and P.
+    r has the hidden size of the model, and the output of a cell reaches other cells through P only: so a cell is a
+    neuron with its own rows of W, U and b, and can be measured, gated and protected as one. All projections are linear
+    layers that the methods find, unlike in PyTorch's fused LSTM; each time step calls U and P.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -51,26 +51,26 @@ class LSTMLayer(NoAttentionLayer):
         self.projection = nn.Linear(self.cells, config.hidden_size, bias=False)
 
     def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
-        """As the base class has it; the state is r [B, H] and c [B, cells]."""
+        """Compute the output of the layer, as in the base class; the state is r [B, H] and c [B, cells]."""
         if before is None:
             before = x.new_zeros(len(x), x.shape[2]), x.new_zeros(len(x), self.cells)
-        said, cell = before
+        recurrent, cell = before
         goes_on = document[:, 1:] == document[:, :-1]
-        given = self.input_gates(x)
+        inputs = self.input_gates(x)
         added = []
         for t in range(x.shape[1]):
             if t:
                 same = goes_on[:, t - 1, None]
-                said, cell = said * same, cell * same
-            enter, keep, value, leave = (given[:, t] + self.state_gates(said)).chunk(4, 1)
+                recurrent, cell = recurrent * same, cell * same
+            enter, keep, value, leave = (inputs[:, t] + self.state_gates(recurrent)).chunk(4, 1)
             cell = keep.sigmoid() * cell + enter.sigmoid() * value.tanh()
-            said = self.projection(leave.sigmoid() * cell.tanh())
-            added.append(said)
-        return torch.stack(added, 1), (said, cell)
+            recurrent = self.projection(leave.sigmoid() * cell.tanh())
+            added.append(recurrent)
+        return torch.stack(added, 1), (recurrent, cell)
 
 
 class LSTMPreTrained(NoAttentionPreTrained):
-    """What belongs to an LSTM."""
+    """Base class of the LSTM models."""
 
     config_class = LSTMConfig
     layer = LSTMLayer
@@ -87,13 +87,13 @@ class LSTMModel(LSTMPreTrained, NoAttentionModel):
 
 
 class LSTMForCausalLM(LSTMPreTrained, NoAttentionForCausalLM):
-    """An LSTM language model; ``AutoModelForCausalLM`` knows it once this is imported."""
+    """An LSTM language model; importing this module registers it with ``AutoModelForCausalLM``."""
 
     body = LSTMModel
 
 
 class LSTMForSequenceClassification(LSTMPreTrained, NoAttentionForSequenceClassification):
-    """An LSTM that classifies texts."""
+    """An LSTM text classifier."""
 
     body = LSTMModel
 

@@ -1,4 +1,4 @@
-"""Tensors beside parameters that FSDP2 may have cut into shards, one for each process."""
+"""Operations on tensors that are laid out like parameters, which FSDP2 may have sharded over processes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def resharded(model: nn.Module) -> None:
-    """After a pass that no backward pass follows: FSDP2 leaves the outermost parameters whole until there is one, and
-    the next step's gradients would be added to what it has of them."""
+    """Reshard the parameters after a forward pass that no backward pass follows.
+
+    FSDP2 keeps the outermost parameters gathered until a backward pass, and would add the gradients of the next step to
+    the gathered ones.
+    """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, outside autograd."""
+    """Return the shard of a tensor on this process, outside autograd."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.data
 
 
 def shard_like(values: Tensor, parameter: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """`values`, which broadcast to a whole parameter, as this process holds the parameter: its device and its shard.
+    """Return the shard of `values` that corresponds to this process's shard of `parameter`, on its device.
 
     Args:
-        values: a tensor in one piece.
-        parameter: whole, or cut by FSDP2.
-        dtype: of what comes out; None for the parameter's.
+        values: a complete tensor that broadcasts to the complete parameter.
+        parameter: a complete parameter or one that FSDP2 has sharded.
+        dtype: type of the result; None for that of the parameter.
     """
     dtype = dtype or parameter.dtype
     if isinstance(parameter, DTensor):
@@ -39,7 +42,7 @@ def shard_like(values: Tensor, parameter: Tensor, dtype: torch.dtype | None = No
 
 
 def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Sums that this process has of its shards, one a parameter, as the sums over the whole parameters; no gradient.
+    """Sum terms of this process, one per parameter, over all shards of each parameter; without gradient.
 
     Every process must call it with the same parameters.
     """
@@ -58,12 +61,12 @@ def sum_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process holds of a tensor, with its gradient."""
+    """Return the shard of a tensor on this process, with its gradient."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def value_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Sums that this process has of its shards, one a parameter: the value over the whole, the gradient of the shard.
+    """Sum terms of this process, one per parameter, over all shards, with the gradient of the local terms only.
 
     Each process differentiates its own shard only, so nothing may flow back through the sum over processes.
     """
@@ -71,12 +74,12 @@ def value_over_shards(terms: Tensor, parameters: Sequence[Tensor]) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor in one piece on every process; every process must call it."""
+    """Return the complete tensor on every process; every process must call it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gathered(values: Tensor, parameter: Tensor) -> Tensor:
-    """What each process holds of a tensor laid out like `parameter`, in one piece; every process must call it."""
+    """Gather the shards of a tensor that is laid out like `parameter`; every process must call it."""
     if not isinstance(parameter, DTensor):
         return values
     mesh, shape, stride = parameter.device_mesh, parameter.shape, parameter.stride()

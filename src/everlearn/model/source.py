@@ -1,4 +1,4 @@
-"""What a model is in a recipe: where it comes from."""
+"""The `model` group of a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everlearn.options import Options
 
 
 class Model(Options):
-    """The language model that is taught."""
+    """The language model that is trained."""
 
     path: str | None = None
     """Hub id or local folder of the base model; leave out to start from random weights with `config`."""

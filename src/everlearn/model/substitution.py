@@ -1,7 +1,8 @@
-"""Other tensors in the place of a module's parameters for the time of a pass.
+"""Substitute other tensors for the parameters of a module during a forward pass.
 
-An attribute of an object is found before ``nn.Module`` looks for a parameter of that name. So a tensor laid there is
-what the module's own ``forward`` reads, while parameters, ``state_dict``, optimizer, DDP and FSDP2 see no change.
+An attribute of an object is found before ``nn.Module`` looks for a parameter of that name. So a tensor that is set as
+an attribute is what the module's own ``forward`` reads, while parameters, ``state_dict``, optimizer, DDP and FSDP2 see
+no change.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from torch import Tensor, nn
 
 
 def substituted(module: nn.Module) -> dict[str, Tensor]:
-    """What stands in the place of parameters just now, by the parameter's name in the module."""
+    """Return the tensors that are substituted for parameters now, by the name of the parameter in the module."""
     own = vars(module)
     return {leaf: own[leaf] for leaf in module._parameters if leaf in own}
 
 
 @contextlib.contextmanager
 def substituting(module: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, the module's ``forward`` reads these tensors instead of its parameters of those names."""
+    """Make the ``forward`` of a module read these tensors instead of its parameters inside the block."""
     before = substituted(module)
     vars(module).update(values)
     try:

@@ -1,4 +1,4 @@
-"""Which linear layers of a model low-rank matrices stand beside."""
+"""The linear layers of a model to which low-rank matrices are added."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ COMPONENTS: Mapping[Targets, frozenset[Component]] = {
 
 
 def targets_of(model: nn.Module, targets: Targets) -> list[str]:
-    """Paths of those layers, from the first layer to the last. `model` may be on the meta device.
+    """Return the paths of the target layers, from the first layer to the last; `model` may be on the meta device.
 
     Raises:
         ModelError: there is none.
     """
-    found = [path for path, each in anatomy(model).linears.items() if each.component in COMPONENTS[targets]]
-    if not found:
+    paths = [path for path, each in anatomy(model).linears.items() if each.component in COMPONENTS[targets]]
+    if not paths:
         raise ModelError(
             f"'{type(model).__name__}' has no attention, whose projections `{targets}` names. Set the method's option "
             "`target_modules: all-linear`."
         )
-    return found
+    return paths
 
 
 def sizes_of(layer: nn.Module) -> tuple[int, int]:
-    """Inputs and outputs of a linear layer."""
+    """Return the number of input and output features of a linear layer."""
     rows, columns = layer.get_parameter("weight").shape
     return (rows, columns) if isinstance(layer, Conv1D) else (columns, rows)

@@ -1,4 +1,4 @@
-"""How a run turns text into what its model reads and is scored on."""
+"""How text is tokenised and scored in a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from everlearn.model.objectives import Objective
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The same for the whole run.
+    """Tokenizer, objective and block size, the same for the whole run.
 
     Attributes:
-        tokenizer: of the model.
-        objective: what is learnt from text; collates and scores.
-        kind: of the model: encoder, decoder or encoder-decoder.
-        block_size: tokens in a row.
+        tokenizer: the tokenizer of the model.
+        objective: the training objective; collates and scores.
+        kind: kind of the model: encoder, decoder or encoder-decoder.
+        block_size: tokens per row.
     """
 
     tokenizer: Any

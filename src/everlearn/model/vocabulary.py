@@ -1,16 +1,16 @@
-"""New tokens for a domain: frequent words that the tokenizer splits become tokens of their own.
+"""Add tokens for a domain: frequent words that the tokenizer splits become tokens of their own.
 
-What is added is learnt as the tokenizer's own tokens were, from the domain's words as it splits them:
+New tokens are learnt like the tokenizer's own, from the words of the domain as it splits them:
 
-* BPE goes on learning merges (R. Sennrich et al., arXiv 1508.07909): the pair of neighbouring tokens that is most
-  frequent inside words becomes a token, again and again. New merges come after all old ones, so a text has the tokens
-  that it had, some of them joined.
-* WordPiece and Unigram get whole words, those that save the most tokens first: their number × (pieces − 1). A Unigram
-  word is as likely as the rarest of its pieces, and so likelier than all of them together.
+* BPE continues to learn merges (R. Sennrich et al., arXiv 1508.07909): the pair of adjacent tokens that is most
+  frequent inside words becomes a token, again and again. New merges follow all old ones, so a text has the same tokens
+  as before, with some of them joined.
+* WordPiece and Unigram get whole words, those first that save the most tokens: their count × (pieces − 1). A Unigram
+  word is as likely as the rarest of its pieces, and so more likely than all of them together.
 
-Tokens are words or parts of words: letters, no digits, no punctuation. A new token begins with the mean of the rows of
-the tokens that stood there before (in the embeddings, and in an output head of its own): what comes closest to having
-read the word.
+Tokens are words or parts of words: letters, no digits, no punctuation. The embedding of a new token (and its row in an
+untied output head) is the mean of the rows of the tokens that it replaces, the closest approximation to having trained
+on the word.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class NewToken:
     """A token to add.
 
     Attributes:
-        text: as it stands in the tokenizer's vocabulary.
-        pieces: the tokens that stood there before.
-        count: how often it was found.
-        pair: the two tokens that a merge joins (BPE); empty where there are no merges.
+        text: the token as written in the vocabulary of the tokenizer.
+        pieces: the tokens that it replaces.
+        count: number of occurrences.
+        pair: the two tokens that a merge joins (BPE); empty if there are no merges.
     """
 
     text: str
@@ -67,9 +67,9 @@ def extend_vocabulary(
     *,
     initialise: Initialise = "pieces",
 ) -> tuple[PreTrainedTokenizerBase, list[NewToken]]:
-    """Give a model tokens for the words of a domain.
+    """Add tokens for the words of a domain to a model and its tokenizer.
 
-    The model's embeddings grow in place, and an output head of its own with them; ids that were there keep their rows.
+    The embeddings of the model grow in place, and so does an untied output head; existing ids keep their rows.
 
     ```python
     tokenizer, added = extend_vocabulary(model, tokenizer, texts, tokens=1000)
@@ -77,14 +77,15 @@ def extend_vocabulary(
     ```
 
     Args:
-        model: with embeddings and an output head.
-        tokenizer: of the model, a fast one; it stays as it is.
-        texts: of the domain.
-        tokens: at most so many are added, the most useful ones.
-        initialise: ``pieces``: the mean of the rows of the tokens that stood there before; ``mean``: that of all.
+        model: a model with embeddings and an output head.
+        tokenizer: the tokenizer of the model, a fast one; it is not changed.
+        texts: texts of the domain.
+        tokens: the largest number of tokens to add; the most useful ones are added.
+        initialise: ``pieces``: the mean of the rows of the tokens that a new token replaces; ``mean``: the mean of all
+            rows.
 
     Returns:
-        The tokenizer with the new tokens, and what they are.
+        The tokenizer with the new tokens, and the list of new tokens.
 
     Raises:
         ModelError: the tokenizer is of another kind than BPE, WordPiece and Unigram, or no word is frequent enough.
@@ -96,28 +97,28 @@ def extend_vocabulary(
 
 
 def learn_tokens(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], tokens: int) -> list[NewToken]:
-    """The most useful new tokens, in the order in which they are found; arguments and errors as above."""
+    """Return the most useful new tokens, in the order in which they are learnt; see :func:`extend_vocabulary`."""
     core = _core(tokenizer)
     kind = json.loads(core.to_str())["model"]["type"]
     learn: dict[str, Callable[..., Iterator[NewToken]]] = {"BPE": _merges, "WordPiece": _words, "Unigram": _words}
     if kind not in learn:
         raise ModelError(f"New tokens can be learnt for BPE, WordPiece and Unigram; this tokenizer is {kind}.")
     words = _counted(core, tokenizer, texts)
-    found: list[NewToken] = []
+    learnt: list[NewToken] = []
     for token in learn[kind](words, core, lambda pieces: _is_word(tokenizer, pieces)):
-        if len(found) == tokens:
+        if len(learnt) == tokens:
             break
-        found.append(token)
-    if not found:
+        learnt.append(token)
+    if not learnt:
         raise ModelError(
             f"The text has no word that the tokenizer splits and that occurs {LEAST} times or more: there is nothing "
             "to add."
         )
-    return found
+    return learnt
 
 
 def with_tokens(tokenizer: PreTrainedTokenizerBase, added: Iterable[NewToken]) -> PreTrainedTokenizerBase:
-    """A copy of a tokenizer that knows new tokens: their ids follow the largest that there is."""
+    """Return a copy of a tokenizer with new tokens, whose ids follow the largest existing one."""
     content = json.loads(_core(tokenizer).to_str())
     model, known = content["model"], {token["content"]: token["id"] for token in content["added_tokens"]}
     if model["type"] == "Unigram":
@@ -131,13 +132,13 @@ def with_tokens(tokenizer: PreTrainedTokenizerBase, added: Iterable[NewToken]) -
             if token.pair:
                 merged = model["merges"] and isinstance(model["merges"][0], str)
                 model["merges"].append(" ".join(token.pair) if merged else list(token.pair))
-    made: Any = copy.deepcopy(tokenizer)
-    made._tokenizer = Tokenizer.from_str(json.dumps(content))
-    return made
+    extended: Any = copy.deepcopy(tokenizer)
+    extended._tokenizer = Tokenizer.from_str(json.dumps(content))
+    return extended
 
 
 def _into_pieces(model: dict[str, Any], known: Mapping[str, int], added: list[NewToken]) -> None:
-    """Unigram: a piece's id is its place in the list."""
+    """Append new pieces to a Unigram model; the id of a piece is its index in the list."""
     scores = dict(model["vocab"])
     named = {number: word for word, number in known.items()}
     for number in range(len(model["vocab"]), 1 + max([*known.values(), -1])):
@@ -153,14 +154,14 @@ def grow(
     added: Iterable[NewToken],
     initialise: Initialise = "pieces",
 ) -> None:
-    """Give every new token a row in the embeddings, and in an output head of its own with its bias.
+    """Add a row for every new token to the embeddings, and to an untied output head with its bias.
 
     Args:
-        model: grows in place, where it has no spare rows.
+        model: grows in place, unless it has enough spare rows.
         before: the tokenizer without the new tokens.
-        after: with them.
-        added: what they are.
-        initialise: as of :func:`extend_vocabulary`.
+        after: the tokenizer with them.
+        added: the new tokens.
+        initialise: as in :func:`extend_vocabulary`.
     """
     old, new = before.get_vocab(), after.get_vocab()
     size, rows = 1 + max(new.values()), len(_table(model.get_input_embeddings()))
@@ -189,7 +190,7 @@ def _table(module: Any) -> torch.Tensor:
 
 
 def _core(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of what splits the text, without the cutting and padding of its last caller."""
+    """Return a copy of the fast tokenizer without truncation and padding."""
     if not tokenizer.is_fast:
         raise ModelError(
             f"New tokens can be learnt for fast tokenizers; '{tokenizer.name_or_path}' is none. Convert it first "
@@ -202,14 +203,14 @@ def _core(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def _counted(core: Tokenizer, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[Word]:
-    """How often each word of several tokens occurs."""
+    """Count the words that consist of several tokens."""
     special = {*tokenizer.all_special_tokens, *core.get_added_tokens_decoder()}
-    found: Counter[Word] = Counter()
+    counts: Counter[Word] = Counter()
     lot: list[str] = []
 
     def count() -> None:
         for encoded in core.encode_batch(lot, add_special_tokens=False):
-            found.update(_words_of(encoded.tokens, encoded.word_ids))
+            counts.update(_words_of(encoded.tokens, encoded.word_ids))
         lot.clear()
 
     for text in texts:
@@ -217,14 +218,17 @@ def _counted(core: Tokenizer, tokenizer: PreTrainedTokenizerBase, texts: Iterabl
         if len(lot) == _LOT:
             count()
     count()
-    for word in list(found):
+    for word in list(counts):
         if len(word) < 2 or any(piece in special or _BYTE.fullmatch(piece) for piece in word):
-            del found[word]
-    return found
+            del counts[word]
+    return counts
 
 
 def _words_of(tokens: list[str], numbers: list[int | None]) -> Iterator[Word]:
-    """Neighbouring tokens of one number; where a tokenizer does not cut text into words, each begins with a mark."""
+    """Yield groups of adjacent tokens with the same word number.
+
+    If a tokenizer does not split text into words, a word begins at each token with the prefix of a new word.
+    """
     word: list[str] = []
     before: int | None = None
     for token, number in zip(tokens, numbers, strict=True):
@@ -238,7 +242,7 @@ def _words_of(tokens: list[str], numbers: list[int | None]) -> Iterator[Word]:
 
 
 def _is_word(tokenizer: PreTrainedTokenizerBase, pieces: Word) -> bool:
-    """Whether tokens together are letters; a part of a letter of several bytes may become one."""
+    """Return whether tokens together are letters; parts of a multi-byte letter that may still become one count too."""
     text = str(tokenizer.convert_tokens_to_string(list(pieces))).strip()
     return bool(text) and all(letter == "�" or unicodedata.category(letter)[0] in "LM" for letter in text)
 
@@ -247,12 +251,12 @@ def _is_word(tokenizer: PreTrainedTokenizerBase, pieces: Word) -> bool:
 
 
 def _joined(pieces: Word, prefix: str) -> str:
-    """The token that tokens become; those inside a word may be marked by a prefix."""
+    """Return the token that tokens become when they are joined; tokens inside a word may have a prefix."""
     return pieces[0] + "".join(piece.removeprefix(prefix) for piece in pieces[1:])
 
 
 def _words(words: Counter[Word], core: Tokenizer, fits: Callable[[Word], bool]) -> Iterator[NewToken]:
-    """Whole words, those first that save the most tokens."""
+    """Yield whole words, those first that save the most tokens."""
     prefix, known = _prefix(core), core.get_vocab()
     for word, count in sorted(words.items(), key=lambda item: (-item[1] * (len(item[0]) - 1), item[0])):
         text = _joined(word, prefix)
@@ -261,7 +265,7 @@ def _words(words: Counter[Word], core: Tokenizer, fits: Callable[[Word], bool]) 
 
 
 def _merges(words: Counter[Word], core: Tokenizer, fits: Callable[[Word], bool]) -> Iterator[NewToken]:
-    """Further merges of BPE, the most frequent pair first; of equals the first in the alphabet."""
+    """Yield further merges of BPE, the most frequent pair first; ties are broken alphabetically."""
     prefix, known = _prefix(core), core.get_vocab()
     split = [list(word) for word in words]
     often = list(words.values())
@@ -302,16 +306,16 @@ def _merges(words: Counter[Word], core: Tokenizer, fits: Callable[[Word], bool])
 
 
 def _merged(word: list[str], pair: Word, text: str) -> list[str]:
-    found: list[str] = []
+    result: list[str] = []
     place = 0
     while place < len(word):
         if tuple(word[place : place + 2]) == pair:
-            found.append(text)
+            result.append(text)
             place += 2
         else:
-            found.append(word[place])
+            result.append(word[place])
             place += 1
-    return found
+    return result
 
 
 def _prefix(core: Tokenizer) -> str:

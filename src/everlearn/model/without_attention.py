@@ -1,8 +1,8 @@
-"""Causal language models without attention: what an LSTM and a CNN have in common.
+"""Causal language models without attention: the common base of the LSTM and the CNN.
 
-They are the bases of the study of LSTM and CNN (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA
-2019) as ordinary transformers models. A text is read from its first token to its last. Documents that share a row do
-not see each other: one begins where positions do not count on, and nothing is carried over into it.
+They are the base models of a study (Arora, Rahimi and Baldwin, *Does an LSTM forget more than a CNN?*, ALTA 2019) as
+ordinary transformers models. A text is read from its first token to its last. Documents that share a row do not see
+each other: a document begins where positions do not count on, and no state is carried over into it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ State = tuple[Tensor, ...]
 
 @strict
 class NoAttentionConfig(PreTrainedConfig):
-    """Sizes of a model without attention; ``bos_token_id`` and its like are those of every transformers model."""
+    """Configuration of a model without attention; ``bos_token_id`` etc. are as in every transformers model."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
@@ -62,7 +62,7 @@ class NoAttentionConfig(PreTrainedConfig):
 
 
 class NoAttentionLayer(GradientCheckpointingLayer):
-    """One layer; it adds to what comes in."""
+    """One layer with a residual connection."""
 
     def __init__(self, config: NoAttentionConfig) -> None:
         super().__init__()
@@ -70,23 +70,23 @@ class NoAttentionLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, document: Tensor, before: State | None = None) -> tuple[Tensor, State]:
-        """What leaves the layer, and what it knows then.
+        """Return the output of the layer and its state.
 
         Args:
             hidden: [B, S, H].
-            document: number of each token's document, [B, S].
-            before: what it knew after the tokens before these, whose document the first of these goes on with.
+            document: document number of each token, [B, S].
+            before: the state after the preceding tokens; the first token here continues their document.
         """
         added, state = self.read(self.norm(hidden), document, before)
         return hidden + self.dropout(added), state
 
     def read(self, x: Tensor, document: Tensor, before: State | None) -> tuple[Tensor, State]:
-        """What the layer adds, [B, S, H], and what it knows then."""
+        """Return the residual update, [B, S, H], and the state after the last token."""
         raise NotImplementedError
 
 
 class NoAttentionPreTrained(PreTrainedModel):
-    """What transformers must know of the models."""
+    """Base class with the attributes that transformers requires."""
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
@@ -101,7 +101,7 @@ class NoAttentionPreTrained(PreTrainedModel):
 
 
 class NoAttentionModel(NoAttentionPreTrained):
-    """Embeddings, layers and a norm."""
+    """Embeddings, layers and a final norm."""
 
     def __init__(self, config: NoAttentionConfig) -> None:
         super().__init__(config)
@@ -124,12 +124,16 @@ class NoAttentionModel(NoAttentionPreTrained):
         output_hidden_states: bool | None = None,
         **_: Any,
     ) -> BaseModelOutputWithPast:
-        """Arguments as in transformers; [B, S] each.
+        """Run the model; arguments are as in transformers, [B, S] each.
 
         Args:
+            input_ids: token ids.
+            attention_mask: marks padding, on either side; a mask with other dimensions is ignored.
             position_ids: a document begins where they do not count on; without them a row is one document.
-            attention_mask: padding, on either side; of another form it is not looked at.
-            past_key_values: the layers' states after the tokens before these.
+            past_key_values: the states of the layers after the preceding tokens.
+            inputs_embeds: embeddings in place of `input_ids`, [B, S, H].
+            use_cache: whether to return the states of the layers.
+            output_hidden_states: whether to return the hidden states of all layers.
         """
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         document = documents_of(x, position_ids, attention_mask)
@@ -149,20 +153,23 @@ class NoAttentionModel(NoAttentionPreTrained):
 
 
 def documents_of(x: Tensor, position_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor:
-    """Number of the document of each of these tokens, [B, S]; the mask may be of all tokens so far."""
+    """Return the document number of each token of `x`, [B, S]; the mask may also cover the preceding tokens."""
     if attention_mask is not None and attention_mask.dim() == 2:
         attention_mask = attention_mask[:, -x.shape[1] :]
     return documents({"inputs_embeds": x, "position_ids": position_ids, "attention_mask": attention_mask})
 
 
 def pooled(values: Tensor, document: Tensor, how: Pooling, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """What a document up to each token is as one vector, [B, S, E], and what is needed to go on, [B, 1, E or E + 1].
+    """Pool each document up to each token.
 
     Args:
-        values: of the tokens, [B, S, E].
-        document: number of each token's document, [B, S].
-        how: of a document: its last value, the maximum or the mean of all.
-        before: what an earlier call gave to go on with.
+        values: values of the tokens, [B, S, E].
+        document: document number of each token, [B, S].
+        how: the last value, the maximum or the mean.
+        before: the state that an earlier call returned, to continue from.
+
+    Returns:
+        The pooled values, [B, S, E], and the state, [B, 1, E or E + 1].
     """
     if how == "last":
         return values, values[:, -1:]
@@ -170,13 +177,13 @@ def pooled(values: Tensor, document: Tensor, how: Pooling, before: Tensor | None
         values = torch.cat([values, values.new_ones(*values.shape[:2], 1)], 2)
     if before is not None:
         values, document = torch.cat([before, values], 1), torch.cat([document[:, :1], document], 1)
-    found = so_far(values, document, torch.maximum if how == "max" else torch.add)
-    found = found if before is None else found[:, 1:]
-    return found[..., :-1] / found[..., -1:] if how == "mean" else found, found[:, -1:]
+    scanned = so_far(values, document, torch.maximum if how == "max" else torch.add)
+    scanned = scanned if before is None else scanned[:, 1:]
+    return scanned[..., :-1] / scanned[..., -1:] if how == "mean" else scanned, scanned[:, -1:]
 
 
 class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
-    """With a vocabulary head."""
+    """A language model with a vocabulary head."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012  as transformers has it
     body: ClassVar[type[NoAttentionModel]]
@@ -199,17 +206,17 @@ class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
         logits_to_keep: int = 0,
         **options: Any,
     ) -> CausalLMOutputWithPast:
-        """As :meth:`NoAttentionModel.forward`; labels [B, S] are shifted here, as in transformers."""
-        found = self.model(input_ids, **options)
-        logits = self.lm_head(found.last_hidden_state[:, -logits_to_keep:])
+        """Run the model as in :meth:`NoAttentionModel.forward`; labels [B, S] are shifted here, as in transformers."""
+        outputs = self.model(input_ids, **options)
+        logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=found.past_key_values, hidden_states=found.hidden_states
+            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
         )
 
 
 class NoAttentionForSequenceClassification(NoAttentionPreTrained):
-    """With a linear classifier of a text, which is pooled over time as the configuration says."""
+    """A text classifier: a linear layer on the pooled hidden states."""
 
     body: ClassVar[type[NoAttentionModel]]
 
@@ -229,10 +236,13 @@ class NoAttentionForSequenceClassification(NoAttentionPreTrained):
         labels: Tensor | None = None,
         **options: Any,
     ) -> SequenceClassifierOutputWithPast:
-        """As :meth:`NoAttentionModel.forward`; labels [B]. A row is one text, padded on either side."""
-        given = {"attention_mask": attention_mask, "position_ids": position_ids, **options, "use_cache": False}
-        found = self.model(input_ids, **given)
-        hidden = found.last_hidden_state
+        """Classify texts, one per row, padded on either side.
+
+        Arguments are as in :meth:`NoAttentionModel.forward`, and labels [B].
+        """
+        inputs = {"attention_mask": attention_mask, "position_ids": position_ids, **options, "use_cache": False}
+        outputs = self.model(input_ids, **inputs)
+        hidden = outputs.last_hidden_state
         texts, _ = pooled(hidden, documents_of(hidden, position_ids, attention_mask), self.config.pooling)
         last = torch.full_like(hidden[:, 0, 0], hidden.shape[1] - 1, dtype=torch.long)
         if attention_mask is not None:
@@ -241,7 +251,7 @@ class NoAttentionForSequenceClassification(NoAttentionPreTrained):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, hidden_states=found.hidden_states)
+        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
 OWN_CLASSES: dict[str, str] = {}
@@ -254,7 +264,7 @@ def make_known(
     causal: type[NoAttentionForCausalLM],
     classifier: type[NoAttentionForSequenceClassification],
 ) -> None:
-    """Let transformers' Auto classes make and load them."""
+    """Register the models with the Auto classes of transformers."""
     OWN_CLASSES[config.model_type] = causal.__name__
     AutoConfig.register(config.model_type, config)
     AutoModel.register(config, model)
