@@ -1,4 +1,4 @@
-"""What matters to a model: exact gradients of unit gates, Fisher information, output magnitudes."""
+"""Importance measures: exact gradients of unit gates, Fisher information, and output magnitudes."""
 
 from everlearn.importance.curvature import label_directions, label_fisher
 from everlearn.importance.fisher import fisher

@@ -1,6 +1,6 @@
-"""Fisher information in the units of a loss: with it ½ Δᵀ F Δ is how many nats per label are lost.
+"""Fisher information per label, scaled so that ½ Δᵀ F Δ estimates an increase in loss in nats per label.
 
-Its diagonal, and the whole of it in a few directions.
+The diagonal, and a low-rank estimate of the full matrix.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def label_fisher(
     *seed: object,
     names: Sequence[str] | None = None,
 ) -> dict[str, Tensor]:
-    """Diagonal of the Fisher information of one label: F = Σ_n (∂ Σ_t ℓ_nt / ∂θ)² / Σ_n T_n.
+    """Return the diagonal of the Fisher information of one label: F = Σ_n (∂ Σ_t ℓ_nt / ∂θ)² / Σ_n T_n.
 
-    ℓ_nt = −log p(y_nt | x_n) with labels y that the model draws. Given the text the draws are independent, and each has
-    an expected gradient of 0, so the cross terms of a row's squared sum vanish in expectation: what is left is the
-    Fisher information of all its labels, T_n times that of one. It is the curvature of the mean loss per label where
-    the model's predictions are right (arXiv 1412.1193), so a step Δ from there costs ½ Σ_i F_i Δ_i² nats per label, as
-    far as weights matter one by one.
+    ℓ_nt = −log p(y_nt | x_n) with labels y sampled from the model. Given the text, the samples are independent and each
+    has an expected gradient of 0, so the cross terms of the squared sum of a row vanish in expectation: what remains is
+    the Fisher information of all its labels, T_n times that of one. It is the curvature of the mean loss per label
+    where the predictions of the model are right (arXiv 1412.1193), so a step Δ from there costs ½ Σ_i F_i Δ_i² nats per
+    label, in the diagonal approximation.
 
-    :func:`everlearn.importance.fisher` on a row's *mean* loss, which EWC takes, is T times smaller, of rows of T
-    labels: its λ = T weighs a label of old text as one of new text.
+    :func:`everlearn.importance.fisher` of the *mean* loss of a row, which EWC uses, is T times smaller for rows of T
+    labels: with λ = T it weighs a label of old text like one of new text.
 
     Args:
-        model: at the weights to measure.
+        model: the model, at the weights to measure.
         batches: dicts of tensors with one row per sample.
-        objective: says where the labels are and how the model is asked.
-        seed: of the labels (:func:`labels_of_the_model`).
+        objective: locates the labels and runs the model.
+        seed: seed of the sampled labels (:func:`labels_of_the_model`).
         names: parameters to measure; None for all that are trainable.
 
     Returns:
-        Parameter name to F, float32, of the parameter's shape.
+        Parameter name → F, float32, of the parameter's shape.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
@@ -74,34 +74,35 @@ def label_directions(
     rows: int,
     names: Sequence[str] | None = None,
 ) -> dict[str, Tensor]:
-    """G of K rows with E[Gᵀ G] = F, the *whole* Fisher information of one label: ‖G Δ‖² estimates Δᵀ F Δ.
+    """Return G of K rows with E[Gᵀ G] = F, the *full* Fisher information of one label: ‖G Δ‖² estimates Δᵀ F Δ.
 
-        g_j = Σ_{n in pile j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n)
+        g_j = Σ_{n in group j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n)
 
-    for K piles of rows, with ℓ and labels as in :func:`label_fisher`. What vanishes there between the labels of a row,
-    because draws are independent and their gradients expected to be 0, vanishes between the rows of a pile, too: one
-    backward pass for many rows is one direction, and all rows are in (Sophia squares such a gradient element by
-    element, arXiv 2305.14342, eq. 13; here it stays a vector, and weights that move together are seen to). Of a Δ
-    that does not follow the draws the estimate is unbiased, with a relative standard error of √(2/K), that of a χ².
+    for K groups of rows, with ℓ and labels as in :func:`label_fisher`. The cross terms vanish between the rows of a
+    group for the same reason as between the labels of a row: samples are independent and their gradients have
+    expectation 0. So one backward pass over many rows gives one direction, and every row is used (Sophia squares such a
+    gradient element by element, arXiv 2305.14342, eq. 13; here it stays a vector, which accounts for correlations
+    between weights). For a Δ that does not depend on the samples, the estimate is unbiased, with a relative standard
+    error of √(2/K), that of a χ².
 
     Args:
-        model: at the weights to measure.
+        model: the model, at the weights to measure.
         batches: dicts of tensors with one row per sample.
-        objective: says where the labels are and how the model is asked.
-        seed: of the labels.
+        objective: locates the labels and runs the model.
+        seed: seed of the sampled labels.
         rank: K.
-        rows: how many the batches have, K at least, so that piles are equally high; where there are fewer after all,
-            the last directions are 0, and the error larger.
+        rows: number of rows in all batches, at least K, so that groups have equal size; if there are fewer, the last
+            directions are 0 and the error is larger.
         names: parameters to measure; None for all that are trainable.
 
     Returns:
-        Parameter name to G, bfloat16, K times the shape of the parameter.
+        Parameter name → G, bfloat16, K times the shape of the parameter.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
     """
     chosen = parameters_to_measure(model, names)
-    found = {name: value.new_zeros((rank, *value.shape), dtype=torch.bfloat16) for name, value in chosen.items()}
+    directions = {name: value.new_zeros((rank, *value.shape), dtype=torch.bfloat16) for name, value in chosen.items()}
     pile = {name: torch.zeros_like(value, dtype=torch.float32) for name, value in chosen.items()}
     read = labels = 0
     for batch in labels_of_the_model(model, batches, objective, *seed):
@@ -117,7 +118,7 @@ def label_directions(
             for (name, total), gradient in zip(pile.items(), gradients, strict=True):
                 if gradient is not None:
                     total.add_(gradient)
-                found[name][number] = total
+                directions[name][number] = total
             labels += int(objective.items(part).sum())
             read, start = read + stop - start, stop
             if read == end:
@@ -125,8 +126,8 @@ def label_directions(
                     total.zero_()
     if not read:
         raise MethodError("Fisher information cannot be measured without data: there was no batch.")
-    for name, value in found.items():
+    for name, value in directions.items():
         value.div_(max(labels, 1) ** 0.5)
         if not torch.isfinite(value).all():
             raise MethodError(f"Fisher information of '{name}' is not finite: the model's loss overflows.")
-    return found
+    return directions

@@ -1,4 +1,4 @@
-"""Labels that a model draws itself, for the true Fisher information."""
+"""Labels sampled from the model, for the true Fisher information."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def labels_of_the_model(
     model: nn.Module, batches: Iterable[Batch], objective: Objective, *seed: object
 ) -> Iterator[dict[str, Tensor]]:
-    """The same batches with labels drawn from the model's own predictions, for :func:`fisher`.
+    """Yield the batches with labels sampled from the predictions of the model, for :func:`fisher`.
 
-    The true Fisher information is E_x E_{y ~ p(·|x)} [(∂ log p(y|x)/∂θ)²], with one draw of y for every text x of the
-    data. Each label is drawn given the data's text: the words before it (causal), around it (masked), or the prompt
-    and the answer so far (text-to-text). It costs a forward pass more than the data's own labels.
+    The true Fisher information is E_x E_{y ~ p(·|x)} [(∂ log p(y|x)/∂θ)²], estimated with one sample of y for every
+    text x of the data. Each label is sampled given the text of the data: the tokens before it (causal), around it
+    (masked), or the prompt and the answer so far (text-to-text). This costs one additional forward pass.
 
     Args:
-        model: the model, in the mode in which it is to predict.
+        model: the model, in the mode in which it predicts.
         batches: as from the objective's `collate`.
-        objective: says where the labels are and how the model is asked.
-        seed: parts of the seed; row k of all batches draws from (seed, k), however the rows are cut into batches.
+        objective: locates the labels and runs the model.
+        seed: parts of the seed; row k of all batches samples from (seed, k), independently of the batch size.
     """
     row = 0
     for batch in batches:

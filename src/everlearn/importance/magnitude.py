@@ -1,4 +1,4 @@
-"""Output magnitudes of linear layers, summed while a model trains (MIGU: arXiv 2406.17245, §3.2)."""
+"""Output magnitudes of linear layers, accumulated during training (MIGU: arXiv 2406.17245, §3.2)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ CACHED = 2**18
 
 
 class OutputMagnitude:
-    """Sums |output| over positions for each output feature of some modules.
+    """Accumulate |output| over positions for each output feature of some modules.
 
-    Counted are forward passes in training mode with gradients on; evaluation, no-grad passes and the recomputation of
-    gradient checkpointing (which runs inside a backward pass) are not. Sums need no division: whoever ranks rows by
-    them gets the same ranks whatever the number of tokens, micro-batches or processes.
+    Forward passes in training mode with gradients are counted; evaluation, no-grad passes and the recomputation of
+    gradient checkpointing (which runs inside a backward pass) are not. The sums are not divided: the ranks of the rows
+    are the same whatever the number of tokens, micro-batches or processes.
 
-    A layer that PEFT wrapped with LoRA is measured twice: its whole output (base and adapters together) under its own
-    path, and the output of each adapter's A under that module's path (`….lora_A.<adapter>`); with `own_of_b` the output
-    of each adapter's B (`….lora_B.<adapter>`) in the place of the whole layer's. The vocabulary head is
-    measured where there is a label, since nothing else is projected; at every position where somebody else's loss
-    projects all.
+    A layer that PEFT wrapped with LoRA is measured twice: its full output (base and adapters together) under its own
+    path, and the output of each adapter's A under the path of that module (`….lora_A.<adapter>`); with `own_of_b` the
+    output of each adapter's B (`….lora_B.<adapter>`) replaces that of the full layer. The vocabulary head is measured
+    where there is a label, since nothing else is projected; at every position if the loss of another trainer projects
+    all.
 
     Attributes:
-        rows: count only the first rows of the model's next pass (a batch without the views behind it), and nothing of
-            the passes after it (other methods' views and references) until it is set again; None counts all.
-        labels: the same for what the head computes at labels: how many are the batch's own.
-        positions: which positions of those rows count, [rows, S] bool by module path; all where nothing is said.
+        rows: count only the first rows of the next pass of the model (a batch without the views after it), and nothing
+            of later passes (views and references of other methods) until it is set again; None counts all.
+        labels: the same for the outputs of the head at labels: how many belong to the batch itself.
+        positions: mask of the positions that count, [rows, S] bool by module path; all by default.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str], *, own_of_b: bool = False) -> None:
@@ -71,11 +71,14 @@ class OutputMagnitude:
             self.rows = 0
 
     def _follow_text(self, key: str, layer: nn.Module) -> None:
-        """What PEFT's layer of a DoRA adapter is given, it gives to A, and what comes of that to B; but first it has
-        both read the identity, to know the norms of W + s B A: that is no text."""
+        """Record the input of a DoRA layer while it runs, to tell it from the identity matrix.
 
-        def enters(_: nn.Module, given: tuple[Any, ...]) -> None:
-            self._on_its_way[key] = given[0]
+        PEFT's DoRA first passes the identity through A and B to compute the norms of W + s B A, which must not be
+        counted.
+        """
+
+        def enters(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            self._on_its_way[key] = inputs[0]
 
         def leaves(*_: Any) -> None:
             self._on_its_way.pop(key, None)
@@ -83,12 +86,12 @@ class OutputMagnitude:
         self._handles += [layer.register_forward_pre_hook(enters), layer.register_forward_hook(leaves)]
 
     def _counter(self, name: str, path: str, dora: str | None) -> Callable[[nn.Module, Any, Tensor], None]:
-        """Of a layer, or of a DoRA adapter's A or B."""
+        """Return a forward hook that counts the outputs of a layer, or of the A or B of a DoRA adapter."""
         key = f"{path}.{dora}"
 
-        def count(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+        def count(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
             if dora is not None:
-                if given[0] is not self._on_its_way.get(key):
+                if inputs[0] is not self._on_its_way.get(key):
                     return
                 self._on_its_way[key] = output
             # What has no features is the losses that stand in the place of the logits.
@@ -116,7 +119,7 @@ class OutputMagnitude:
             self._sums[name] = self._sums[name] + part if name in self._sums else part
 
     def take(self) -> dict[str, Tensor]:
-        """As :meth:`pop`, but empty when nothing was counted."""
+        """Return the sums as :meth:`pop` does, but an empty dict if nothing was counted."""
         counted, self._sums = self._sums, {}
         if not counted:
             return {}
@@ -127,17 +130,17 @@ class OutputMagnitude:
         )
 
     def pop(self) -> dict[str, Tensor]:
-        """The sums since the last call, of all processes together, [d_out] float32 by module path; starts anew.
+        """Return and reset the sums since the last call, over all processes, [d_out] float32 by module path.
 
         Every process must call this at the same point (once for each optimizer step).
 
         Raises:
             MethodError: nothing was counted.
         """
-        found = self.take()
-        if not found:
+        sums = self.take()
+        if not sums:
             raise MethodError(NOTHING_SEEN)
-        return found
+        return sums
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -149,7 +152,7 @@ class OutputMagnitude:
 
 
 def magnitude(outputs: Tensor) -> Tensor:
-    """Σ |y| over every position, [d_out] float32, of outputs [..., d_out]."""
+    """Return Σ |y| over all positions of outputs [..., d_out], as [d_out] float32."""
     flat = outputs.detach().flatten(0, -2)
     if flat.device.type != "cpu":
         # As a norm nothing of the outputs' size is written.
@@ -160,7 +163,7 @@ def magnitude(outputs: Tensor) -> Tensor:
 
 
 def of_all_processes(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sums over every process, in one reduction; every process must call it with the same names in the same order."""
+    """Sum over all processes in one reduction; every process must call it with the same names in the same order."""
     if not sums or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return dict(sums)
     flat = torch.cat(list(sums.values()))
@@ -169,5 +172,5 @@ def of_all_processes(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def inside_backward() -> bool:
-    """Whether a backward pass is going on, in which gradient checkpointing computes forward passes again."""
+    """Return whether a backward pass is running, in which gradient checkpointing recomputes forward passes."""
     return torch._C._current_graph_task_id() != -1

@@ -1,4 +1,4 @@
-"""Sums over samples of |gₙ|ᵖ, element by element, with gₙ the gradient of sample n's loss; in bounded memory."""
+"""Element-wise sums over samples of |gₙ|ᵖ, where gₙ is the gradient of sample n's loss, in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ def gradient_moment(
     batch_means: bool = False,
     called: str = "Fisher information",
 ) -> dict[str, Tensor]:
-    """(1/N) Σ_n |gₙ|ᵖ of every parameter: :func:`fisher` is the one of power 2, mean absolute gradients of power 1.
+    """Return (1/N) Σ_n |gₙ|ᵖ for every parameter; power 2 is :func:`fisher`, power 1 the mean absolute gradient.
 
     Args:
-        model: the model, at the weights to measure; it stays in its mode, autocast is off, ``.grad`` is not touched.
+        model: the model, at the weights to measure; its mode is kept, autocast is off, ``.grad`` is not touched.
         batches: dicts of tensors with one row per sample.
-        per_sample_loss: (model, batch) to one loss per row, [B]; a row's loss must depend on that row alone.
+        per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
+            that row alone.
         names: parameters to measure; None for all that are trainable.
         power: p.
-        batch_means: of the gradients of batches' mean losses instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ.
-        called: what it is, for errors.
+        batch_means: use the gradients of the mean losses of batches instead, (1/batches) Σ_b |b|ᵖ⁻¹ |g_b|ᵖ.
+        called: name of the quantity, for error messages.
 
     Returns:
-        Parameter name to its moment, float32, of the parameter's shape.
+        Parameter name → moment, float32, of the parameter's shape.
 
     Raises:
         MethodError: a name is not a trainable parameter, there is no batch, or a gradient is not finite.
@@ -75,7 +76,7 @@ def gradient_moment(
 
 @dataclass
 class Sums:
-    """Adds Σ_n |gₙ|ᵖ to totals, float32, by parameter name; a sink of :class:`PerSample`."""
+    """A sink of :class:`PerSample` that adds Σ_n |gₙ|ᵖ to totals, float32, by parameter name."""
 
     totals: dict[str, Tensor]
     power: Power
@@ -97,10 +98,10 @@ class Sums:
 
 
 def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> None:
-    """total += Σ_n |Σ_s left_ns ⊗ right_ns|ᵖ, exactly and element by element.
+    """Add Σ_n |Σ_s left_ns ⊗ right_ns|ᵖ to `total` in place, exactly and element by element.
 
-    The product of a sample takes as many operations as its part of the ordinary gradient; the powers are added where
-    it was written, a cache's worth at a time. With one position the power is a product of powers.
+    The product of a sample takes as many operations as its part of the ordinary gradient; the powers are added to the
+    total in cache-sized parts. With one position the power is a product of powers.
 
     Args:
         total: [o, i] float32.
@@ -137,29 +138,30 @@ def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> No
 
 
 def raised(gradients: Tensor, power: Power) -> Tensor:
-    """|g|ᵖ in float32."""
+    """Return |g|ᵖ in float32."""
     return gradients.float().square() if power == 2 else gradients.float().abs()
 
 
 @dataclass
 class BatchedSums:
-    """Σ_n |gₙ|ᵖ with one forward and one backward pass for a batch, and sample by sample where that cannot be.
+    """Accumulate Σ_n |gₙ|ᵖ with one forward and one backward pass per batch, or per sample where that is impossible.
 
-    What :class:`PerSample` concludes is tried on the first two samples, beside a backward pass for each: a parameter
-    that does not come out the same there, or that is used in a way that is not known, is measured sample by sample.
-    Later batches must use the others as these two did; one that does not (its head is projected in chunks, say) is
-    halved until it does. A model under gradient checkpointing has no memory to spare: there every sample goes alone.
+    The result of :class:`PerSample` is verified on the first two samples with a backward pass for each: a parameter for
+    which they differ, or that is used in an unknown operation, is measured sample by sample. Later batches must use the
+    other parameters in the same way; a batch that does not (because its head is projected in chunks, for example) is
+    halved until it does. Under gradient checkpointing there is no memory to spare: there every sample is measured by
+    itself.
 
     Args:
         model: the model.
-        parameters: what to measure, by name.
-        loss: (model, batch) to one loss per row, [B].
-        totals: float32, by name; added to.
+        parameters: parameters to measure, by name.
+        loss: function of (model, batch) that returns one loss per row, [B].
+        totals: float32, by name; added to in place.
         power: p.
 
     Attributes:
         alone: parameters that are measured sample by sample; known after the first batch of two rows.
-        most: samples that go together; 0 for all of a batch.
+        most: number of samples that are measured together; 0 for all of a batch.
     """
 
     model: nn.Module
@@ -172,7 +174,7 @@ class BatchedSums:
     _plan: list[Event] | None = field(default=None, init=False)
 
     def add(self, batch: Batch) -> None:
-        """Add a batch's samples."""
+        """Add the samples of a batch."""
         if not self.parameters:
             return
         rows = rows_of(batch)
@@ -194,9 +196,9 @@ class BatchedSums:
             start += rows_of(part)
 
     def of_mean(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
-        """|g|ᵖ of the gradient of the batch's mean loss, by name: autograd's own, for any model and loss.
+        """Yield |g|ᵖ of the gradient of the batch's mean loss by name, computed by autograd for any model and loss.
 
-        One after the other, so that no second copy of all gradients lives.
+        One parameter after the other, so that no second copy of all gradients is in memory.
         """
         chosen = self.parameters if parameters is None else parameters
         mean = self.loss(self.model, batch).mean()
@@ -220,7 +222,7 @@ class BatchedSums:
         return True
 
     def _try(self, batch: Batch) -> None:
-        """What two samples tell: the events to expect, and the parameters of which the passes do not agree."""
+        """Verify two samples: record the expected events, and the parameters for which the results differ."""
         untouched = not any(bool(total.any()) for total in self.totals.values())
         apart = self.totals if untouched else {name: torch.zeros_like(total) for name, total in self.totals.items()}
         try:
@@ -231,7 +233,7 @@ class BatchedSums:
                     total.zero_()
 
     def _compare(self, batch: Batch, apart: dict[str, Tensor]) -> None:
-        """The same, in zeros that may be written to."""
+        """Compare per-sample gradients with those of autograd; `apart` holds zeros that are overwritten."""
         with PerSample(self.parameters, rows_of(batch), Sums(apart, self.power)) as seen:
             losses = self.loss(self.model, batch)
             if seen.undivided:
@@ -258,7 +260,7 @@ class BatchedSums:
 
 
 def parameters_to_measure(model: nn.Module, names: Sequence[str] | None) -> dict[str, nn.Parameter]:
-    """The trainable parameters of these names, or all.
+    """Return the trainable parameters with these names, or all.
 
     Raises:
         MethodError: a name is not a trainable parameter.
@@ -271,10 +273,10 @@ def parameters_to_measure(model: nn.Module, names: Sequence[str] | None) -> dict
 
 
 def rows_of(batch: Batch) -> int:
-    """Samples of a batch."""
+    """Return the number of samples of a batch."""
     return len(next(iter(batch.values())))
 
 
 def part_of(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
-    """Some samples of a batch."""
+    """Return the samples of a batch from `start` to `stop`."""
     return {name: value[start:stop] for name, value in batch.items()}

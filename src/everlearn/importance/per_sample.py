@@ -1,16 +1,16 @@
-"""What every sample of a batch contributes to the gradients of a model's parameters, from one backward pass.
+"""Per-sample gradients of the parameters of a model, from one backward pass over a batch.
 
-The gradient of a weight is a sum over samples, of which autograd gives the sum only. Its terms are products of things
-that the pass holds anyway: of what entered the weight's operation and of the gradient of what left it. So parameters
-are watched where they are *used*, whatever module they are in, and every use is one of three:
+The gradient of a weight is a sum over samples, of which autograd computes the sum only. Its terms are products of
+tensors that exist in the pass anyway: the input of the operation that uses the weight, and the gradient of its output.
+So parameters are tracked where they are *used*, whatever module they are in, and every use is one of three:
 
     product   y = x Wᵀ       ∂L_n/∂W = Σ_s δ_ns ⊗ x_ns, over the positions s of sample n
     lookup    y = W[index]   row t of ∂L_n/∂W is the sum of δ_ns where index_ns = t
-    copies    W ⊙ x, x + W … and all that broadcasts: every sample is given a copy of W, whose gradient is its own
+    copies    W ⊙ x, x + W … and other broadcasting: every sample uses a copy of W, which has its own gradient
 
-What is made of a parameter alone (`1 + W`, a cast, a table of relative positions) is followed to the place where it
-meets the samples, and its copies' gradients are taken back to the parameter. Any other use of a parameter makes it
-*unknown*: nothing is said about it.
+Tensors computed from a parameter alone (`1 + W`, a cast, a table of relative positions) are tracked to the operation
+that combines them with the samples, and the gradients of their copies are propagated back to the parameter. Any other
+use makes a parameter *unknown*: no gradient is reported for it.
 """
 
 from __future__ import annotations
@@ -35,42 +35,46 @@ _BROADCASTING = _IN_PLACE | {
 
 
 class Sink(Protocol):
-    """Where the samples' gradients of one batch go, parameter by parameter."""
+    """Receives the per-sample gradients of one batch, parameter by parameter."""
 
     def products(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Sample n's gradient is Σ_s left_ns ⊗ right_ns; left is [B, m, rows], right is [B, m, columns]."""
+        """Receive factors of the gradients, Σ_s left_ns ⊗ right_ns for sample n.
+
+        `left` is [B, m, rows], `right` is [B, m, columns].
+        """
 
     def whole(self, name: str, gradients: Tensor) -> None:
-        """Gradients of some samples, [b, *shape]."""
+        """Receive the gradients of some samples, [b, *shape]."""
 
     def rows(self, name: str, index: Tensor, gradients: Tensor, products: Tensor | None) -> None:
-        """Rows of samples' gradients, [U, columns], each (sample, row) once; `index` [U] says which row it is.
+        """Receive rows of the samples' gradients, [U, columns], each (sample, row) once.
 
-        `products` are the same rows of what :meth:`products` was already told, which belongs to the same gradient.
+        `index` [U] holds the row numbers. `products` holds the same rows of the gradients that :meth:`products`
+        received, which must be added.
         """
 
 
 class PerSample(TorchFunctionMode):
-    """Watches a forward pass of B samples, and runs the backward pass.
+    """Track a forward pass of B samples, and run the backward pass.
 
         with PerSample(parameters, rows, sink) as seen:
             loss = per_sample_loss(model, batch).sum()
             seen.backward(loss)
 
-    Which of a tensor's rows belong to which sample is concluded from shapes: its first dimension counts samples, or
-    whole groups of neighbouring rows for each. Who uses this must make sure that it holds. A layer that
-    gradient checkpointing computes again in the backward pass is not watched there, and refused by PyTorch.
+    The rows of a tensor that belong to a sample are inferred from its shape: the first dimension counts samples, or
+    equal groups of consecutive rows for each. The caller must ensure that this holds. A layer that gradient
+    checkpointing recomputes in the backward pass is not tracked there, and refused by PyTorch.
 
     Args:
-        parameters: what to watch, by name; each parameter once.
-        rows: B, at least 2, so that a first dimension of 1 always means "for all samples alike".
-        sink: takes the gradients, during and at the end of :meth:`backward`.
-        plan: the :attr:`events` of an earlier pass; says how to read what shapes leave open.
+        parameters: the parameters to track, by name; each parameter once.
+        rows: B, at least 2, so that a first dimension of 1 always means a tensor shared by all samples.
+        sink: receives the gradients, during and at the end of :meth:`backward`.
+        plan: the :attr:`events` of an earlier pass, which resolve ambiguous shapes.
 
     Attributes:
-        events: every use, in the order of the forward pass.
-        unknown: parameters of which the sink does not learn all; to be looked at before :meth:`backward`.
-        undivided: whether rows came by that are not whole samples.
+        events: every use of a parameter, in the order of the forward pass.
+        unknown: parameters whose gradients the sink does not receive completely; read it before :meth:`backward`.
+        undivided: whether the pass used rows that are not whole samples.
     """
 
     def __init__(
@@ -104,12 +108,12 @@ class PerSample(TorchFunctionMode):
         return found if found is not NotImplemented else self._other(func, args, kwargs, tensors)
 
     def _call(self, func: Callable[..., Any], *args: Any) -> Tensor:
-        """A function whose arguments may be watched."""
-        made: Tensor = self.__torch_function__(func, (), args)
-        return made
+        """Call a function whose arguments may be tracked."""
+        result: Tensor = self.__torch_function__(func, (), args)
+        return result
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-        """x Wᵀ + b, or x W + b where the weight is stored `transposed`; the weight is watched."""
+        """Compute x Wᵀ + b, or x W + b if the weight is stored `transposed`; the weight is tracked."""
         name = self._weights[id(weight)]
         width = x.shape[-1]
         if x.numel() // width % self._rows:
@@ -217,7 +221,7 @@ class PerSample(TorchFunctionMode):
     def _other(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> Any:
-        """What only reshapes or transforms a shared tensor, what broadcasts it, and everything else."""
+        """Handle operations that reshape or transform a shared tensor, broadcast it, or use it in another way."""
         shared = {id(tensor): tensor for tensor in tensors if id(tensor) in self._shared}
         alone = len(shared) == 1 == len({id(tensor) for tensor in tensors})
         called = getattr(func, "__name__", "")
@@ -229,17 +233,17 @@ class PerSample(TorchFunctionMode):
             if copies is not None:
                 swap = {id(one): copies}
                 return func(*(swap.get(id(a), a) for a in args), **{k: swap.get(id(a), a) for k, a in kwargs.items()})
-        made = func(*args, **kwargs)
-        differentiable = [tensor for tensor in _tensors((made,)) if tensor.requires_grad]
-        if alone and differentiable and made is differentiable[0]:
+        result = func(*args, **kwargs)
+        differentiable = [tensor for tensor in _tensors((result,)) if tensor.requires_grad]
+        if alone and differentiable and result is differentiable[0]:
             (one,) = shared.values()
-            self._shared[id(made)] = (made, self._shared[id(one)][1])
+            self._shared[id(result)] = (result, self._shared[id(one)][1])
         elif differentiable:
             self.unknown.update(self._shared[known][1] for known in shared)
-        return made
+        return result
 
     def _copies(self, shared: Tensor, others: Sequence[Tensor]) -> Tensor | None:
-        """A copy for every sample, in a shape that broadcasts with the other tensors; None if there is none."""
+        """Return a copy of a shared tensor per sample that broadcasts with the other tensors, or None if impossible."""
         dims = max(shared.dim(), *(other.dim() for other in others))
         first = max((other.shape[0] for other in others if 0 < other.dim() == dims), default=1)
         first = self._rows if first == 1 else first
@@ -255,14 +259,17 @@ class PerSample(TorchFunctionMode):
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def conclude(self) -> None:
-        """After the forward pass: a gradient with terms of a product and of copies is not put together."""
+        """Mark parameters as unknown whose gradient has terms from both a product and copies.
+
+        To be called after the forward pass.
+        """
         for name in self._gathered:
             hows = {how for each, how in self.events if each == name} - {"table"}
             if "copies" in hows and len(hows) > 1:
                 self.unknown.add(name)
 
     def backward(self, loss: Tensor) -> None:
-        """Runs it, of the summed losses of the samples; no ``.grad`` is touched."""
+        """Run the backward pass of the summed losses of the samples; no ``.grad`` is touched."""
         self.conclude()
         if not loss.requires_grad:
             return
@@ -333,7 +340,7 @@ class PerSample(TorchFunctionMode):
 
 @dataclass
 class _Gathered:
-    """What a pass has learnt about one parameter."""
+    """The terms of the gradient of one parameter that a pass has collected."""
 
     expected: int = 0
     products: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -346,7 +353,7 @@ class _Gathered:
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b or x W + b; shows x and the gradient of the outcome, and computes no gradient of W or b."""
+    """x Wᵀ + b or x W + b; records x and the gradient of the result, and computes no gradient of W or b."""
 
     @staticmethod
     def forward(
@@ -369,7 +376,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Lookup(torch.autograd.Function):
-    """W[index]; shows the gradient of the outcome, and computes none of W."""
+    """W[index]; records the gradient of the result, and computes none of W."""
 
     @staticmethod
     def forward(ctx: Any, index: Tensor, leaf: Tensor, weight: Tensor, receive: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Importance for general knowledge without the data that it came from (arXiv 2302.03241, eq. 5)."""
+"""Importance for general knowledge without the data of pre-training (arXiv 2302.03241, eq. 5)."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ def general_importance(
     representation: Representation = "hidden",
     softmax: Softmax = "features",
 ) -> dict[str, Tensor]:
-    """Importance of every unit for general knowledge, measured on any text (arXiv 2302.03241, eq. 5).
+    """Measure the importance of every unit for general knowledge on any text (arXiv 2302.03241, eq. 5).
 
-    A text is run twice in one pass, with independent dropout, and the difference of the two representations
-    (:func:`proxy_kl_per_sample`) is differentiated: units that the model's knowledge is robust in matter less. Both
-    copies of a sample share its gates, so the absolute value is taken per sample. The model is in training mode
+    A text is run twice in one pass with independent dropout, and the difference between the two representations
+    (:func:`proxy_kl_per_sample`) is differentiated: units for which the knowledge of the model is robust matter less.
+    Both copies of a sample share its gates, so the absolute value is taken per sample. The model is in training mode
     during the passes only.
 
     Args:
         model: the model, at the weights to measure.
-        batches: as the objective collates them.
-        objective: gives the model's inputs and the last hidden state.
+        batches: batches as collated by the objective.
+        objective: provides the inputs of the model and the last hidden state.
         sites: which units; None for all.
         reduce: see :func:`~everlearn.importance.units.unit_importance`.
-        dropout: off, as in the released code, the two passes are equal and the result is rounding noise.
-        text: the text before masking (``plain_ids``) where a batch has it, or as the objective masked it.
-        representation: the last hidden state, or the logits (which hold a vocabulary for every token in memory).
-        softmax: the axis of the distributions; the released code takes the positions.
+        dropout: without it, as in the released code, the two passes are equal and the result is rounding noise.
+        text: the text before masking (``plain_ids``) if a batch has it, or as the objective masked it.
+        representation: the last hidden state, or the logits (which need memory for the whole vocabulary at every
+            token).
+        softmax: the axis of the distributions; the released code uses the positions.
 
     Returns:
-        Site name to importance, [units] float32.
+        Site name → importance, [units] float32.
 
     Raises:
-        MethodError: the model has no dropout (the proxy would be zero everywhere), there is no batch, or a gradient
-            is not finite.
+        MethodError: the model has no dropout (the proxy would be zero everywhere), there is no batch, or a gradient is
+            not finite.
     """
     if dropout and not has_dropout(model):
         raise MethodError(
@@ -78,8 +79,8 @@ def general_importance(
             outputs: Any = model(**twice, **objective.options())
             both = outputs.logits
         first, second = both.chunk(2)
-        # What is padded in the sequence whose hidden state this is: an answer where it has no label; in a text what
-        # its mask hides (document masks, [B, 1, S, S], hide no position).
+        # Padding of the sequence that the hidden state belongs to: positions of an answer without a label, or those
+        # that the mask of a text hides (document masks, [B, 1, S, S], hide no position).
         mask = batch["labels"] >= 0 if "decoder_input_ids" in inputs else inputs.get("attention_mask")
         return proxy_kl_per_sample(first, second, mask if mask is not None and mask.dim() == 2 else None, softmax)
 
@@ -91,14 +92,14 @@ def general_importance(
 def proxy_kl_per_sample(
     first: Tensor, second: Tensor, mask: Tensor | None = None, softmax: Softmax = "features"
 ) -> Tensor:
-    """KL(p₁ ‖ p₂) between two representations of the same texts.
+    """Return KL(p₁ ‖ p₂) between two representations of the same texts, for each sample.
 
     Args:
         first: representation of the first pass, [B, S, H].
         second: representation of the second pass, [B, S, H].
         mask: 1 for the tokens that count, [B, S]; None counts all.
-        softmax: `features` gives every token a distribution over its features (the mean over tokens is returned),
-            `sequence` every feature one over the tokens (the mean over features).
+        softmax: `features`: a distribution over the features for every token, averaged over tokens; `sequence`: a
+            distribution over the tokens for every feature, averaged over features.
 
     Returns:
         Nats per token, or per feature, for each sample, [B].
@@ -118,5 +119,5 @@ def proxy_kl_per_sample(
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether any rate is above 0, as a dropout module or as a number that a functional dropout reads."""
+    """Return whether any dropout rate is above 0, in a dropout module or in functional dropout."""
     return any(True for _ in dropout_rates(model))

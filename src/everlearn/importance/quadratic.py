@@ -1,4 +1,4 @@
-"""Importance as a quadratic form of how far the weights have moved: Δᵀ F Δ."""
+"""Fisher information as a quadratic form of the distance from an anchor: Δᵀ F Δ."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from everlearn.importance.per_sample import PerSample
 
 
 class Importance(Protocol):
-    """What a penalty asks of an importance, whatever it is made of."""
+    """The interface of an importance for penalties."""
 
     def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
-        """Δᵀ F Δ, a scalar that is differentiable in `delta`: how far each parameter is from its anchor, by name."""
+        """Return Δᵀ F Δ, a differentiable scalar.
+
+        `delta` holds the difference of each parameter from its anchor, by name.
+        """
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that it consists of, for a method's memory; the class takes it back with `of_tensors`."""
+        """Return all tensors, for the memory of a method; `of_tensors` of the class restores them."""
 
 
 @dataclass
@@ -35,16 +38,16 @@ class Diagonal:
     values: dict[str, Tensor]
 
     def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
-        """Σ F Δ² over the parameters that have an importance."""
+        """Return Σ F Δ² over the parameters that have an importance."""
         return _summed([(value * delta[name].square()).sum() for name, value in self.values.items()])
 
     def tensors(self) -> dict[str, Tensor]:
-        """`diagonal/<name>`."""
+        """Return the tensors as `diagonal/<name>`."""
         return {f"diagonal/{name}": value for name, value in self.values.items()}
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Diagonal:
-        """Take it back."""
+        """Restore an importance from :meth:`tensors`."""
         return cls(_under("diagonal", tensors))
 
 
@@ -52,10 +55,10 @@ class Diagonal:
 class Kronecker:
     """Σ over weights of tr(Δᵀ L Δ R), and Σ F Δ² of all other parameters (K-FAC: arXiv 1503.05671).
 
-    The gradient of a linear layer's weight is Σ_s δ_s ⊗ x_s; its second moment is taken to be the product of those of
-    δ and x, L = (1/N) Σ_ns δ δᵀ and R = (1/P) Σ_ns x xᵀ over the P positions that a loss reaches, which treats
-    positions as independent (arXiv 2311.00636, "expand"). Unlike a diagonal it knows that weights of one layer matter
-    together. It is exact where every sample has one position and δ is independent of x.
+    The gradient of a linear layer's weight is Σ_s δ_s ⊗ x_s; its second moment is approximated by the product of those
+    of δ and x, L = (1/N) Σ_ns δ δᵀ and R = (1/P) Σ_ns x xᵀ over the P positions that a loss reaches, which treats
+    positions as independent (arXiv 2311.00636, "expand"). Unlike a diagonal it accounts for correlations between the
+    weights of a layer. It is exact if every sample has one position and δ is independent of x.
 
     Attributes:
         factors: (L, R) of each weight by parameter name, [rows, rows] and [columns, columns].
@@ -66,18 +69,18 @@ class Kronecker:
     rest: Diagonal = field(default_factory=lambda: Diagonal({}))
 
     def quadratic(self, delta: Mapping[str, Tensor]) -> Tensor:
-        """Σ tr(Δᵀ L Δ R) + Σ F Δ²."""
+        """Return Σ tr(Δᵀ L Δ R) + Σ F Δ²."""
         terms = [((left @ delta[name]) * (delta[name] @ right)).sum() for name, (left, right) in self.factors.items()]
         return _summed([*terms, *([self.rest.quadratic(delta)] if self.rest.values else [])])
 
     def tensors(self) -> dict[str, Tensor]:
-        """`left/<name>`, `right/<name>` and `diagonal/<name>`."""
+        """Return the tensors as `left/<name>`, `right/<name>` and `diagonal/<name>`."""
         pairs = {f"{side}/{name}": pair[i] for name, pair in self.factors.items() for i, side in enumerate(_SIDES)}
         return pairs | self.rest.tensors()
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> Kronecker:
-        """Take it back."""
+        """Restore an importance from :meth:`tensors`."""
         left, right = (_under(side, tensors) for side in _SIDES)
         return cls({name: (left[name], right[name]) for name in left}, Diagonal.of_tensors(tensors))
 
@@ -89,16 +92,17 @@ def kronecker_fisher(
     names: Sequence[str] | None = None,
     largest: int = 4096,
 ) -> Kronecker:
-    """Kronecker-factored empirical Fisher information of the linear layers, and the diagonal of the rest.
+    """Return the Kronecker-factored empirical Fisher information of the linear layers, and the diagonal of the rest.
 
     Each batch has two forward and backward passes, one for the factors and one for the diagonal.
 
     Args:
-        model: the model, at the weights to measure; it stays in its mode, and ``.grad`` is not touched.
+        model: the model, at the weights to measure; its mode is kept, and ``.grad`` is not touched.
         batches: dicts of tensors with one row per sample.
-        per_sample_loss: (model, batch) to one loss per row, [B]; a row's loss must depend on that row alone.
+        per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
+            that row alone.
         names: parameters to measure; None for all that are trainable.
-        largest: a weight with more rows or columns (a vocabulary) has a diagonal, because its factor would be larger
+        largest: a weight with more rows or columns (a vocabulary) gets a diagonal, because its factor would be larger
             than the weight.
 
     Raises:
@@ -147,7 +151,7 @@ class _Moment:
 
 @dataclass
 class _Moments:
-    """Second moments of what makes up a weight's gradient; a sink of :class:`PerSample` for products only."""
+    """A sink of :class:`PerSample` for second moments of the factors of weight gradients; products only."""
 
     totals: dict[str, _Moment]
 
@@ -174,7 +178,7 @@ class _Moments:
 def _only_products(
     model: nn.Module, batch: Batch, loss: PerSampleLoss, weights: Mapping[str, nn.Parameter]
 ) -> list[str]:
-    """Weights that the model uses in no other way than as those of a linear layer."""
+    """Return the weights that the model uses only as weights of linear layers."""
     with PerSample(weights, 1, _Moments({})) as seen:
         loss(model, batch)
     used = {name: {how for each, how in seen.events if each == name} for name in weights}

@@ -1,4 +1,4 @@
-"""Raw importance to protection in [0, 1), and several protections to one (arXiv 2302.03241, §4.1 and §4.2)."""
+"""Normalise raw importance to a protection in [0, 1), and combine several (arXiv 2302.03241, §4.1 and §4.2)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BELOW_ONE = 1 - torch.finfo(torch.float32).eps / 2
 
 
 def normalise(scores: Mapping[str, Tensor], how: Normalisation = "tanh_abs") -> dict[str, Tensor]:
-    """Scores to [0, 1), for each site by itself: z = (I − mean) / std over its units (unbiased std), then squashed.
+    """Normalise scores to [0, 1) for each site: z = (I − mean) / std over its units (unbiased std), then squashed.
 
     Args:
-        scores: site name to raw importance, [units]. Equal scores, or a single unit, tell nothing: they become 0.
-        how: `tanh_abs` is the paper's |tanh(z)|. It also protects the *least* important units, whose z is far below
-            0, and leaves average ones free. `relu_tanh` is tanh(max(z, 0)): only units above the average are
-            protected. `rank` is the share of units that are less important (of equal ones half), whatever the scores'
-            distribution: the mean protection is ½.
+        scores: site name → raw importance, [units]. Equal scores, or a single unit, carry no information and become 0.
+        how: `tanh_abs` is the paper's |tanh(z)|. It also protects the *least* important units, whose z is far below 0,
+            and leaves average ones free. `relu_tanh` is tanh(max(z, 0)): only units above the average are protected.
+            `rank` is the share of units that are less important (half of the equal ones), whatever the distribution of
+            the scores: the mean protection is ½.
 
     Raises:
         MethodError: a score is not finite.
@@ -50,10 +50,10 @@ def _normalise(name: str, score: Tensor, how: Normalisation) -> Tensor:
 
 
 def accumulate(maps: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Element-wise maximum of normalised maps: what any of them protects stays protected (arXiv 2302.03241, §4.2).
+    """Return the element-wise maximum of normalised maps: what any of them protects stays protected (§4.2).
 
     Raises:
-        MethodError: the maps are of models with different units.
+        MethodError: the maps belong to models with different units.
     """
     result: dict[str, Tensor] = {}
     for number, scores in enumerate(maps):

@@ -1,4 +1,4 @@
-"""Fisher information from the gradients that training computes anyway: no pass of its own, and an approximation."""
+"""Fisher information approximated from the gradients of training steps, without a pass of its own."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from everlearn.model.sharding import whole
 
 
 class TrainingFisher:
-    """Mean over training steps of n ĝ², with ĝ a step's gradient, the mean over its n rows.
+    """Mean over training steps of n ĝ², where ĝ is the gradient of a step, averaged over its n rows.
 
-    As EWC for continual machine translation takes it from training itself (the square of each step's gradient; without
-    the factor n it is about n times too small). It costs one squaring a step and measures something else than
-    :func:`fisher` does: E[n ĝ²] = Var(gₙ) + n E[gₙ]², so it agrees where rows are independent and their mean gradient
-    is near 0, at the end of training, and is too large before that; rows are read with dropout and at weights that
-    still move. So gather it over the last steps only. What a method adds to the loss is in the gradient unless it is
-    taken out before.
+    EWC for continual machine translation uses the squared gradients of training in this way (without the factor n,
+    which makes them about n times too small). It costs one squaring per step and differs from :func:`fisher`: E[n ĝ²] =
+    Var(gₙ) + n E[gₙ]², so the two agree if rows are independent and their mean gradient is near 0, at the end of
+    training, and it is too large before that; rows are read with dropout and at weights that still move. So collect it
+    over the last steps only. Terms that a method adds to the loss are part of the gradient unless they are subtracted
+    first.
 
     Args:
         squares: sums of earlier steps, by parameter name (:attr:`squares` of another object, from a checkpoint).
-        steps: how many steps are in them.
+        steps: number of steps in them.
 
     Attributes:
-        squares: Σ over steps of n ĝ², float32, by parameter name; a shard where the gradient is one.
-        steps: how many steps were added.
+        squares: Σ over steps of n ĝ², float32, by parameter name; sharded like the gradient.
+        steps: number of steps that were added.
     """
 
     def __init__(self, squares: Mapping[str, Tensor] | None = None, steps: int = 0) -> None:
@@ -38,8 +38,9 @@ class TrainingFisher:
         """Add a step.
 
         Args:
-            gradients: of the mean loss over the step's rows, accumulated and averaged over processes, not clipped.
-            rows: n, of all processes and micro-batches together.
+            gradients: gradients of the mean loss over the rows of the step, accumulated and averaged over processes,
+                not clipped.
+            rows: n, over all processes and micro-batches.
         """
         for name, gradient in gradients.items():
             square = gradient.detach().float().square().mul_(rows)
@@ -48,16 +49,16 @@ class TrainingFisher:
         self.steps += 1
 
     def result(self) -> dict[str, Tensor]:
-        """The Fisher diagonal by parameter name, float32 and whole; every process must call it.
+        """Return the complete Fisher diagonal by parameter name, float32; every process must call it.
 
         Raises:
             MethodError: no step was added, or a gradient was not finite.
         """
         if not self.steps:
             raise MethodError("Fisher information cannot be gathered from training without a step.")
-        found = {}
+        diagonal = {}
         for name, total in self.squares.items():
-            found[name] = whole(total) / self.steps
-            if not torch.isfinite(found[name]).all():
+            diagonal[name] = whole(total) / self.steps
+            if not torch.isfinite(diagonal[name]).all():
                 raise MethodError(f"The Fisher information of '{name}' is not finite: a step's gradient overflows.")
-        return found
+        return diagonal

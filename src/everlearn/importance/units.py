@@ -25,23 +25,24 @@ def unit_importance(
     sites: Sequence[Site] | None = None,
     reduce: Reduce = "abs_per_sample",
 ) -> dict[str, Tensor]:
-    """Importance of every unit for a loss, exactly per sample, with one backward pass for each batch.
+    """Measure the importance of every unit for a loss, exactly per sample, with one backward pass per batch.
 
-    Each row of a batch has gates of its own, so the gradient of the summed loss with respect to them holds each
-    sample's gradient. Parameters are not differentiated, autocast is off, and the model stays in the mode (training
-    or evaluation) and with the gradients that it came with.
+    Each row of a batch has its own gates, so the gradient of the summed loss with respect to them holds the gradient of
+    each sample. Parameters are not differentiated, autocast is off, and the mode (training or evaluation) and the
+    gradients of the model are kept.
 
     Args:
         model: the model, at the weights to measure.
         batches: dicts of tensors with one row per sample.
-        per_sample_loss: (model, batch) to one loss per row, [B]; a row's loss must depend on that row alone.
+        per_sample_loss: function of (model, batch) that returns one loss per row, [B]; the loss of a row must depend on
+            that row alone.
         sites: which units; None for all.
-        reduce: `abs_per_sample` is the paper's (1/N) Σ_n |∂L_n/∂g| (eq. 3); `signed_sum` is Σ_n ∂L_n/∂g, whose
-            absolute value is taken only after normalising; `signed_cumulative` is the released code's: its gradients
-            are never zeroed, so the mean gradient of batch k of S counts S − k + 1 times.
+        reduce: `abs_per_sample` is the paper's (1/N) Σ_n |∂L_n/∂g| (eq. 3); `signed_sum` is Σ_n ∂L_n/∂g, whose absolute
+            value is taken only after normalising; `signed_cumulative` is as in the released code: its gradients are
+            never zeroed, so the mean gradient of batch k of S counts S − k + 1 times.
 
     Returns:
-        Site name to importance, [units] float32.
+        Site name → importance, [units] float32.
 
     Raises:
         MethodError: there is no batch, or a gradient is not finite.
@@ -57,7 +58,7 @@ def gate_gradients(
     reduce: Reduce,
     copies: int,
 ) -> dict[str, Tensor]:
-    """The reduced per-sample gradients; a batch of B samples runs as `copies` · B rows, copy after copy."""
+    """Return the reduced per-sample gradients; a batch of B samples runs as `copies` · B rows, copy after copy."""
     totals: dict[str, Tensor] = {}
     so_far: dict[str, Tensor] = {}
     samples = 0
@@ -89,7 +90,7 @@ def gate_gradients(
 
 @contextlib.contextmanager
 def without_parameter_gradients(model: nn.Module) -> Iterator[None]:
-    """Autograd on, autocast off, and no parameter takes part in it; every parameter is restored afterwards."""
+    """Enable gradients, disable autocast, and exclude all parameters from autograd; restore them afterwards."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = next(model.parameters()).device.type
     with torch.enable_grad(), torch.autocast(device, enabled=False):
