@@ -1,8 +1,8 @@
-"""One model's weights out of several: after training, without training, tensor by tensor from the disk.
+"""Merge the weights of several models into one, after training, tensor by tensor from disk.
 
-A way of merging is one class (:mod:`ways`, :mod:`task_vectors`, :mod:`between`), given the same tensor of every
-checkpoint in float64. :mod:`checkpoints` opens what is merged and refuses what does not fit together, :mod:`evidence`
-measures what some ways weigh by, :mod:`writing` writes the result as ``save_pretrained`` would.
+A merging method is one class (:mod:`ways`, :mod:`task_vectors`, :mod:`between`), which gets the same tensor of every
+checkpoint in float64. :mod:`checkpoints` opens the checkpoints and refuses those that do not fit together,
+:mod:`evidence` measures what some methods weigh them by, :mod:`writing` writes the result as ``save_pretrained`` would.
 """
 
 from everlearn.merging import between, task_vectors  # noqa: F401  ways are known from here on

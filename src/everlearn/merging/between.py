@@ -1,4 +1,4 @@
-"""A way between two models that keeps their length."""
+"""Spherical interpolation between two models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is merged: checkpoints opened tensor by tensor, and refused where they do not fit together."""
+"""Open the checkpoints to merge, tensor by tensor, and refuse those that do not fit together."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Opened:
     """A checkpoint whose tensors can be read one by one.
 
     Attributes:
-        label: as tables and cards call it; no path of this machine.
-        path: hub id or folder, as it was named.
-        folder: where its safetensors files are: its own, or a copy that transformers wrote.
-        kind: of the architecture.
+        label: name in tables and model cards; never a path of this machine.
+        path: hub id or folder, as the user named it.
+        folder: folder of its safetensors files: the checkpoint itself, or a copy that transformers wrote.
+        kind: kind of the architecture.
         weights: its tensors.
     """
 
@@ -44,35 +44,35 @@ class Opened:
 def open_checkpoints(named: Sequence[tuple[str, str]], scratch: Path, as_loaded: bool = False) -> list[Opened]:
     """Open checkpoints of one architecture and vocabulary.
 
-    A folder or repository of safetensors is read where it is. Whatever else transformers can load (an adapter on its
+    A folder or repository of safetensors is read in place. Anything else that transformers can load (an adapter on its
     base, old formats, tensors under other names) is loaded once and written into `scratch`.
 
     Args:
-        named: label and path of each.
-        scratch: a folder that the caller throws away.
-        as_loaded: the names of tensors must be those that the loaded model has for them.
+        named: label and path of each checkpoint.
+        scratch: a temporary folder of the caller.
+        as_loaded: whether the names of the tensors must be those of the loaded model.
 
     Raises:
-        ModelError: one cannot be read, or they do not fit together.
+        ModelError: a checkpoint cannot be read, or they do not fit together.
     """
-    found = [_opened(label, path, scratch / f"{number:02d}") for number, (label, path) in enumerate(named)]
-    like = found[-1]
-    for each in found:
+    opened = [_opened(label, path, scratch / f"{number:02d}") for number, (label, path) in enumerate(named)]
+    like = opened[-1]
+    for each in opened:
         if each.kind != like.kind:
             raise ModelError(
                 f"'{each.label}' is a {each.kind} and '{like.label}' a {like.kind}: only models of one architecture "
                 "can be merged."
             )
-    unlike = any(each.weights.shapes().keys() != like.weights.shapes().keys() for each in found)
+    unlike = any(each.weights.shapes().keys() != like.weights.shapes().keys() for each in opened)
     if unlike or (as_loaded and not _as_loaded(like)):
         # Older files may have other names for the same tensors, and a shared one twice.
-        found = [
+        opened = [
             each if each.folder.parent == scratch else _rewritten(each.label, each.path, scratch / f"{number:02d}")
-            for number, each in enumerate(found)
+            for number, each in enumerate(opened)
         ]
-    for each in found[:-1]:
-        _check_alike(each, found[-1])
-    return found
+    for each in opened[:-1]:
+        _check_alike(each, opened[-1])
+    return opened
 
 
 def _opened(label: str, path: str, copy: Path) -> Opened:
@@ -98,7 +98,7 @@ def _opened(label: str, path: str, copy: Path) -> Opened:
 
 
 def _as_loaded(opened: Opened) -> bool:
-    """Whether a file's names are the model's; nothing is read of its weights."""
+    """Return whether the tensor names in the file are those of the model; no weights are read."""
     config = load_config(Model(path=opened.path))
     with torch.device("meta"):
         names = CLASSES[architecture_of(opened.kind).kind].from_config(config).state_dict().keys()
@@ -106,7 +106,7 @@ def _as_loaded(opened: Opened) -> bool:
 
 
 def _rewritten(label: str, path: str, copy: Path) -> Opened:
-    """As transformers writes it today, in float32."""
+    """Load a checkpoint and save it with the current transformers, in float32."""
     model = load_model(Model(path=path))
     model.save_pretrained(copy)
     return Opened(label, path, copy, model.config.model_type, SavedWeights(copy))
@@ -146,7 +146,7 @@ def _because(one: Opened, like: Opened) -> str:
 
 
 def _vocabulary(opened: Opened) -> dict[str, int] | None:
-    """Token → row; None where there is no tokenizer beside the model."""
+    """Return token → row; None if there is no tokenizer beside the model."""
     place = Path(opened.path)
     if place.is_dir() and not any(any(place.glob(pattern)) for pattern in ("tokenizer*", "vocab.*", "*.model")):
         return None  # transformers would make an empty one

@@ -1,4 +1,4 @@
-"""What some ways weigh checkpoints by: their loss, or their Fisher information, on a text."""
+"""Measure the loss or the Fisher information of checkpoints on a text, by which some methods weigh them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BLOCK_SIZE, BATCH_SIZE = 512, 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured of the checkpoints, in their order.
+    """Measurements of the checkpoints, in their order.
 
     Attributes:
-        losses: mean loss of each, in nats a token.
-        fisher: Fisher diagonals of each by the names of its file; what is not trained has none.
+        losses: mean loss of each, in nats per token.
+        fisher: Fisher diagonals of each by the names in its file; tensors that are not trained have none.
     """
 
     losses: Sequence[float] | None = None
@@ -53,15 +53,15 @@ def measure(
     scratch: Path,
     told: Callable[[int], None] = lambda number: None,
 ) -> Evidence:
-    """Read the texts that a way asks for with each checkpoint; one model is in memory at a time.
+    """Run each checkpoint on the texts that a method needs; one model is in memory at a time.
 
     Args:
-        way: nothing is done for one that reads nothing.
+        way: the merging method; nothing is measured if it reads no text.
         models: the checkpoints.
         texts: a path for all, or one for each.
-        blocks: rows that are read of each.
-        scratch: a folder that the caller throws away; Fisher diagonals are kept there.
-        told: how many checkpoints are done.
+        blocks: number of rows read from each.
+        scratch: a temporary folder of the caller, for Fisher diagonals.
+        told: called with the number of checkpoints that are done.
 
     Raises:
         RecipeError: a text is missing, or there is one too many.
@@ -83,8 +83,8 @@ def measure(
     for number, (opened, text) in enumerate(zip(models, each, strict=True)):
         model, source, objective = _reader(opened, text, blocks)
         if way.reads == "losses":
-            found = block_losses(model, source, objective, batch_size=BATCH_SIZE)
-            losses.append(float(found.nats.sum() / found.items.sum()))
+            result = block_losses(model, source, objective, batch_size=BATCH_SIZE)
+            losses.append(float(result.nats.sum() / result.items.sum()))
         else:
             place = scratch / f"fisher-{number:02d}"
             place.mkdir()
@@ -106,7 +106,7 @@ def _reader(opened: Opened, text: str, blocks: int) -> tuple[nn.Module, PackedBl
 
 
 def _texts(path: str, most: int) -> Iterator[str]:
-    """Documents until there are certainly enough: words are tokens at least."""
+    """Yield documents until they have at least `most` words, and so at least as many tokens."""
     words = 0
     for document, _ in read_documents(Corpus(path=path)):
         yield document.text
@@ -116,13 +116,13 @@ def _texts(path: str, most: int) -> Iterator[str]:
 
 
 def _by_their_files(model: nn.Module, source: PackedBlocks, objective: Objective, blocks: int) -> dict[str, Tensor]:
-    """The Fisher diagonal under every name that a parameter has: of tied ones a file keeps any."""
+    """Return the Fisher diagonal under every name of a parameter: a file may hold tied parameters under any of them."""
     device = next(model.parameters()).device
     batches = sample_batches(source, objective, blocks=blocks, batch_size=BATCH_SIZE, seed=0, device=device)
-    found = fisher(model, batches, objective.per_sample_loss)
+    diagonal = fisher(model, batches, objective.per_sample_loss)
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
     return {
-        name: found[names[tensor.data_ptr()]]
+        name: diagonal[names[tensor.data_ptr()]]
         for name, tensor in model.state_dict().items()
-        if tensor.data_ptr() in names and names[tensor.data_ptr()] in found
+        if tensor.data_ptr() in names and names[tensor.data_ptr()] in diagonal
     }

@@ -1,4 +1,4 @@
-"""The share of a model's entries that are largest, exactly, without ever holding all of them."""
+"""Find the threshold of the largest entries of a model exactly, without holding all of them in memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _CHUNK = 2**24
 
 
 def largest_of(tensors: Callable[[], Iterable[Tensor]], share: float) -> Tensor:
-    """The absolute value that the `share` of largest entries reach; those that equal it are as large.
+    """Return the absolute value that the `share` of largest entries reach; entries equal to it are included.
 
-    Bits of float32 numbers above 0 are ordered as the numbers are, so counting the upper 16 bits finds the bin that the
-    wanted one is in, and counting the lower 16 in that bin finds it: two passes, and 2¹⁶ counters.
+    The bits of positive float32 numbers are ordered like the numbers. So counting the upper 16 bits finds the bin of
+    the threshold, and counting the lower 16 bits within that bin finds the threshold: two passes, and 2¹⁶ counters.
 
     Args:
-        tensors: makes the tensors, each time anew; entries count as float32.
+        tensors: returns the tensors, again at each call; entries are read as float32.
         share: in (0, 1].
 
     Returns:
-        A float32 scalar; of N entries max(1, round(share · N)) or more are at least that.
+        A float32 scalar; of N entries at least max(1, round(share · N)) reach it.
     """
     counts = torch.zeros(_HALF, dtype=torch.int64)
     for bits in _bits(tensors()):
@@ -38,14 +38,14 @@ def largest_of(tensors: Callable[[], Iterable[Tensor]], share: float) -> Tensor:
 
 
 def _bits(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """Absolute values as whole numbers in the same order."""
+    """Yield absolute values as integers in the same order."""
     for tensor in tensors:
         for part in tensor.flatten().split(_CHUNK):
             yield part.abs().float().view(torch.int32).long()
 
 
-def _place(counts: Tensor, wanted: int) -> tuple[int, int]:
-    """The bin of the wanted-th largest entry, and which of the bin's own entries it is."""
+def _place(counts: Tensor, n: int) -> tuple[int, int]:
+    """Return the bin of the n-th largest entry, and its rank within the bin."""
     from_above = counts.flip(0).cumsum(0)
-    place = int(torch.searchsorted(from_above, wanted))
-    return len(counts) - 1 - place, wanted - (int(from_above[place - 1]) if place else 0)
+    place = int(torch.searchsorted(from_above, n))
+    return len(counts) - 1 - place, n - (int(from_above[place - 1]) if place else 0)

@@ -1,4 +1,4 @@
-"""Ways that add up what each checkpoint learnt: task vectors τᵢ = θᵢ − θ₀, thinned out and summed."""
+"""Merging methods that add task vectors τᵢ = θᵢ − θ₀, sparsified and summed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from everlearn.seeding import seed_for
 
 
 class VectorOptions(Weighted):
-    """What all of these share."""
+    """Common options of methods with task vectors."""
 
     scale: float = 1.0
     """λ, by which the merged task vector is multiplied."""
@@ -28,13 +28,13 @@ class VectorOptions(Weighted):
 
 
 class TaskVectors(Way):
-    """θ = θ₀ + λ · combined(τ₁, …, τₙ)."""
+    """Base class: θ = θ₀ + λ · combined(τ₁, …, τₙ)."""
 
     needs_base = True
     least = 1
 
     class Config(VectorOptions):
-        """Options of all of these."""
+        """Options of a method with task vectors."""
 
     def merged(self, same: Same) -> Tensor:
         vectors = [self.thinned(same.name, i, vector) for i, vector in enumerate(self._vectors(same))]
@@ -46,11 +46,11 @@ class TaskVectors(Way):
         return [after - earlier for after, earlier in zip(same.models, before, strict=False)]
 
     def thinned(self, name: str, number: int, vector: Tensor) -> Tensor:
-        """What is left of checkpoint `number`'s task vector of a tensor."""
+        """Return the task vector of one tensor of checkpoint `number`, sparsified."""
         return vector
 
     def combined(self, vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-        """One vector of several."""
+        """Combine several vectors into one."""
         return weighted(vectors, weights)
 
 
@@ -70,12 +70,14 @@ class TaskArithmetic(TaskVectors):
 
 
 def elected(vectors: Sequence[Tensor], weights: Sequence[float], tie: Tensor | None = None) -> Tensor:
-    """TIES, steps 2 and 3: the sign of Σ wᵢ τᵢ at each place, and the weighted mean of the entries that have it.
+    """Elect signs and average the entries that agree (TIES, steps 2 and 3).
+
+    The sign at each entry is that of Σ wᵢ τᵢ; the result is the weighted mean of the entries that have it.
 
     Args:
         vectors: τᵢ.
         weights: wᵢ, above 0.
-        tie: sign at places where the sum is 0; none there when left out, which gives 0.
+        tie: sign of entries whose sum is 0; by default they become 0.
     """
     weights = bounded(weights)
     stacked = torch.stack([vector * weight for vector, weight in zip(vectors, weights, strict=True)])
@@ -89,10 +91,10 @@ def elected(vectors: Sequence[Tensor], weights: Sequence[float], tie: Tensor | N
 
 @register_way
 class TIES(TaskVectors):
-    """TIES-Merging (arXiv 2306.01708, algorithm 1): trim, elect signs, merge those that agree.
+    """TIES-Merging (arXiv 2306.01708, algorithm 1): trim, elect signs, merge the entries that agree.
 
-    Of each τᵢ the share `keep` of its entries that are largest is kept, over the whole model. γ = sgn(Σ τ̂ᵢ), and a
-    place becomes the mean of the τ̂ᵢ whose sign is γ there. θ = θ₀ + λ τ.
+    Each τᵢ keeps the share `keep` of its largest entries, over the whole model. γ = sgn(Σ τ̂ᵢ), and each entry becomes
+    the mean of the τ̂ᵢ whose sign is γ there. θ = θ₀ + λ τ.
     """
 
     name = "ties"
@@ -151,10 +153,10 @@ class TIES(TaskVectors):
 
 @register_way
 class DARE(TaskVectors):
-    """DARE (arXiv 2311.03099, eq. 1 to 3): of each τᵢ entries are dropped with probability p, and the rest rescaled.
+    """DARE (arXiv 2311.03099, eq. 1 to 3): drop entries of each τᵢ with probability p, and rescale the rest.
 
-    θ = θ₀ + λ Σ wᵢ mᵢ τᵢ / (1 − p), mᵢ ~ Bernoulli(1 − p). It was made for the small deltas of supervised fine-tuning
-    (below about 0.005); those of continued pre-training are larger, and a high p destroys them.
+    θ = θ₀ + λ Σ wᵢ mᵢ τᵢ / (1 − p), mᵢ ~ Bernoulli(1 − p). It was designed for the small deltas of supervised
+    fine-tuning (below about 0.005); those of continued pre-training are larger, and a high p destroys them.
     """
 
     name = "dare"
@@ -198,8 +200,7 @@ class DARE(TaskVectors):
 class ModelStock(Way):
     """Model Stock (arXiv 2403.19522, eq. 2): θ = t θ̄ + (1 − t) θ₀, t = N cos φ / (1 + (N − 1) cos φ), by tensor.
 
-    cos φ is the mean cosine between two of the τᵢ. Where they point away from each other there is nothing that the
-    models agree on, and t is 0.
+    cos φ is the mean cosine between pairs of the τᵢ. If it is negative the models do not agree on anything, and t is 0.
     """
 
     name = "model_stock"
@@ -219,7 +220,7 @@ class ModelStock(Way):
 
 
 def _mean_cosine(vectors: Sequence[Tensor]) -> float | None:
-    """Over all pairs; None where one of them is nothing, so that no angle is known."""
+    """Return the mean cosine over all pairs; None if a vector is 0 and has no direction."""
     lengths = [float(vector.norm()) for vector in vectors]
     if not all(lengths):
         return None

@@ -1,6 +1,6 @@
-"""What a way of merging is, and those that are weighted means.
+"""The base class of merging methods, and weighted means.
 
-A mean has one weight for each checkpoint (or for each weight of it, with Fisher information), which sum to 1.
+A mean has one weight for each checkpoint (or for each entry of it, with Fisher information), which sum to 1.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Same:
     """The same tensor of every checkpoint.
 
     Attributes:
-        name: of the tensor.
+        name: name of the tensor.
         models: float64, in the order of the checkpoints.
-        base: float64; None where the way reads no base model.
-        fisher: Fisher diagonals of the tensor, one a checkpoint, where the way reads them and the tensor has one.
+        base: float64; None if the method reads no base model.
+        fisher: Fisher diagonals of the tensor, one per checkpoint, if the method reads them and the tensor has them.
     """
 
     name: str
@@ -37,22 +37,22 @@ class Same:
 
     @property
     def origin(self) -> Tensor:
-        """The base model's."""
+        """The tensor of the base model."""
         if self.base is None:
             raise ValueError("this way declares no base model")
         return self.base
 
 
 class Way:
-    """Base of every way of merging. Subclass, set the class attributes, override :meth:`merged`, register.
+    """Base class of merging methods. Subclass, set the class attributes, override :meth:`merged`, register.
 
     Class attributes:
-        name: the word behind `--way` (snake_case).
+        name: value of `--way` (snake_case).
         title: its name as the paper writes it.
         paper: URL.
-        needs_base: whether it reads the model that the checkpoints began with.
-        least, most: how many checkpoints it takes; None: any number.
-        reads: what of a text it is told of each checkpoint: nothing, its loss, or its Fisher information.
+        needs_base: whether it reads the base model of the checkpoints.
+        least, most: the number of checkpoints it takes; None: any number.
+        reads: what is measured of each checkpoint on a text: nothing, its loss, or its Fisher information.
     """
 
     name: ClassVar[str]
@@ -64,15 +64,15 @@ class Way:
     reads: ClassVar[Literal["nothing", "losses", "fisher"]] = "nothing"
 
     class Config(Options):
-        """Options of the way."""
+        """Options of the method."""
 
     config: Any
 
     def __init__(self, **options: Any) -> None:
-        """Take the options by name.
+        """Set the options by name.
 
         Raises:
-            RecipeError: an option is unknown or its value is not allowed; the sentence names it.
+            RecipeError: an option is unknown or its value is not allowed; the message names it.
         """
         self.config = self._checked(options)
         self.facts: dict[str, Any] = {}
@@ -92,12 +92,12 @@ class Way:
             raise RecipeError(f"`--way {cls.name}`, option '{key}': {wrong_value(first, *others)}.") from None
 
     def check(self, count: int) -> None:
-        """Refuse a number of checkpoints that the way, or its options, have no place for."""
+        """Refuse a number of checkpoints that the method or its options do not support."""
         if count < self.least or (self.most is not None and count > self.most):
-            wanted = f"{self.least}" if self.most == self.least else f"{self.least} or more"
+            number = f"{self.least}" if self.most == self.least else f"{self.least} or more"
             plural = "" if self.most == self.least == 1 else "s"
             beside = " beside the base model" if self.needs_base else ""
-            raise RecipeError(f"`--way {self.name}` takes {wanted} checkpoint{plural}{beside}; there are {count}.")
+            raise RecipeError(f"`--way {self.name}` takes {number} checkpoint{plural}{beside}; there are {count}.")
         weights = getattr(self.config, "weights", None)
         if weights is not None and len(weights) != count:
             raise RecipeError(
@@ -106,16 +106,16 @@ class Way:
             )
 
     def begin(self, models: Sequence[Weights], base: Any, losses: Sequence[float] | None) -> None:
-        """Before the first tensor: what must be known of all of them.
+        """Prepare what must be known of all tensors, before the first one is merged.
 
         Args:
             models: the checkpoints.
-            base: the :class:`~everlearn.model.movement.Weights` that they began with, where the way needs them.
-            losses: mean loss of each checkpoint in nats a token, where the way reads them.
+            base: the :class:`~everlearn.model.movement.Weights` of their base model, if the method needs them.
+            losses: mean loss of each checkpoint in nats per token, if the method reads them.
         """
 
     def merged(self, same: Same) -> Tensor:
-        """One tensor of the merged model, float64."""
+        """Return one tensor of the merged model, float64."""
         raise NotImplementedError
 
 
@@ -125,16 +125,16 @@ WAYS: dict[str, type[Way]] = {}
 
 
 def register_way(cls: W) -> W:
-    """Make a way known by its name."""
+    """Register a merging method by its name."""
     WAYS[cls.name] = cls
     return cls
 
 
 def make_way(name: str, options: Mapping[str, Any]) -> Way:
-    """A way by name, with its options.
+    """Create a merging method by name, with its options.
 
     Raises:
-        RecipeError: there is no such way, or an option is wrong.
+        RecipeError: there is no such method, or an option is wrong.
     """
     if name not in WAYS:
         raise RecipeError(f"There is no way '{name}' (`--way`).{did_you_mean(name, WAYS)}")
@@ -142,7 +142,7 @@ def make_way(name: str, options: Mapping[str, Any]) -> Way:
 
 
 def weighted(models: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Σ wᵢ θᵢ."""
+    """Return Σ wᵢ θᵢ."""
     total = torch.zeros_like(models[0])
     for model, weight in zip(models, weights, strict=True):
         total.add_(model, alpha=weight)
@@ -150,26 +150,26 @@ def weighted(models: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def bounded(weights: Sequence[float]) -> list[float]:
-    """Weights up to 1 in the same ratios: a power of two rounds none, and their sum is not too large for a number."""
+    """Scale weights to at most 1 by a power of two, which rounds none, so that their sum cannot overflow."""
     exponent = math.frexp(max(weights))[1]
     return [math.ldexp(weight, -exponent) for weight in weights]
 
 
 def normalised(weights: Sequence[float] | None, count: int) -> list[float]:
-    """Weights that sum to 1; equal ones where none are given."""
-    given = [1.0] * count if weights is None else bounded(weights)
-    return [weight / math.fsum(given) for weight in given]
+    """Return weights that sum to 1; equal ones by default."""
+    values = [1.0] * count if weights is None else bounded(weights)
+    return [weight / math.fsum(values) for weight in values]
 
 
 class Weighted(Options):
-    """Base of the options of ways whose checkpoints may count differently."""
+    """Base class of options with a weight for each checkpoint."""
 
     weights: tuple[float, ...] | None = Field(default=None, min_length=1)
     """One for each checkpoint, in their order; equal when left out."""
 
 
 class MeanOptions(Weighted):
-    """Weights of a mean: they are divided by their sum, so none may be below 0."""
+    """Options of a mean: weights are divided by their sum, so none may be negative."""
 
     weights: tuple[float, ...] | None = Field(default=None, min_length=1)
     """One for each checkpoint, in their order, 0 or more; divided by their sum. Equal when left out."""
@@ -186,7 +186,7 @@ class MeanOptions(Weighted):
 class Mean(Way):
     """The weighted mean θ = Σ wᵢ θᵢ / Σ wᵢ (model soups, arXiv 2203.05482).
 
-    Of all stages of a run it is the running average of its stage checkpoints, θ̄ₙ = θ̄ₙ₋₁ + (θₙ − θ̄ₙ₋₁) / n.
+    Over all stages of a run it is the running average of the stage checkpoints, θ̄ₙ = θ̄ₙ₋₁ + (θₙ − θ̄ₙ₋₁) / n.
     """
 
     name = "mean"
@@ -202,7 +202,7 @@ class Mean(Way):
 
 @register_way
 class WiSELine(Way):
-    """WiSE-FT (arXiv 2109.01903, eq. 1): θ = (1 − α) θ₀ + α θ₁, every tensor alike."""
+    """WiSE-FT (arXiv 2109.01903, eq. 1): θ = (1 − α) θ₀ + α θ₁ for every tensor."""
 
     name = "wise_ft"
     title = "WiSE-FT"
@@ -230,11 +230,11 @@ DECAYS = {
 
 @register_way
 class WSM(Way):
-    """WSM (arXiv 2507.17634): Σ cⱼ θⱼ of the last checkpoints of a constant rate emulates the rate's decay.
+    """WSM (arXiv 2507.17634): Σ cⱼ θⱼ over the last checkpoints of a constant learning rate emulates its decay.
 
-    θⱼ = θ₀ + u₁ + … + uⱼ, so the update uᵢ counts wᵢ = Σ_{j≥i} cⱼ. For a decay w₀ = 1 ≥ w₁ ≥ … ≥ w_k of the k updates
-    between k + 1 checkpoints, cⱼ = wⱼ − wⱼ₊₁ and c_k = w_k. The decay would reach its end one update after the last:
-    wᵢ = to + (1 − to) · d(i / (k + 1)); `linear` to 0 is the mean.
+    θⱼ = θ₀ + u₁ + … + uⱼ, so the update uᵢ has the weight wᵢ = Σ_{j≥i} cⱼ. For a decay w₀ = 1 ≥ w₁ ≥ … ≥ w_k of the k
+    updates between k + 1 checkpoints, cⱼ = wⱼ − wⱼ₊₁ and c_k = w_k. The decay would reach its end one update after the
+    last: wᵢ = to + (1 − to) · d(i / (k + 1)); `linear` to 0 is the mean.
     """
 
     name = "wsm"
@@ -250,7 +250,7 @@ class WSM(Way):
         """Where the decay ends, as a part of the rate that it begins with."""
 
     def coefficients(self, count: int) -> list[float]:
-        """c₀ … c_k, which sum to 1."""
+        """Return c₀ … c_k, which sum to 1."""
         decay, to = DECAYS[self.config.decay], self.config.to
         w = [to + (1 - to) * decay(i / count) for i in range(count)] + [0.0]
         return [w[j] - w[j + 1] for j in range(count)]
@@ -264,7 +264,7 @@ class WSM(Way):
 class Cocktail(Way):
     """LM-Cocktail (arXiv 2311.13534): θ = α θ_T + (1 − α) Σ wᵢ θᵢ, w = softmax(−Lᵢ / T).
 
-    Lᵢ is checkpoint i's mean loss on a few examples of the target (`--text`). With α = 0 the target's own model is
+    Lᵢ is the mean loss of checkpoint i on a few examples of the target (`--text`). With α = 0 the target model is
     weighed like all others (`mix_models_with_data` of the released code); else it is the last checkpoint.
     """
 
@@ -296,11 +296,11 @@ class Cocktail(Way):
 
 @register_way
 class FisherMean(Way):
-    """Fisher-weighted merging (arXiv 2111.09832, eq. 4): θ = Σ wᵢ Fᵢ θᵢ / Σ wᵢ Fᵢ, weight by weight.
+    """Fisher-weighted merging (arXiv 2111.09832, eq. 4): θ = Σ wᵢ Fᵢ θᵢ / Σ wᵢ Fᵢ, entry by entry.
 
-    Fᵢ is checkpoint i's Fisher diagonal on text that it knows (`--text`): the empirical one, of the text's own labels
-    (the paper's expectation is over labels of the model). Of a base model and one checkpoint with the
-    weights 1 − α and α it is the Fisher-weighted form of WiSE-FT.
+    Fᵢ is the Fisher diagonal of checkpoint i on text that it knows (`--text`): the empirical one, with the labels of
+    the text (the paper's expectation is over labels of the model). With a base model, one checkpoint and the weights 1
+    − α and α it is the Fisher-weighted form of WiSE-FT.
     """
 
     name = "fisher"

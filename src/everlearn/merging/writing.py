@@ -1,4 +1,4 @@
-"""A merged checkpoint as ``save_pretrained`` writes one, tensor by tensor: at no time is a whole model in memory."""
+"""Write a merged checkpoint like ``save_pretrained``, tensor by tensor, without a complete model in memory."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ TRACES = {"_name_or_path", "name_or_path", "is_local", "local_files_only"}
 
 @dataclass(frozen=True)
 class MergedModel:
-    """What was written.
+    """A merged model on disk.
 
     Attributes:
-        folder: where it is.
-        way: how, and with which options.
-        base: label of the base model, where the way reads one.
+        folder: its folder.
+        way: the merging method and its options.
+        base: label of the base model, if the method reads one.
         checkpoints: labels, in order.
-        facts: what was found on the way: weights, thresholds.
-        tensors: how many were merged.
-        notes: what to know of it.
+        facts: values that were computed: weights, thresholds.
+        tensors: number of merged tensors.
+        notes: notes for the reader.
     """
 
     folder: Path
@@ -62,23 +62,23 @@ def write_merged(
     more: Mapping[str, Any] | None = None,
     told: Callable[[int], None] = lambda number: None,
 ) -> MergedModel:
-    """Merge and write; the folder appears whole or not at all, and loads without everlearn.
+    """Merge checkpoints and write the result atomically; it loads without everlearn.
 
-    Arithmetic is float64; a tensor is stored in the last checkpoint's own number format, under its name and in a file
-    of the same name. What is no floating-point number is the last checkpoint's.
+    Arithmetic is float64; a tensor is stored in the dtype of the last checkpoint, under its name and in a file of the
+    same name. Tensors that are not floating point are copied from the last checkpoint.
 
     Args:
-        folder: a new one.
-        way: how.
-        models: as :func:`~everlearn.merging.checkpoints.open_checkpoints` gives them; the last one gives configuration,
-            tokenizer and number format.
-        base: what they began with, where the way needs it.
-        evidence: what the way reads of them.
-        more: for the provenance.
-        told: how many tensors are done.
+        folder: a new folder.
+        way: the merging method.
+        models: as from :func:`~everlearn.merging.checkpoints.open_checkpoints`; the last one provides configuration,
+            tokenizer and dtype.
+        base: their base model, if the method needs it.
+        evidence: the measurements that the method reads.
+        more: additional entries of the provenance.
+        told: called with the number of tensors that are done.
 
     Raises:
-        ModelError: a merged tensor is not finite in its number format.
+        ModelError: a merged tensor is not finite in its dtype.
         RunError: the folder cannot be written.
     """
     like, evidence, done = models[-1], evidence or Evidence(), 0
@@ -111,7 +111,7 @@ def write_merged(
         _copy_beside(like.folder, Path(like.path), new)
         if not any(new.glob("tokenizer*")):
             notes.append(f"'{like.label}' has no tokenizer beside it, so none was written.")
-        made = MergedModel(
+        result = MergedModel(
             folder,
             {"name": way.name, **way.config.model_dump(mode="json")},
             base.label if base is not None else None,
@@ -121,9 +121,9 @@ def write_merged(
             notes,
         )
         opened = [*([base] if base is not None else []), *models]
-        files.write_json(new / PROVENANCE, _provenance(made, opened) | dict(more or {}))
-        files.write_text(new / "README.md", _card(folder.name, way, made, opened))
-    return made
+        files.write_json(new / PROVENANCE, _provenance(result, opened) | dict(more or {}))
+        files.write_text(new / "README.md", _card(folder.name, way, result, opened))
+    return result
 
 
 def _fisher(evidence: Evidence, name: str) -> list[Tensor] | None:
@@ -136,7 +136,7 @@ def _fisher(evidence: Evidence, name: str) -> list[Tensor] | None:
 
 
 def _write(source: Path, target: Path, tensor: Callable[[str], Tensor]) -> None:
-    """A file with the header of another one, and each tensor made when its turn to be written comes."""
+    """Write a safetensors file with the header of another one; each tensor is computed just before it is written."""
     header, order = _header(source)
     with files.writing(target), target.open("wb") as file:
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -147,7 +147,7 @@ def _write(source: Path, target: Path, tensor: Callable[[str], Tensor]) -> None:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The header of a safetensors file, and its tensors in the order in which they lie there."""
+    """Return the header of a safetensors file, and its tensor names in file order."""
     with path.open("rb") as file:
         raw = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     names = sorted((name for name in raw if name != "__metadata__"), key=lambda name: raw[name]["data_offsets"])
@@ -163,7 +163,7 @@ def _append(file: BinaryIO, tensor: Tensor) -> None:
 
 
 def _copy_beside(folder: Path, own: Path, new: Path) -> None:
-    """Configuration and tokenizer as they are, without what says where they were loaded from."""
+    """Copy configuration and tokenizer without the fields that name where they were loaded from."""
     for place in dict.fromkeys((folder, own)):  # a copy of the weights has no tokenizer
         for path in (path for pattern in BESIDE for path in place.glob(pattern) if not (new / path.name).exists()):
             if path.suffix == ".json" and path.name not in ("tokenizer.json",):
@@ -181,7 +181,7 @@ def _without_traces(raw: Any) -> Any:
 
 
 def _provenance(made: MergedModel, opened: Sequence[Opened]) -> dict[str, Any]:
-    """What it was made of, by the digests of files and without paths of this machine."""
+    """Return the sources of a merged model by file digests, without paths of this machine."""
     return {
         "everlearn": __version__,
         "way": made.way,
