@@ -1,1 +1,1 @@
-"""What a user writes: the recipe and the training arguments."""
+"""The recipe and the training arguments."""

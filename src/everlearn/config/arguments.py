@@ -1,4 +1,4 @@
-"""``TrainingArguments`` from a recipe: every name verbatim, every value checked, nothing without effect."""
+"""``TrainingArguments`` from a recipe: names are verbatim, values are checked, arguments without effect are refused."""
 
 from __future__ import annotations
 
@@ -137,13 +137,13 @@ _NOTHING = (None, False, "no")
 
 @functools.cache
 def _fields() -> dict[str, tuple[Any, Any]]:
-    """Name to (type, default) of every argument."""
+    """Return name → (type, default) of every argument."""
     hints = typing.get_type_hints(TrainingArguments)
     return {f.name: (hints[f.name], f.default) for f in dataclasses.fields(TrainingArguments) if f.init}
 
 
 def default_of(name: str) -> tuple[Any] | None:
-    """The value of an argument that a recipe leaves out, alone in a tuple; None where there is no such argument."""
+    """Return the default of an argument as a tuple of one item; None if there is no such argument."""
     if name not in _fields():
         return None
     default = DEFAULTS.get(name, _fields()[name][1])
@@ -152,15 +152,15 @@ def default_of(name: str) -> tuple[Any] | None:
 
 
 def check_argument(name: str, value: Any, group: str = "train") -> None:
-    """Refuse a name that is unknown or without effect here, and a value of the wrong type or range.
+    """Refuse a name that is unknown or has no effect here, and a value of the wrong type or range.
 
     Args:
-        name: the argument's.
-        value: what it should be.
-        group: key of the recipe under which it stands.
+        name: name of the argument.
+        value: its value.
+        group: the group of the recipe that it is in.
 
     Raises:
-        RecipeError: the sentence names the key and the value.
+        RecipeError: the message names the key and the value.
     """
     fields = _fields()
     if name in REFUSED:
@@ -191,7 +191,7 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
 
 
 def _words(name: str, kind: Any) -> set[str]:
-    """The words that an argument takes; empty where it takes others too."""
+    """Return the strings that an argument allows; empty if it is not limited to some."""
     enums = [each for each in typing.get_args(kind) if isinstance(each, type) and issubclass(each, enum.Enum)]
     return _WORDS.get(name) or {member.value for each in enums for member in each}
 
@@ -207,7 +207,7 @@ def _check_words(key: str, value: Any, words: set[str]) -> None:
 
 
 def _check_plain(key: str, value: Any) -> None:
-    """Refuse what the saved recipe would not give back as it was: it is YAML and JSON alike."""
+    """Refuse values that YAML and JSON cannot both represent, as the saved recipe must."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str):
@@ -243,13 +243,13 @@ def _check_range(name: str, value: float, key: str) -> None:
 
 
 def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, steps: int = -1) -> TrainingArguments:
-    """``TrainingArguments`` from a recipe's ``train`` group, whose names are taken verbatim.
+    """Create ``TrainingArguments`` from the ``train`` group of a recipe, whose names are used verbatim.
 
     Args:
         options: the group.
-        output_dir: of the stage.
-        seed: of the stage.
-        steps: of the stage; -1 leaves what the options say.
+        output_dir: output folder of the stage.
+        seed: seed of the stage.
+        steps: number of steps of the stage; -1 leaves the number to the options.
 
     Raises:
         RecipeError: a name is unknown or has no effect here, or a value is not allowed.

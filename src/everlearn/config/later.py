@@ -1,4 +1,4 @@
-"""What may be set when a finished run learns one more domain."""
+"""The keys that may be set when a finished run learns another domain."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FIXED = {
 
 
 def check_later_key(key: str, domain: str, tasks: Sequence[str], run: str) -> None:
-    """Refuse a key that belongs to the whole run, or to a domain or task that is there already.
+    """Refuse a key that belongs to the whole run, or to an existing domain or task.
 
     Args:
-        key: dotted, as it is to be set.
+        key: the dotted key to set.
         domain: name of the new domain.
-        tasks: names of the end tasks that come with it.
-        run: where the model comes from, for the sentence.
+        tasks: names of the end tasks that are added with it.
+        run: the run folder, for the error message.
 
     Raises:
         RecipeError: the key cannot be set for a domain that is learnt later.

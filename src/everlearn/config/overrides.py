@@ -1,4 +1,4 @@
-"""``key=value`` of the command line, put into a recipe before it is checked."""
+"""Apply ``key=value`` overrides of the command line to a recipe before it is validated."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ Place = tuple[str | int, ...]
 
 
 def overridden(raw: dict[str, Any], overrides: Iterable[str]) -> dict[Place, str]:
-    """Put every override into the recipe.
+    """Apply all overrides to a recipe in place.
 
     Args:
-        raw: the recipe as it stands in its file; changed.
-        overrides: dotted keys, YAML values. A list is entered by position or by the name of an item.
+        raw: the recipe as in its file; changed in place.
+        overrides: dotted keys with YAML values. Items of a list are named by position or by the name of the item.
 
     Returns:
-        Each place that was set and the text that was given for it: where the recipe wants text, `2024` is text.
+        Each place that was set, with the text of its value: if the recipe expects text there, `2024` is text.
 
     Raises:
-        RecipeError: one is no override, names what is not there, or is given twice.
+        RecipeError: an override is malformed, names a missing item, or is repeated.
     """
-    given: dict[Place, str] = {}
+    texts: dict[Place, str] = {}
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"\w[\w-]*(\.[\w-]+)*", key):
             raise RecipeError(f"'{text[:80]}' is no override: write key=value, for example train.max_steps=100.")
         place = _place(raw, key)
-        if place in given:
+        if place in texts:
             raise RecipeError(f"The override `{key}` is given twice. Remove one of them.")
-        given[place] = value
+        texts[place] = value
         put_at(raw, place, read_value(value, key) if value else None)
-    return given
+    return texts
 
 
 def put(raw: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in plain data; an item of a list by its position or its name, every item by ``*``.
 
     Raises:
-        RecipeError: a list has no such item, or there is nothing to go into.
+        RecipeError: a list has no such item, or the parent is neither a list nor a mapping.
     """
     group, every, inside = key.partition(EVERY)
     for number in range(len(raw[group])) if every else ():
@@ -56,7 +56,7 @@ def put(raw: dict[str, Any], key: str, value: Any) -> None:
 
 
 def put_at(raw: Any, place: Place, value: Any) -> None:
-    """Set what stands at a place of nested lists and mappings."""
+    """Set the value at a place in nested lists and mappings."""
     *parents, last = place
     for part in parents:
         raw = raw[part]
@@ -64,13 +64,13 @@ def put_at(raw: Any, place: Place, value: Any) -> None:
 
 
 def named_methods(value: Any) -> list[Any]:
-    """What a recipe's `method` lists: mappings, where words are names."""
+    """Return the methods of a recipe as mappings; a string is the name of a method."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [{"name": item} if isinstance(item, str) else item for item in listed]
 
 
 def _place(raw: dict[str, Any], key: str) -> Place:
-    """Where a dotted key leads; what it goes through is made, words that stand for a mapping are written out."""
+    """Resolve a dotted key; create missing parents, and expand names that abbreviate a mapping."""
     first, *rest = parts = key.split(".")
     if rest and first == "method":
         raw["method"] = named_methods(raw.get("method") or [])

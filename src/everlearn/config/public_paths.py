@@ -1,6 +1,6 @@
-"""What is written for other people says nothing of the machine: of an absolute path only the last part is shown.
+"""Remove folder names from published files: only the last part of an absolute path is shown.
 
-Paths stay whole in a run's recipe.yaml and environment.json, where they are needed, and where runs are compared.
+Paths stay complete in recipe.yaml and environment.json of a run, where they are needed, and where runs are compared.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MOST = 4
 
 
 def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> Any:
-    """Return a JSON value with every absolute path in its strings cut down to its last parts.
+    """Return a JSON value with every absolute path in its strings shortened to its last parts.
 
     Args:
-        value: A string, or whatever holds strings.
-        known: Paths that may stand in the middle of a sentence, with spaces in them.
-        parts: How many parts of a path are kept.
+        value: a string, or a structure that contains strings.
+        known: paths that may occur inside a sentence and contain spaces.
+        parts: number of path components to keep.
     """
     if isinstance(value, str):
         if _WHOLE.fullmatch(value.strip()):
@@ -44,7 +44,7 @@ def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> An
 
 
 def recipe_without_folders(text: str) -> str:
-    """Return a recipe's YAML without the folders of its files; unchanged where it names none."""
+    """Return the YAML of a recipe without the folders of its files; unchanged if it names none."""
     raw = _parsed(text)
     if raw is None:
         return str(without_folders(text))
@@ -58,12 +58,12 @@ def paths_of(recipe: str | None) -> list[str]:
 
 
 def local_model(model: str) -> str:
-    """Return what a base model is called in results: of a folder ``./name``, which no id of the hub can be."""
+    """Return the name of a base model in results: ``./name`` for a folder, which cannot be an id of the hub."""
     return f"./{_last(model, 1)}" if _WHOLE.fullmatch(model.strip()) else model
 
 
 def still_different(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what several runs have of one setting, with as much of each path as keeps them apart."""
+    """Return the values of one setting in several runs, with as much of each path as distinguishes them."""
     for parts in range(1, _MOST + 1):
         shown = tuple(str(without_folders(value, parts=parts)) for value in values)
         if len(set(shown)) == len(set(values)):

@@ -1,7 +1,7 @@
-"""YAML as a recipe uses it: text, numbers, lists and mappings whose keys are words that stand once.
+"""Read and write YAML with the rules of a recipe: text, numbers, lists, and mappings with unique string keys.
 
-What YAML 1.1 makes of a value is narrowed where it surprises: ``1e-4`` is a number, a date or ``12:30`` is text, no tag
-makes other objects, and a file that would unfold to a mountain is refused before it does.
+Surprising rules of YAML 1.1 are replaced: ``1e-4`` is a number, a date is text, tags create no other objects, and a
+file whose aliases would expand to a huge structure is refused before it does.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what :class:`_Loader` reads back the same."""
+    """Writes YAML that :class:`_Loader` reads back as the same value."""
 
 
 class _Mistake(Exception):
-    """What is wrong with a text, as the end of a sentence."""
+    """A mistake in a text, worded as the end of a sentence."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -60,14 +60,14 @@ for _each in (_Loader, _Dumper):
 
 
 def read_yaml(path: Path, what: str = "recipe") -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Read the mapping in a YAML file.
 
     Args:
         path: the file.
-        what: it is, for the errors.
+        what: what the file is, for error messages.
 
     Raises:
-        RecipeError: it cannot be read, is no YAML, or says the same thing twice; the sentence names the line.
+        RecipeError: the file cannot be read, is not valid YAML, or repeats a key; the message names the line.
     """
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else ""
@@ -93,10 +93,10 @@ def read_yaml(path: Path, what: str = "recipe") -> dict[str, Any]:
 
 
 def read_value(text: str, key: str) -> Any:
-    """A value as the command line gives it.
+    """Parse a value from the command line as YAML.
 
     Raises:
-        RecipeError: it is no YAML.
+        RecipeError: it is not valid YAML.
     """
     try:
         return _parse(text)
@@ -105,7 +105,7 @@ def read_value(text: str, key: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """A value as YAML that :func:`read_yaml` reads back the same."""
+    """Return a value as YAML that :func:`read_yaml` reads back as the same value."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
@@ -137,7 +137,7 @@ def _place(error: yaml.MarkedYAMLError) -> str:
 
 
 def _check(node: Any) -> None:
-    """Walk through every value, aliases written out, before any of it is made."""
+    """Check every value, with aliases expanded, before any is constructed."""
     left = MOST
     stack = [(node, 0)] if node is not None else []
     while stack:

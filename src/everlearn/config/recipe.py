@@ -1,7 +1,7 @@
-"""The recipe: one YAML file that says everything about a run, typed and strict.
+"""The recipe: one YAML file that configures a whole run, typed and strict.
 
-Unknown keys are refused with a suggestion, values are checked before a model is loaded, and the resolved recipe that
-a run folder keeps runs again as it is.
+Unknown keys are refused with a suggestion, values are checked before a model is loaded, and the resolved recipe that a
+run folder keeps can be run again as it is.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Evaluation(Options):
     or a mapping with prompts of your own."""
 
     def always(self) -> tuple[TaskConfig, ...]:
-        """What the base model and every checkpoint are asked, beside `end_tasks`."""
+        """Return the tasks on which the base model and every checkpoint are evaluated, besides `end_tasks`."""
         return (*(self.lm_eval.asked() if self.lm_eval else ()), *((self.chat,) if self.chat else ()))
 
 
@@ -130,7 +130,7 @@ class RunSettings(Options):
 
     @model_validator(mode="after")
     def _name_is_no_path(self) -> RunSettings:
-        """Refuse names that cannot become a folder, where none is named."""
+        """Require a name that is valid in a path if no folder is set; saved runs may have names of earlier versions."""
         if self.folder is None:
             odd = next((letter for letter in self.name if letter in '/\\:*?"<>|' or not letter.isprintable()), None)
             wrong = None
@@ -266,11 +266,11 @@ class Recipe(Options):
 
     @property
     def tasks(self) -> tuple[TaskConfig, ...]:
-        """All that checkpoints are asked: `end_tasks`, and what `evaluation` asks of every one."""
+        """All tasks on which checkpoints are evaluated: `end_tasks`, and those that `evaluation` adds for every one."""
         return (*self.end_tasks, *self.evaluation.always())
 
     def train_of(self, domain: str) -> dict[str, Any]:
-        """The training arguments of a domain: `train`, and over it the domain's own."""
+        """Return the training arguments of a domain: `train`, overridden by the domain's own."""
         own = next(known.train for known in self.domains if known.name == domain)
         whole = self.train | own
         if "num_train_epochs" in own and "max_steps" not in own:
@@ -278,23 +278,23 @@ class Recipe(Options):
         return whole
 
     def __eq__(self, other: object) -> bool:
-        """Whether every key has the same value, wherever it was read."""
+        """Return whether every key has the same value, wherever the recipe was read from."""
         return isinstance(other, Recipe) and self.model_dump() == other.model_dump()
 
     def methods(self) -> list[Method]:
-        """Fresh method objects, in the recipe's order."""
+        """Return new method objects, in the order of the recipe."""
         return [build(spec) for spec in self.method]
 
     def folder(self) -> Path:
-        """The run folder."""
+        """Return the run folder."""
         return Path(self.run.folder or f"runs/{self.run.name}")
 
     def changed(self, **groups: Any) -> Recipe:
-        """A copy with whole top-level groups replaced, checked again."""
+        """Return a validated copy in which top-level groups are replaced."""
         return parse({**self.model_dump(mode="json"), **groups})
 
     def to_yaml(self) -> str:
-        """The whole recipe as YAML, defaults included: it runs again as it is, also with a later version."""
+        """Return the whole recipe as YAML, defaults included, which runs again as it is, with later versions too."""
         return written(self.model_dump(mode="json"))
 
 
@@ -303,7 +303,8 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
 
     Args:
         path: the YAML file.
-        overrides: dotted keys, YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
+        overrides: dotted keys with YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
+        kept: whether the recipe belongs to an existing run, for which names that an earlier version allowed are valid.
 
     Raises:
         RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
@@ -324,10 +325,10 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def parse(raw: Mapping[str, Any]) -> Recipe:
-    """Read a recipe from plain data.
+    """Validate a recipe from plain data; `kept` as in :func:`load`.
 
     Raises:
-        RecipeError: with the first wrong key, its value and what is allowed.
+        RecipeError: names the first wrong key, its value and what is allowed.
     """
     try:
         return _recipe(raw)
@@ -336,10 +337,10 @@ def parse(raw: Mapping[str, Any]) -> Recipe:
 
 
 def parse_domain(raw: Mapping[str, Any]) -> Domain:
-    """One domain from plain data, as :func:`parse` reads those of a recipe.
+    """Validate one domain from plain data, as :func:`parse` does for those of a recipe.
 
     Raises:
-        RecipeError: with the first wrong key, its value and what is allowed.
+        RecipeError: names the first wrong key, its value and what is allowed.
     """
     try:
         return Domain.model_validate(_numbers(dict(raw)))
@@ -352,12 +353,12 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
 
 
 def save(recipe: Recipe, path: Path) -> None:
-    """Write a recipe atomically, and list it in its folder's seal."""
+    """Write a recipe atomically, and list it in the seal of its folder."""
     files.write_text(path, recipe.to_yaml(), sealed=True)
 
 
 def _local(raw: dict[str, Any]) -> dict[str, Any]:
-    """Local paths made absolute, so that a run can be resumed from anywhere; suite paths replaced by their files."""
+    """Make local paths absolute, so that a run can be resumed from any folder; replace suite paths by their files."""
     _check_plain(raw)
     raw = _numbers(raw)
 
@@ -401,7 +402,7 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_plain(value: Any, key: str = "") -> None:
-    """Refuse what no file name, page or terminal can hold, and numbers that are none; `train` is checked on its own."""
+    """Refuse text that no file name, page or terminal can hold, and non-finite numbers; `train` is checked apart."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if name != "train":
@@ -418,14 +419,14 @@ def _check_plain(value: Any, key: str = "") -> None:
 
 
 def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
-    """The mapping with the numbers of its `train` read as such."""
+    """Return the mapping with the numbers of its `train` group parsed."""
     if not isinstance(raw.get("train"), dict):
         return raw
     return raw | {"train": {name: _number(value) for name, value in raw["train"].items()}}
 
 
 def _number(value: Any) -> Any:
-    """Somebody else's reader of YAML 1.1 takes 5e-5 for a word; TrainingArguments wants a number."""
+    """Parse 5e-5, which other YAML 1.1 readers take for a string, as TrainingArguments needs a number."""
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
         return float(value)
     return value
@@ -448,7 +449,7 @@ def _sentence(error: ValidationError, inside: Sequence[str] = ()) -> str:
 
 
 def _fields_at(parts: list[Any]) -> Iterable[str]:
-    """Names allowed where an unknown key was found."""
+    """Return the names that are allowed at the place of an unknown key."""
     groups: dict[str, type[BaseModel]] = {
         "model": Model,
         "domains": Domain,
