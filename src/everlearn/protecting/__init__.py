@@ -1,4 +1,4 @@
-"""The methods in other people's trainers and loops."""
+"""Apply the methods in the trainers and loops of other libraries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def protect(
     model: nn.Module, optimizer: torch.optim.Optimizer, methods: Methods, /, *, memory: str | Path, **options: Any
 ) -> ProtectedLoop: ...
 def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> Any:
-    """Let methods protect what a model knows while somebody else's code trains it.
+    """Protect what a model knows with continual-learning methods while other code trains it.
 
         protect(trainer, ["das", "ewc"], memory="memory/").train()
 
@@ -38,25 +38,26 @@ def protect(target: Any, /, *rest: Any, memory: str | Path, **options: Any) -> A
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Model, data, collator and loss stay the caller's. The memory is loaded before and written after; the next call with
-    the same folder is the next domain. It ends with a short report (``trainer.protection_report()``,
-    ``protected.report``): what was protected, penalties and masks at work, where the memory is and, with `held_out`,
-    how many bits per byte of that text were forgotten.
+    Model, data, collator and loss remain those of the caller. The memory is loaded before the training and written
+    after it; the next call with the same folder is the next domain. The training ends with a short report
+    (``trainer.protection_report()``, ``protected.report``): what was protected, the values of penalties and masks, the
+    folder of the memory and, with `held_out`, how many bits per byte were forgotten on that text.
 
     Args:
         target: a ``transformers.Trainer`` (TRL's among them), which is changed in place and returned; or a model, with
             its optimizer as the next argument.
-        rest: the methods: names, mappings with ``name`` and options, or methods (after the optimizer, if there is one).
-        memory: folder of what the methods know of earlier domains.
-        options: ``domain``, a name (numbered when left out); ``held_out``, text that nothing learns (texts, a file, or
-            several of these by name), which is scored before and after. For a loop also: ``tokenizer``, which that
-            text needs; ``data``, the dataset; ``collate``, makes a batch of a list of examples; ``loss(model, batch)``,
-            a scalar (the model's own when left out); ``steps`` of the domain; ``batch_size`` when something is
-            measured; ``seed``; ``resume``, a folder written by ``protected.save_state``.
+        rest: the methods: names, mappings with ``name`` and options, or method objects (after the optimizer, if there
+            is one).
+        memory: folder of the methods' memory of earlier domains.
+        options: ``domain``, a name (numbered by default); ``held_out``, text that is not trained on (texts, a file, or
+            several of these by name), which is scored before and after. For a loop also: ``tokenizer``, which that text
+            needs; ``data``, the dataset; ``collate``, a function from a list of examples to a batch; ``loss(model,
+            batch)``, a scalar (the model's own by default); ``steps`` of the domain; ``batch_size`` for measurements;
+            ``seed``; ``resume``, a folder written by ``protected.save_state``.
 
     Raises:
-        MethodError: a method cannot work there; the sentence says why.
-        DataError: the dataset or the collator's batches are of no use to a method.
+        MethodError: a method cannot work there; the message says why.
+        DataError: a method cannot use the dataset or the batches of the collator.
     """
     if isinstance(target, Trainer) and len(rest) == 1 and set(options) <= {"domain", "held_out"}:
         from everlearn.protecting.trainer import protect_trainer

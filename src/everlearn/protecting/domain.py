@@ -1,4 +1,4 @@
-"""One domain learnt in somebody else's training: checked, begun, ended, remembered."""
+"""The lifecycle of one domain in an external training: check, begin, end, save the memory."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ NEEDS_A_RUN = {
 
 
 class ProtectedDomain:
-    """What a protected trainer and a protected loop have in common.
+    """The common part of a protected trainer and a protected loop.
 
     Args:
-        model: without a wrapper, as the domain finds it.
-        methods: names, mappings with options, or methods.
-        memory: the folder.
-        dataset: the domain's examples.
+        model: the unwrapped model, before the domain.
+        methods: names, mappings with options, or method objects.
+        memory: the memory folder.
+        dataset: the examples of the domain.
         collator: makes a batch of examples.
-        tokenizer: if there is one.
-        domain: its name; numbered when not given.
-        batch_size: rows of a batch when something is measured.
-        rows_per_step: of all processes and micro-batches.
-        steps: optimizer steps, as far as known.
-        seed: of measurements and of what is replayed.
+        tokenizer: the tokenizer, if there is one.
+        domain: name of the domain; numbered by default.
+        batch_size: batch size of measurements.
+        rows_per_step: rows of an optimizer step, over all processes and micro-batches.
+        steps: number of optimizer steps, if known.
+        seed: seed of measurements and of replay.
         held_out: text that is scored before and after.
         bf16: whether it is scored in bfloat16.
     """
@@ -115,13 +115,13 @@ class ProtectedDomain:
 
     @property
     def stage(self) -> Stage:
-        """What the methods see."""
+        """The stage that the methods see."""
         return self.protection.stage
 
     def begin(self) -> Any:
-        """Measure; the dataset to train on: the user's own, or a list of its examples with others mixed in.
+        """Measure, and return the dataset to train on: the original, or a list that mixes other examples in.
 
-        A mixture is as long as one pass over the dataset, others included.
+        A mixture is as long as one pass over the dataset, including the other examples.
         """
         self.begun = True
         self.folder.check_unchanged()
@@ -137,7 +137,7 @@ class ProtectedDomain:
     def beside(
         self, model: nn.Module, batch: dict[str, Tensor], compute: Callable[[], Any]
     ) -> tuple[Any, dict[str, Tensor]]:
-        """Return what the owner's pass over a batch gives, and the methods' losses (:meth:`Protection.beside`)."""
+        """Run the training loss on a batch and return it with the losses of the methods (:meth:`Protection.beside`)."""
         result, extra = self.protection.beside(model, batch, compute)
         self._passes += 1
         for name, value in extra.items():
@@ -146,17 +146,17 @@ class ProtectedDomain:
 
     @property
     def report(self) -> ProtectionReport:
-        """What the training ended with.
+        """The report of the training.
 
         Raises:
-            RunError: it has not ended.
+            RunError: the training has not ended.
         """
         if self._report is None:
             raise RunError("The protected training has not ended yet, so there is no report of it.")
         return self._report
 
     def finish(self, writes: bool) -> None:
-        """Measure what was learnt and forgotten, write the memory (on the process that writes), and make the report."""
+        """Measure what was learnt and forgotten, write the memory (on one process), and create the report."""
         self._masks = {
             name: MaskAtWork(count, 1 - mean, str(applies_to))
             for name, (applies_to, count, mean) in self.protection.masked().items()
@@ -181,12 +181,12 @@ class ProtectedDomain:
         )
 
     def end(self) -> None:
-        """Measure what was learnt."""
+        """Let the methods measure what was learnt."""
         with as_its_class_computes(self.stage.model):
             self.protection.end()
 
     def abandon(self) -> None:
-        """Remove all hooks from the model after a training that failed."""
+        """Remove all hooks from the model after a failed training."""
         self.protection.release()
 
     def _check_batches(self) -> None:
@@ -197,20 +197,20 @@ class ProtectedDomain:
                 self.objective.collate(blocks, range(len(blocks)))
 
     def remember(self) -> None:
-        """Write the memory; on one process."""
+        """Write the memory; on one process only."""
         self.folder.save(self.protection.methods, self.stage.domain)
 
     def save_state(self, folder: Path) -> None:
-        """Beside a checkpoint in the middle of the domain."""
+        """Save the state of the methods beside a checkpoint in the middle of the domain."""
         save_memories(folder, self.protection.methods)
         facts = {"domain": self.stage.domain, "step": self.stage.step, "rows": self.protection.rows}
         files.write_json(folder / STATE, facts)
 
     def load_state(self, folder: Path) -> None:
-        """Take it back; before :meth:`begin`.
+        """Restore the state of the methods; call it before :meth:`begin`.
 
         Raises:
-            RunError: there is none, or it is of another domain.
+            RunError: there is no state, or it belongs to another domain.
         """
         if not (folder / STATE).is_file():
             raise RunError(f"{folder} has no {STATE}: the checkpoint was not written by a protected training.")
@@ -225,7 +225,7 @@ class ProtectedDomain:
 
 
 def _refuse(methods: Sequence[Method], examples: Examples) -> None:
-    """Raise ``MethodError`` for what cannot work in somebody else's training."""
+    """Raise ``MethodError`` for methods that cannot work in an external training."""
     for method in methods:
         for hook, why in NEEDS_A_RUN.items():
             if overrides(method, hook):
@@ -245,5 +245,5 @@ def _refuse(methods: Sequence[Method], examples: Examples) -> None:
 
 
 def scaled_sum(extra: Mapping[str, Tensor], like: Tensor) -> Tensor:
-    """The sum of the methods' losses, 0 where there are none."""
+    """Return the sum of the methods' losses, 0 if there are none."""
     return torch.stack([value.to(like.dtype) for value in extra.values()]).sum() if extra else like.new_zeros(())

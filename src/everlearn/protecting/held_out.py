@@ -1,4 +1,4 @@
-"""Text that nothing learns, scored before and after a protected training: what the model has forgotten of it."""
+"""Score held-out text before and after a protected training, to measure what the model has forgotten."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ ROWS, LONGEST = 256, 512
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What a model lost on one text.
+    """What a model has forgotten on one text.
 
     Attributes:
-        name: of the text.
+        name: name of the text.
         before: bits per byte before the domain was learnt.
-        after: the same after it.
-        forgotten: after minus before, with its 95 % interval (paired bootstrap over documents, or over rows where they
-            are few); above 0, it got worse.
-        rows: how many were scored.
+        after: bits per byte after it.
+        forgotten: after minus before, with its 95 % interval (paired bootstrap over documents, or over rows if there
+            are few documents); above 0 means worse.
+        rows: number of scored rows.
     """
 
     name: str
@@ -65,10 +65,10 @@ class Forgetting:
 
 
 class ScoredText:
-    """One text as rows, and the model's losses on them before the training.
+    """One text as rows, with the losses of the model on them before the training.
 
     Raises:
-        DataError: it is shorter than a row, cannot be read, or the model reads no plain text.
+        DataError: the text is shorter than a row or cannot be read, or the model reads no plain text.
     """
 
     def __init__(self, name: str, text: Any, model: nn.Module, tokenizer: Any) -> None:
@@ -104,7 +104,7 @@ class ScoredText:
         self._before = self._losses(model, batch_size, bf16)
 
     def forgetting(self, model: nn.Module, batch_size: int, bf16: bool) -> Forgetting:
-        """Score the text again, and return what has changed."""
+        """Score the text again, and return the change."""
         if self._before is None:
             raise MethodError("The held-out text was not scored before the training.")
         nats = np.stack([self._before.nats, self._losses(model, batch_size, bf16).nats])
@@ -123,7 +123,7 @@ class ScoredText:
 
 
 def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -> list[ScoredText]:
-    """Make the texts ready to be scored.
+    """Tokenise the texts that will be scored.
 
     Raises:
         MethodError: there is no tokenizer.

@@ -1,4 +1,4 @@
-"""Methods at work in a plain PyTorch loop: the model, the data and the loss are its owner's."""
+"""Methods in a plain PyTorch loop, whose model, data and loss belong to the caller."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
 
 
 def own_loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
-    """The loss that a model of transformers computes itself when it is given labels."""
+    """Return the loss that a transformers model computes from labels."""
     loss: Tensor = model(**batch).loss
     return loss
 
 
 class ProtectedLoop:
-    """A domain of a plain loop; enter it, take batches from :attr:`data`, losses from :meth:`loss`.
+    """A context manager for one domain in a plain loop: take batches from :attr:`data` and losses from :meth:`loss`.
 
-    Masks act inside ``optimizer.step()`` itself, by its hooks: no loop can forget them.
+    Masks are applied by hooks of ``optimizer.step()``, so that no loop can omit them.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ProtectedLoop:
 
     @property
     def data(self) -> Any:
-        """What to train on: the dataset that was given, or with old examples mixed in.
+        """The dataset to train on: the original, or a list with old examples mixed in.
 
         Raises:
             RunError: the ``with`` block has not begun.
@@ -102,12 +102,12 @@ class ProtectedLoop:
         return self._data
 
     def loss(self, batch: dict[str, Any]) -> Tensor:
-        """The loop's own loss on a batch plus every method's; call ``backward`` on it.
+        """Return the loop's own loss on a batch plus the losses of all methods; call ``backward`` on it.
 
-        Under accumulation divide it like your own.
+        Under gradient accumulation, divide it like your own.
 
         Args:
-            batch: as the collator makes it, on the model's device.
+            batch: as from the collator, on the device of the model.
         """
         self._inside("loss")
         if not self._taken and self._data is not self._domain.examples.dataset:
@@ -121,12 +121,12 @@ class ProtectedLoop:
         return own + scaled_sum(extra, own)
 
     def clip(self, max_norm: float) -> Tensor:
-        """Clip the gradients, after the methods have acted on them; instead of ``clip_grad_norm_``."""
+        """Clip the gradients after the methods have changed them; use it in place of ``clip_grad_norm_``."""
         self._act()
         return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
 
     def save_state(self, folder: str | Path) -> None:
-        """Beside your checkpoint of model and optimizer: what the methods know, for ``protect(…, resume=folder)``."""
+        """Save the state of the methods beside your own checkpoint, for ``protect(…, resume=folder)``."""
         self._inside("save_state")
         if rank() == 0:
             self._domain.save_state(Path(folder))
@@ -170,7 +170,7 @@ class ProtectedLoop:
 
     @property
     def report(self) -> ProtectionReport:
-        """What the domain ended with, after the ``with`` block: print it, or take its ``to_dict()``."""
+        """The report of the domain, available after the ``with`` block: print it, or use its ``to_dict()``."""
         return self._domain.report
 
     def _inside(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The folder in which protected trainings leave what their methods must know in the next domain."""
+"""The memory folder of protected trainings, which carries the methods' memory to the next domain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FACTS = "stage.json"
 
 
 class MemoryFolder:
-    """``<memory>/stage-<number>-<domain>/``: a stage's memory, as a run folder has it, sealed. The last one counts.
+    """``<memory>/stage-<number>-<domain>/``: the memory of a stage as in a run folder, sealed. The last one is current.
 
     Args:
         path: the folder; it need not exist.
@@ -35,14 +35,14 @@ class MemoryFolder:
 
     @property
     def newest(self) -> Path | None:
-        """The folder of the last domain's memory."""
+        """The folder of the memory after the last domain, or None."""
         return self._last
 
     def check_unchanged(self) -> None:
-        """A domain goes on from the memory that it has loaded.
+        """Check that no other training has written a newer memory than the one that was loaded.
 
         Raises:
-            RunError: somebody else has written another one since.
+            RunError: another process has written one since.
         """
         newest = self._newest()
         if newest != self._last:
@@ -53,10 +53,10 @@ class MemoryFolder:
             )
 
     def load(self, methods: Sequence[Method]) -> None:
-        """Give each method what it remembers.
+        """Load the memory of each method.
 
         Raises:
-            MethodError: a method that remembers something is not in the list, and would forget it.
+            MethodError: a method that has a memory is not in the list, and would lose it.
         """
         if self._last is None:
             return
@@ -70,7 +70,7 @@ class MemoryFolder:
         load_memories(self._last, methods)
 
     def save(self, methods: Sequence[Method], domain: str) -> None:
-        """Keep the methods' memory after a domain; the memory before it goes when this one is whole."""
+        """Save the memory of the methods after a domain; the previous one is removed once this one is complete."""
         self.check_unchanged()
         domains, before = [*self.domains, domain], self._last
         place = self.path / f"stage-{len(domains):02d}-{domain}"
@@ -82,8 +82,8 @@ class MemoryFolder:
             shutil.rmtree(before, ignore_errors=True)
 
     def _newest(self) -> Path | None:
-        found = (path for path in self.path.glob("stage-*-*") if (path / files.SEAL).is_file())
-        return max(found, key=_number, default=None)
+        stages = (path for path in self.path.glob("stage-*-*") if (path / files.SEAL).is_file())
+        return max(stages, key=_number, default=None)
 
 
 def _number(path: Path) -> int:

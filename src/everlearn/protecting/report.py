@@ -1,4 +1,4 @@
-"""What a protected training ends with: what was protected, how, where the memory is, and what was forgotten."""
+"""The report of a protected training: what was protected and how, the folder of the memory, and what was forgotten."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ OTHER_MEANS = {
 
 @dataclass(frozen=True)
 class MaskAtWork:
-    """A mask in the last step.
+    """Effect of a mask in the last step.
 
     Attributes:
-        parameters: that it reaches.
+        parameters: number of parameters that it covers.
         held_back: share of their updates (or gradients) that it removed, on average.
         applies_to: ``update`` or ``gradient``.
     """
@@ -43,19 +43,19 @@ class MaskAtWork:
 
 @dataclass(frozen=True)
 class ProtectionReport:
-    """What a protected training ends with; print it, or take :meth:`to_dict`.
+    """The report of a protected training; print it, or use :meth:`to_dict`.
 
     Attributes:
-        domain: that was learnt.
+        domain: the domain that was learnt.
         earlier: domains that the memory held before it.
-        methods: their titles.
-        steps: of the optimizer.
+        methods: titles of the methods.
+        steps: number of optimizer steps.
         penalties: mean over the training of each loss that a method added, by ``<method>/<loss>``.
-        masks: by method.
-        other_means: by which methods may have acted besides, by method; how much they did is not known here.
+        masks: masks by method.
+        other_means: other mechanisms of each method, by method, whose effect is not measured here.
         memory: folder that the memory was written to; None on processes that do not write.
         memory_bytes: size of its files.
-        forgetting: of each held-out text.
+        forgetting: what was forgotten on each held-out text.
     """
 
     domain: str
@@ -70,11 +70,11 @@ class ProtectionReport:
     forgetting: tuple[Forgetting, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, for JSON."""
+        """Return the report as plain data, for JSON."""
         return asdict(self) | {"memory": None if self.memory is None else str(self.memory)}
 
     def numbers(self) -> dict[str, float]:
-        """Return what was forgotten, for a Trainer's log: bits per byte by ``forgotten/<text>``."""
+        """Return what was forgotten, for the log of a Trainer: bits per byte by ``forgotten/<text>``."""
         return {f"forgotten/{each.name}": each.forgotten.value or 0.0 for each in self.forgetting}
 
     def __str__(self) -> str:
@@ -98,8 +98,8 @@ class ProtectionReport:
 
 
 def other_means(methods: Sequence[Method]) -> dict[str, list[str]]:
-    """Return by which means besides penalties and masks methods may act, by their names."""
-    found = {
+    """Return the mechanisms besides penalties and masks by which methods may act, by method name."""
+    mechanisms = {
         method.label: [words for hook, words in OTHER_MEANS.items() if overrides(method, hook)] for method in methods
     }
-    return {name: words for name, words in found.items() if words}
+    return {name: words for name, words in mechanisms.items() if words}

@@ -1,4 +1,4 @@
-"""Other people's data as the methods see them: examples of a dataset, and batches that a collator makes of them."""
+"""Adapters for external data: the examples of a dataset, and the batches that a collator makes of them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Collator = Callable[[list[Any]], Mapping[str, Any]]
 class Examples(BlockSource):
     """The examples of a map-style dataset, in a new seeded order each pass.
 
-    A block is an example as it is; where all its values are lists of whole numbers they are arrays, which methods can
-    keep.
+    A block is an unchanged example; if all its values are lists of integers they become arrays, which methods can
+    store.
 
     Args:
         dataset: has a length and can be indexed.
-        seed: of the order.
-        name: of the domain.
+        seed: seed of the order.
+        name: name of the domain.
 
     Raises:
         DataError: the dataset has no length, or no example.
     """
 
-    in_training_order = False  # which is their sampler's
+    in_training_order = False  # the sampler of the caller decides it
 
     def __init__(self, dataset: Any, seed: int, name: str) -> None:
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
@@ -64,18 +64,18 @@ class Examples(BlockSource):
 
     @property
     def keepable(self) -> bool:
-        """Whether a method can keep examples: lists of whole numbers under names, nothing else."""
+        """Whether a method can store examples: mappings of names to lists of integers only."""
         block = as_block(self._first)
         return isinstance(block, dict) and all(isinstance(value, np.ndarray) for value in block.values())
 
     def as_example(self, block: Any) -> Any:
-        """A block as the dataset gives its examples: tensors, arrays or lists."""
+        """Convert a block to the types of the dataset's examples: tensors, arrays or lists."""
         if not isinstance(block, Mapping):
             return block
         return {key: _like(value, self._first.get(key)) for key, value in block.items()}
 
     def taken_by(self, collator: Collator) -> Collator:
-        """The collator, for blocks."""
+        """Return the collator as a function of blocks."""
         return lambda blocks: collator([self.as_example(block) for block in blocks])
 
     @functools.cached_property
@@ -83,22 +83,22 @@ class Examples(BlockSource):
         return self.dataset[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position."""
+        """Return the position."""
         return {"position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go there."""
+        """Restore the position."""
         self._position = int(state["position"])
         if hasattr(self, "_order"):
             del self._order
 
     def fresh(self, seed: int) -> Examples:
-        """An independent pass."""
+        """Return an independent pass in another order."""
         return Examples(self.dataset, seed, self.name)
 
 
 def as_block(example: Any) -> Block:
-    """An example with its lists of whole numbers as int32 arrays, or the example itself where it holds other things."""
+    """Return an example with its integer lists as int32 arrays, or the example itself if it holds other values."""
     if not isinstance(example, Mapping):
         return cast(Block, example)
     try:
@@ -111,7 +111,7 @@ def as_block(example: Any) -> Block:
 
 
 def _like(value: Any, theirs: Any) -> Any:
-    """An array as a tensor, an array or a list, whichever `theirs` is; anything else as it is."""
+    """Convert an array to a tensor, an array or a list, like `theirs`; return other values unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if isinstance(theirs, Tensor):
@@ -121,14 +121,14 @@ def _like(value: Any, theirs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Theirs(Objective):
-    """Somebody's batches, read as ours.
+    """An objective that reads the batches of an external collator.
 
-    What methods measure (importance, Fisher information) is the mean nats per label of each row of what the collator
-    makes. That is the loss of the stock collators and Trainers; where the loss is another one (label smoothing, DFT, a
-    function of the user's), the measurements are of this one all the same.
+    The loss that methods measure with (importance, Fisher information) is the mean nats per label of each row of a
+    batch. It is the loss of the stock collators and Trainers; measurements use it even if the training loss is another
+    one (label smoothing, DFT, a function of the user).
 
     Attributes:
-        model: without a wrapper.
+        model: the unwrapped model.
         collator: makes a batch of a list of blocks (:meth:`Examples.taken_by`).
     """
 
@@ -137,7 +137,7 @@ class Theirs(Objective):
     collator: Collator | None = None
 
     def read(self, batch: Mapping[str, Any]) -> Batch:
-        """A batch in our form.
+        """Convert a batch to the format of everlearn.
 
         Raises:
             DataError: it has no labels for tokens.
@@ -156,25 +156,25 @@ class Theirs(Objective):
         raise NotImplementedError
 
     def collate(self, blocks: Sequence[Block], rows: Sequence[int]) -> Batch:
-        """The user's collator on blocks.
+        """Apply the external collator to blocks.
 
         Raises:
-            DataError: it does not make a row of each (padding-free packing).
+            DataError: the collator does not make one row per block (padding-free packing).
         """
         collator = cast(Collator, self.collator)
         batch = collator(list(blocks))
-        made = self.read(batch)
-        if len(made["labels"]) != len(blocks):
+        converted = self.read(batch)
+        if len(converted["labels"]) != len(blocks):
             raise DataError(
-                f"The collator makes {len(made['labels'])} row(s) of {len(blocks)} examples, so that nothing can be "
+                f"The collator makes {len(converted['labels'])} row(s) of {len(blocks)} examples, so nothing can be "
                 "measured for each. Switch off padding-free batches (`padding_free=False`)."
             )
-        return made
+        return converted
 
 
 @dataclass(frozen=True)
 class TheirMasked(Theirs):
-    """Labels at the masked positions, which hold the text before masking."""
+    """Labels at the masked positions hold the text before masking."""
 
     name: ClassVar[str] = "masked"
 
@@ -182,16 +182,16 @@ class TheirMasked(Theirs):
         return {}
 
     def _read(self, batch: Batch, labels: Tensor) -> Batch:
-        wanted = labels != IGNORE
-        count = max(1, int(wanted.sum(1).max()))
-        positions = wanted.int().argsort(dim=1, descending=True, stable=True)[:, :count]
-        plain = torch.where(wanted, labels, batch["input_ids"])
+        labelled = labels != IGNORE
+        count = max(1, int(labelled.sum(1).max()))
+        positions = labelled.int().argsort(dim=1, descending=True, stable=True)[:, :count]
+        plain = torch.where(labelled, labels, batch["input_ids"])
         return {**batch, "plain_ids": plain, "positions": positions, "labels": labels.gather(1, positions)}
 
 
 @dataclass(frozen=True)
 class TheirCausal(Theirs):
-    """Labels that the model shifts itself: the one at t is predicted at t − 1."""
+    """The model shifts the labels: the label at t is predicted at t − 1."""
 
     name: ClassVar[str] = "causal"
 
@@ -203,7 +203,7 @@ class TheirCausal(Theirs):
 
 @dataclass(frozen=True)
 class TheirTextToText(Theirs):
-    """Labels of an encoder-decoder's answers."""
+    """Labels are the answers of an encoder-decoder."""
 
     name: ClassVar[str] = "text-to-text"
 
@@ -222,7 +222,7 @@ _OF_KIND: dict[str, type[Theirs]] = {
 
 
 def their_objective(model: nn.Module, tokenizer: Any, collator: Collator) -> Theirs:
-    """How batches for a model are read.
+    """Return the objective that reads batches for a model.
 
     Raises:
         MethodError: it is no language model.

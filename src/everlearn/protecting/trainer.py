@@ -1,4 +1,4 @@
-"""Methods at work inside somebody's ``transformers.Trainer``: the same step as in everlearn's own."""
+"""Methods in a ``transformers.Trainer``, with the same step as in everlearn's own trainer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
 
 
 class Protected(_Base):
-    """What a protected Trainer does beside what its own class does; mixed in by :func:`protect_trainer`."""
+    """A mixin that :func:`protect_trainer` adds to the class of a Trainer."""
 
     protected: ProtectedDomain
     _computing = _beside = _acted = False
@@ -47,7 +47,7 @@ class Protected(_Base):
         """Begin the domain, train as before, end the domain, and write the memory.
 
         Raises:
-            RunError: the trainer has begun its domain already.
+            RunError: the domain of the trainer has begun already.
         """
         domain = self.protected
         if domain.begun:
@@ -80,18 +80,18 @@ class Protected(_Base):
         return result
 
     def protection_report(self) -> ProtectionReport:
-        """Return what the protected training ended with: print it, or take its ``to_dict()``.
+        """Return the report of the protected training: print it, or use its ``to_dict()``.
 
         Raises:
-            RunError: it has not ended.
+            RunError: the training has not ended.
         """
         return self.protected.report
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping.
+        """Run forward and backward; at the accumulation boundary the methods change the gradients, before clipping.
 
         Returns:
-            The trainer's own loss without what the methods add, which the Trainer adds up for its logs.
+            The loss of the trainer without the losses of the methods, which the Trainer sums for its log.
         """
         self._computing, self._beside, self._added = True, False, None
         try:
@@ -108,7 +108,7 @@ class Protected(_Base):
         return loss if self._added is None else loss - (self._added / passes).to(loss.dtype)
 
     def before_update(self) -> None:
-        """Right before the optimizer's step."""
+        """Let the methods act right before the step of the optimizer."""
         if not self._acted:
             raise RunError(_BYPASSED.format("training_step"))
         self._acted = False
@@ -117,21 +117,21 @@ class Protected(_Base):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The trainer's own loss; while it trains, plus the methods' losses, each counted once in a step."""
+        """Return the loss of the trainer; during training, plus the losses of the methods, each counted once a step."""
         options = {"return_outputs": return_outputs, "num_items_in_batch": num_items_in_batch}
         if not self._computing:
             return super().compute_loss(model, inputs, **options)
         self._beside = True
         batch = self.protected.objective.read(inputs)
         compute: Callable[..., Any] = super().compute_loss
-        found, extra = self.protected.beside(model, batch, lambda: compute(model, inputs, **options))
-        loss, rest = (found[0], found[1:]) if return_outputs else (found, ())
+        result, extra = self.protected.beside(model, batch, lambda: compute(model, inputs, **options))
+        loss, rest = (result[0], result[1:]) if return_outputs else (result, ())
         divided = self.loss_is_scaled_for_ga
         if divided is None:
             divided = (
                 self.model_accepts_loss_kwargs and num_items_in_batch is not None
             ) or self.compute_loss_func is not None
-        # What is not divided by the Trainer later must be divided here: a step's loss is the mean of its passes'.
+        # Divide here what the Trainer does not divide later: the loss of a step is the mean over its passes.
         added = scaled_sum(extra, loss)
         loss = loss + added / (self.current_gradient_accumulation_steps if divided else 1)
         if extra:
@@ -142,24 +142,26 @@ class Protected(_Base):
         return (loss, *rest) if return_outputs else loss
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """The trainer's optimizer, or what the methods make of it."""
-        made: Any = self.optimizer
-        if made is None or made is not self.protected.stage.optimizer:
-            made = self.protected.protection.optimizer(super().create_optimizer(*args, **kwargs))
-            self.optimizer = made
-        return made
+        """Return the optimizer of the trainer, as changed by the methods."""
+        optimizer: Any = self.optimizer
+        if optimizer is None or optimizer is not self.protected.stage.optimizer:
+            optimizer = self.protected.protection.optimizer(super().create_optimizer(*args, **kwargs))
+            self.optimizer = optimizer
+        return optimizer
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
-        """The trainer's schedule, or what the methods make of it."""
+        """Return the learning-rate schedule of the trainer, as changed by the methods."""
         self.protected.stage.steps = num_training_steps  # known now, where epochs were asked for
-        made: Any = self.lr_scheduler
-        if made is None:
-            made = self.protected.protection.schedule(super().create_scheduler(num_training_steps, *args, **kwargs))
-            self.lr_scheduler = made
-        return made
+        scheduler: Any = self.lr_scheduler
+        if scheduler is None:
+            scheduler = self.protected.protection.schedule(
+                super().create_scheduler(num_training_steps, *args, **kwargs)
+            )
+            self.lr_scheduler = scheduler
+        return scheduler
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Also log the methods' losses, the mean over passes since the last line; `loss` is without them."""
+        """Log the losses of the methods too, averaged over passes since the last line; `loss` does not include them."""
         if "loss" in logs and self._passes:
             parts = {name: float(value) / self._passes for name, value in self._parts.items()}
             logs |= {ADDED: sum(parts.values()), **parts} if parts else {}
@@ -167,7 +169,7 @@ class Protected(_Base):
         super().log(logs, *args, **kwargs)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Also save what the methods know, inside the checkpoint."""
+        """Save the state of the methods too, inside the checkpoint."""
         super()._save_checkpoint(model, trial)
         if self.is_world_process_zero():
             place = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -175,7 +177,7 @@ class Protected(_Base):
 
 
 class _StepHooks(TrainerCallback):
-    """The update masks' place in the Trainer's step."""
+    """A callback that applies update masks in the step of the Trainer."""
 
     def __init__(self, trainer: Protected) -> None:
         self.trainer = trainer
@@ -194,7 +196,7 @@ def protect_trainer(
     domain: str | None = None,
     held_out: HeldOut | None = None,
 ) -> Trainer:
-    """See :func:`everlearn.protect`."""
+    """Protect a Trainer in place; see :func:`everlearn.protect`."""
     if isinstance(trainer, Protected):
         raise MethodError("This trainer is protected already. List all methods in one call of `protect`.")
     args = trainer.args
@@ -247,7 +249,7 @@ def protect_trainer(
 
 
 def _refuse_given_optimizer(trainer: Trainer, protected: ProtectedDomain) -> None:
-    """An optimizer that was given is not made by the trainer, where methods have a say."""
+    """Raise ``MethodError`` if a method must create the optimizer, but the trainer was given one."""
     from everlearn.methods.engine.protection import overrides
 
     for method in protected.protection.methods:
