@@ -1,6 +1,6 @@
-"""The command line: one file a verb. A user's mistake ends in one sentence and exit code 2, never in a traceback.
+"""The command line: one file per verb. A user's mistake ends in one sentence and exit code 2, never in a traceback.
 
-Nothing here imports torch before a verb runs, so that ``--help`` and typing errors answer at once.
+Nothing here imports torch before a verb runs, so that ``--help`` and mistyped commands answer at once.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PLACES = {
 
 
 def application() -> typer.Typer:
-    """The command-line application, with every verb of :data:`VERBS`."""
+    """Create the command-line application, with every verb of :data:`VERBS`."""
     app = typer.Typer(
         name="everlearn",
         help="Teach a language model one domain after another, and see what it learnt and what it forgot.",
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: what follows the program's name; ``sys.argv`` when left out.
+        arguments: the arguments after the program's name; ``sys.argv`` by default.
 
     Returns:
         0; 2 for a user's mistake; 130 when interrupted. Anything unexpected keeps its traceback (exit code 1).
@@ -138,7 +138,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _at_home(word: str) -> str:
-    """A word, or what is given to an option, that begins with ``~``: shells leave ``--output=~/x`` as it is."""
+    """Expand ``~`` at the start of an argument or of an option's value, which shells do not: ``--output=~/x``."""
     option, path = re.fullmatch(r"(--[\w-]+=|-\w)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
     if not path.startswith("~"):
         return word
@@ -155,7 +155,7 @@ def _fail(sentence: str, as_json: bool, code: int = USER_ERROR) -> int:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """The command-line parser's sentence, with our own hint for a mistyped name."""
+    """Return the message of the command-line parser, with a hint for a mistyped name."""
     sentence = getattr(error, "message", str(error)) if hasattr(error, "possibilities") else error.format_message()
     sentence = sentence.strip().rstrip(".") + "."
     if sentence.startswith("No such command '"):
@@ -169,9 +169,9 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _be_quiet_on_small_machines() -> None:
-    """With few cores, OpenMP threads that spin at barriers make everything slower as soon as anything else runs.
+    """Make idle OpenMP threads sleep on machines with few cores.
 
-    It must be said before torch is imported.
+    Threads that spin at barriers slow everything down as soon as anything else runs. Call it before torch is imported.
     """
     if (os.cpu_count() or 1) <= 4:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -1,7 +1,7 @@
 """``everlearn analyse``: read a finished run and show what changed inside its models.
 
 Importance maps, the share of the mask in use, similarity of domains, rows with large activations, distances between
-stages, where it forgets, and prediction ranks.
+stages, forgetting by layer, and prediction ranks.
 """
 
 from __future__ import annotations

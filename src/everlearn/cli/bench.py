@@ -1,4 +1,4 @@
-"""``everlearn bench``: methods × orders × seeds on a suite, one result a cell, one table."""
+"""``everlearn bench``: methods × orders × seeds on a suite, one result per cell, one table."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fill a grid of methods × orders × seeds on a suite: missing cells only, and one table of all that is there."""
+    """Fill a grid of methods × orders × seeds on a suite: compute missing cells only, and show all in one table."""
     from everlearn.benchmarking import Grid, load_results, load_settings, resolve
     from everlearn.benchmarking.claims_page import write_claims
     from everlearn.benchmarking.settings import as_measured

@@ -1,4 +1,4 @@
-"""What several verbs share: their arguments, and how they print."""
+"""Arguments and printing that several verbs share."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another pr
 
 
 def pair(text: str, option: str, example: str) -> tuple[str, str]:
-    """Split what an option is given as NAME=VALUE.
+    """Split the value of an option, NAME=VALUE.
 
     Raises:
-        RecipeError: it does not look like that; the sentence shows an example.
+        RecipeError: it has another form; the message shows an example.
     """
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
@@ -43,14 +43,14 @@ def pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 
 def no_pair(option: str, text: str, example: str) -> Exception:
-    """Return the error for an option that should have looked like an example."""
+    """Return the error for an option whose value has another form than an example."""
     from everlearn.errors import RecipeError
 
     return RecipeError(f"`{option}` is '{text}', but must look like {example}.")
 
 
 def console(error: bool = False) -> Console:
-    """Where to print; wide when nobody's terminal limits it, so that a table in a file is not cut."""
+    """Return the console to print to; wide unless it is a terminal, so that a table in a file is not cut."""
     from rich.console import Console
 
     stream = sys.stderr if error else sys.stdout
@@ -58,7 +58,7 @@ def console(error: bool = False) -> Console:
 
 
 def show(value: Any, as_json: bool, rendered: Callable[[], RenderableType]) -> None:
-    """Print a result, as JSON or for people."""
+    """Print a result, as JSON or as text."""
     if as_json:
         print(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False))
     else:
@@ -72,7 +72,7 @@ def say(sentence: str, as_json: bool = False) -> None:
 
 
 def telling(quiet: bool) -> Reporter:
-    """Return the reporter of a command: it writes to the error stream, so that programs can read standard output."""
+    """Return the reporter of a command, which writes to stderr, so that programs can read stdout."""
     from everlearn.run.progress import Reporter, Terminal
 
     if quiet:
@@ -83,7 +83,7 @@ def telling(quiet: bool) -> Reporter:
 def take_to_its_end(
     learner: ContinualLearner, work: Callable[[], object], quiet: bool = False, as_json: bool = False
 ) -> None:
-    """Do a run's work, then show its table and where its report is."""
+    """Complete a run, then show its table and the path of its report."""
     work()
     if not learner.processes.is_main_process:
         return
@@ -98,7 +98,7 @@ def take_to_its_end(
 
 
 def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
-    """Show what runs learnt and forgot, and where the page is."""
+    """Show what runs learnt and forgot, and the path of the page."""
     from everlearn.report import compare, terminal
 
     if not quiet:
@@ -107,7 +107,7 @@ def conclude(runs: Sequence[Path], page: Path, quiet: bool = False) -> None:
 
 
 def learner_of(run: Path, silent: bool = False) -> ContinualLearner:
-    """The learner of a run folder, telling a terminal what it does."""
+    """Open a run folder, reporting progress to the terminal."""
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import quiet
 
@@ -116,7 +116,7 @@ def learner_of(run: Path, silent: bool = False) -> ContinualLearner:
 
 
 def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> ContinualLearner:
-    """The learner of a run folder; or, of an export with its memory, that of a new run which goes on from it."""
+    """Open a run folder; or create a run that continues from an export with its memory."""
     from everlearn.data.corpus import HUB_ID
     from everlearn.errors import RecipeError
     from everlearn.learner import ContinualLearner
@@ -129,7 +129,7 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
     if into is None:
         if (place / PLACE).is_dir():
             raise RecipeError(f"'{source}' is an export, not a run folder: name the new run's folder (`--into`).")
-        if exported:  # or every mistyped run would be asked for on the hub
+        if exported:  # without --into no hub request is made, since this may be a mistyped run folder
             raise RecipeError(
                 f"{source} is no run folder: it has no recipe.yaml. To go on from an export of the hub, name the new "
                 "run's folder (`--into`)."

@@ -1,4 +1,4 @@
-"""``everlearn data``: what is in the corpora of a recipe, and what stands where it should not."""
+"""``everlearn data``: inspect the corpora of a recipe, and find text where it should not be."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ WIDTH = 200
 
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Look at the text before learning it: sizes, lengths, samples, duplicates, and leaks between what is learnt and
-    what is measured."""
+    """Inspect text before training on it: sizes, lengths, samples, duplicates, and leaks of test data."""
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal
@@ -80,7 +79,7 @@ def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text on one line, its line ends and tabs made visible."""
+    """Return the beginning of a text on one line, with visible line ends and tabs."""
     shown = text[:WIDTH].replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "→")
     shown = "".join(letter if letter.isprintable() else "�" for letter in shown)
     return shown + ("…" if len(text) > WIDTH else "")

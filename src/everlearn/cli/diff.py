@@ -1,4 +1,4 @@
-"""``everlearn diff``: what a model forgot and learnt between two checkpoints."""
+"""``everlearn diff``: compare two checkpoints: what the later one forgot and learnt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def command(
     quiet_libraries()
     if output is not None:
         check_place("--output", output)
-    found = diff(
+    comparison = diff(
         before,
         after,
         _named(text or []),
@@ -81,21 +81,21 @@ def command(
         reporter=telling(quiet or as_json),
     )
     if output is not None:
-        found.save(output)
+        comparison.save(output)
     show(
-        found.to_json(),
+        comparison.to_json(),
         as_json,
-        lambda: Group(*(part for each in brief_tables(found) for part in (terminal_table(each), Text("")))),
+        lambda: Group(*(part for each in brief_tables(comparison) for part in (terminal_table(each), Text("")))),
     )
-    for note in found.notes:
+    for note in comparison.notes:
         say(f"Note: {note}", as_json)
-    say(found.verdict, as_json)
+    say(comparison.verdict, as_json)
     if output is not None:
         say(f"Page: {output}", as_json)
 
 
 def _named(texts: list[str]) -> dict[str, str]:
-    """Name → path of each text; one without a name is called as its file."""
+    """Return name → path for each text; the default name is that of the file."""
     from everlearn.errors import RecipeError
 
     named: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""``everlearn evaluate``: measure models that exist already."""
+"""``everlearn evaluate``: evaluate existing models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure models that exist already on a recipe's held-out text and end tasks, and compare them with the first."""
+    """Evaluate existing models on a recipe's held-out text and end tasks, and compare them with the first."""
     from dataclasses import asdict
 
     from everlearn.config.recipe import load

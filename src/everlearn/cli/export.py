@@ -1,4 +1,4 @@
-"""``everlearn export``: a stage as files that may leave the house."""
+"""``everlearn export``: export a stage without local paths and training text."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def command(
     check_place("FOLDER", folder, folder=True)
     if push is not None:
         check_hub(push)
-    made = export(
+    exported = export(
         stage, folder, with_memory=with_memory, adapter=adapter, base_model=base_model, license=license, name=push
     )
     address = None if push is None else upload(folder, push, public=public)
     if as_json:
-        show({**asdict(made), "folder": str(folder), "address": address}, True, str)
+        show({**asdict(exported), "folder": str(folder), "address": address}, True, str)
         return
-    say(f"Exported {made.form} after '{made.domain}' (stage {made.stage}): {folder}")
-    for note in made.notes:
+    say(f"Exported {exported.form} after '{exported.domain}' (stage {exported.stage}): {folder}")
+    for note in exported.notes:
         say(f"Note: {note}")
     if address is not None:
         say(f"Pushed: {address}")

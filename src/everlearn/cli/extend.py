@@ -1,4 +1,4 @@
-"""``everlearn extend``: tokens for the words of a domain, before it is learnt."""
+"""``everlearn extend``: add tokens for the words of a domain to a model before training on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     ] = "pieces",
     as_json: AsJson = False,
 ) -> None:
-    """Give a base model tokens for the frequent words of a domain that its tokenizer splits."""
+    """Add tokens to a base model for the frequent words of a domain that its tokenizer splits."""
     from typing import get_args
 
     from everlearn.data.corpus import Corpus
@@ -47,18 +47,18 @@ def command(
         raise RecipeError(f"`--initialise` is '{initialise}'; it can be {' or '.join(get_args(Initialise))}.")
     check_place("FOLDER", output, folder=True)
     corpus = Corpus(path=path_or_id(text, "--text"), text_column=text_column)
-    found = extend(Model(path=model), corpus, output, tokens=tokens, initialise=initialise)  # type: ignore[arg-type]
-    show({**found.to_json(), "folder": str(output)}, as_json, lambda: _rendered(found, output))
+    extension = extend(Model(path=model), corpus, output, tokens=tokens, initialise=initialise)  # type: ignore[arg-type]
+    show({**extension.to_json(), "folder": str(output)}, as_json, lambda: _rendered(extension, output))
 
 
-def _rendered(found: Extension, output: Path) -> Text:
+def _rendered(extension: Extension, output: Path) -> Text:
     from rich.text import Text
 
-    before, after = found.bytes_per_token
-    words = ", ".join(token.text.lstrip("Ġ▁#") for token in found.tokens[:12])
-    words += " …" if len(found.tokens) > 12 else ""
+    before, after = extension.bytes_per_token
+    words = ", ".join(token.text.lstrip("Ġ▁#") for token in extension.tokens[:12])
+    words += " …" if len(extension.tokens) > 12 else ""
     return Text(
-        f"{count(len(found.tokens), 'new token')} ({found.vocabulary[1]:,} in all): {words}\n"
+        f"{count(len(extension.tokens), 'new token')} ({extension.vocabulary[1]:,} in all): {words}\n"
         f"The text takes {1 - before / after:.1%} fewer tokens ({before:.2f} → {after:.2f} bytes a token).\n"
         f"Extended model: {output}"
     )

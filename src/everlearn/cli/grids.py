@@ -1,4 +1,4 @@
-"""What `bench` and `sweep` share: their options, and how a filled grid is shown."""
+"""Options of `bench` and `sweep`, and how a filled grid is shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Output = Annotated[
 
 
 def check_outputs(output: Sequence[Path] | None) -> None:
-    """Refuse an output file whose ending names no format."""
+    """Refuse an output file whose extension names no format."""
     from everlearn.benchmarking.page import Sheet
     from everlearn.errors import RecipeError
 
@@ -43,13 +43,13 @@ class Showing:
     """How a grid is shown.
 
     Attributes:
-        pages: files that get the tables.
-        optional: a page that cannot be written is no error.
-        reference: entry that the others are compared with.
-        shown: entries that have rows; all when empty.
-        only: nothing was to be made.
-        quiet: say nothing but what was written, and why cells failed.
-        as_json: print JSON instead.
+        pages: files that the tables are written to.
+        optional: whether a page that cannot be written is ignored.
+        reference: the row that the others are compared with.
+        shown: the rows to show; all if empty.
+        only: whether cells were only to be shown, not computed.
+        quiet: whether to print only what was written, and why cells failed.
+        as_json: whether to print JSON instead.
     """
 
     pages: Sequence[Path]
@@ -78,14 +78,14 @@ def show_grid(
     also: Callable[[], Sequence[Path]],
     runs: Sequence[Path] = (),
 ) -> None:
-    """Show the tables of all cells that are there and how far the grid is; exit code 1 when a cell failed.
+    """Show the tables of all existing cells and the progress of the grid; exit with code 1 if a cell failed.
 
     Args:
-        suite: what the grid is of.
+        suite: the suite of the grid.
         place: folder of the results.
-        states: how far every cell is that was asked for; empty when unknown.
-        how: it is shown.
-        also: writes further pages and says where they are.
+        states: states of the requested cells; empty if unknown.
+        how: how the grid is shown.
+        also: writes further pages and returns their paths.
         runs: folders of finished runs, for their verdict.
     """
     from rich.console import Group

@@ -1,4 +1,4 @@
-"""``everlearn inspect``: what is found in a model and what a method would protect."""
+"""``everlearn inspect``: show the units of a model and what a method would protect."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the units found in a model (heads, neurons, outputs) and which parameters methods can protect."""
+    """Show the units of a model (heads, neurons, outputs) and which parameters methods can protect."""
     from everlearn.model.loading import quiet
     from everlearn.tools.inspecting import inspect
 
     quiet()
-    found = inspect(model, method or ())
-    show(found.to_json(), as_json, lambda: _rendered(found))
+    inspection = inspect(model, method or ())
+    show(inspection.to_json(), as_json, lambda: _rendered(inspection))
 
 
-def _rendered(found: Inspection) -> RenderableType:
+def _rendered(inspection: Inspection) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -39,14 +39,14 @@ def _rendered(found: Inspection) -> RenderableType:
     units = Table(title="Units", title_justify="left")
     for column in ("Layer", "Kind", "Units", "Features each", "Parameters that belong to them"):
         units.add_column(column, justify="left" if column in ("Layer", "Kind") else "right")
-    for layers, kind, count, width, owned in found.unit_rows():
+    for layers, kind, count, width, owned in inspection.unit_rows():
         units.add_row(layers, kind, f"{count:,}", str(width), f"{owned:,}")
     groups = Table(title="Parameters", title_justify="left")
     for column in ("Group", "Parameters", "Share", "Reached by unit masks", "Reached by row masks"):
         groups.add_column(column, justify="left" if column == "Group" else "right")
-    for name, count, share, by_units, by_rows in found.group_rows():
+    for name, count, share, by_units, by_rows in inspection.group_rows():
         groups.add_row(name, f"{count:,}", f"{share:.1%}", by_units, by_rows)
-    parts: list[RenderableType] = [Text(found.headline()), units, Text(""), groups]
-    for cost in found.costs:
+    parts: list[RenderableType] = [Text(inspection.headline()), units, Text(""), groups]
+    for cost in inspection.costs:
         parts.append(Text(f"{cost.name}: {cost.sentence()}"))
     return Group(*parts)

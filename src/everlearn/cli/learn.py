@@ -1,4 +1,4 @@
-"""``everlearn learn``: one more domain, months later."""
+"""``everlearn learn``: learn one more domain at any later time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn one more domain from a finished run's model and memory, without any old data."""
+    """Learn one more domain from the model and memory of a finished run, without any old data."""
     from everlearn.config.later import check_later_key
     from everlearn.config.overrides import overridden
     from everlearn.config.recipe import parse_domain
@@ -69,14 +69,14 @@ def command(
         train, comma, test = files.partition(",")
         if not comma or not train or not test:
             raise no_pair("--end-task", text, "topics=train.jsonl,test.jsonl")
-        found = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
-        tasks.append({"name": task, "domain": name, **found})
+        paths = {"train": str(home(train, "--end-task")), "test": str(home(test, "--end-task"))}
+        tasks.append({"name": task, "domain": name, **paths})
     for text in overrides or ():
         check_later_key(text.partition("=")[0], name, [task["name"] for task in tasks], run)
     raw: dict[str, Any] = {"domains": [new], "end_tasks": tasks, "train": {}}
     overridden(raw, overrides or ())
     new["train"] = {**raw["train"], **new.get("train", {})}
     learnt = parse_domain(new)
-    asked = [task_config(task, f"end_tasks.{task['name']}") for task in tasks]
+    configs = [task_config(task, f"end_tasks.{task['name']}") for task in tasks]
     learner = learner_to_go_on(run, into, quiet)
-    take_to_its_end(learner, lambda: learner.learn(learnt, asked), quiet, as_json)
+    take_to_its_end(learner, lambda: learner.learn(learnt, configs), quiet, as_json)

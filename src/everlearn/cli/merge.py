@@ -1,4 +1,4 @@
-"""``everlearn merge``: one model of several that exist already."""
+"""``everlearn merge``: merge existing models into one."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def command(
     quiet()
     check_place("--output", output, folder=True)
     options = options_of(settings or ())
-    made = merge(
+    merged = merge(
         checkpoints, output, way, options, base=base, texts=texts or (), blocks=blocks, reporter=telling(as_json)
     )
     if as_json:
-        show({**asdict(made), "folder": str(output)}, True, str)
+        show({**asdict(merged), "folder": str(output)}, True, str)
         return
-    began = f" on {made.base}" if made.base is not None else ""
-    say(f"Merged {', '.join(made.checkpoints)}{began} ({made.way['name']}, {made.tensors:,} tensors): {output}")
-    for key, value in made.facts.items():
+    began = f" on {merged.base}" if merged.base is not None else ""
+    say(f"Merged {', '.join(merged.checkpoints)}{began} ({merged.way['name']}, {merged.tensors:,} tensors): {output}")
+    for key, value in merged.facts.items():
         say(f"{key}: {value}")
-    for note in made.notes:
+    for note in merged.notes:
         say(f"Note: {note}")

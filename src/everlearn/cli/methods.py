@@ -1,4 +1,4 @@
-"""``everlearn methods``: what there is, what each needs, and each one's options."""
+"""``everlearn methods``: list the methods, their requirements and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def names(incomplete: str) -> list[str]:
-    """Return the names that the shell completes to."""
+    """Return the method names for shell completion."""
     from everlearn.tools.described import methods
 
     return sorted(each["name"] for each in methods() if each["name"].startswith(incomplete))
@@ -26,7 +26,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods and what each needs; with a name, its options, their defaults and what they mean."""
+    """List the methods and their requirements; with a name, its options, their defaults and what they mean."""
     from everlearn.tools import described
 
     everything = described.methods()
@@ -41,7 +41,7 @@ def _unlisted(name: str) -> dict[str, Any]:
     """Return the description of a method that was registered in this process.
 
     Raises:
-        MethodError: there is no such method; the sentence says what may be meant.
+        MethodError: there is no such method; the message suggests similar names.
     """
     from everlearn.tools.describing import describe
 
@@ -88,7 +88,7 @@ def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
 
 
 def _narrow(row: dict[str, str]) -> dict[str, str]:
-    """Three columns: the paper below the title, the rest in one."""
+    """Reduce a row to three columns: the paper below the title, everything else in one."""
     rest = [
         row["Kind"],
         *([f"needs {row['Needs']}"] if row["Needs"] != "–" else []),
@@ -100,7 +100,7 @@ def _narrow(row: dict[str, str]) -> dict[str, str]:
 
 
 def _cited(paper: str) -> str:
-    """What is short enough for a table; the page of a method has the address."""
+    """Shorten the address of a paper for a table; the page of a method has it in full."""
     where, _, what = paper.rstrip("/").rpartition("/")
     return f"arXiv:{what}" if where.endswith("arxiv.org/abs") else what or "–"
 

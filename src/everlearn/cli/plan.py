@@ -1,4 +1,4 @@
-"""``everlearn plan``: what a run will cost, before it is started."""
+"""``everlearn plan``: estimate the cost of a run before it is started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
+    """Estimate what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal

@@ -1,4 +1,4 @@
-"""``everlearn repair``: as much of what a run learnt as a budget of forgetting allows."""
+"""``everlearn repair``: keep as much of what a run learnt as a budget of forgetting allows."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def command(
         check_new(output)
     learner = learner_of(run, as_json)
     pair = pair_of(learner, since, until)
-    found = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
-    section = of_repair(found)
-    files.write_json(run / "repair.json", found.to_json())
+    search = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
+    section = of_repair(search)
+    files.write_json(run / "repair.json", search.to_json())
     page = write_analysis(run / "repair.html", learner.recipe.run.name, sections=[section])
-    made = None if output is None else save_repaired(learner, pair, found, output)
-    folder = None if made is None else str(made.folder)
-    show({**found.to_json(), "folder": folder}, as_json, lambda: Group(*map(terminal_table, section.tables)))
-    say(said(found), as_json)
+    repaired = None if output is None else save_repaired(learner, pair, search, output)
+    folder = None if repaired is None else str(repaired.folder)
+    show({**search.to_json(), "folder": folder}, as_json, lambda: Group(*map(terminal_table, section.tables)))
+    say(said(search), as_json)
     say(f"Page: {page}", as_json)
     say(f"Model: {folder}" if folder else "No model was written: name a folder (`--output`).", as_json)

@@ -14,7 +14,7 @@ from everlearn.cli.common import AsJson, console
 
 
 class Format(StrEnum):
-    """How a report can be written."""
+    """Output formats of a report."""
 
     HTML = "html"
     TERMINAL = "terminal"

@@ -6,7 +6,7 @@ from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, take_to_i
 
 
 def command(recipe: RecipeFile, overrides: Overrides = None, quiet: Quiet = False, as_json: AsJson = False) -> None:
-    """Learn every domain of a recipe, measure after each, write a report."""
+    """Train on every domain of a recipe, evaluate after each, and write a report."""
     from everlearn.config.recipe import load
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import quiet as libraries_quiet

@@ -10,7 +10,7 @@ import typer
 def command(
     as_json: Annotated[bool, typer.Option("--json", help="Accepted for symmetry: the output is JSON anyway.")] = False,
 ) -> None:
-    """Print the JSON Schema of a recipe, every method's options included, for editors and other programs."""
+    """Print the JSON Schema of a recipe, including the options of every method, for editors and other programs."""
     import json
 
     from everlearn.tools.described import schema

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP stop a command as Ctrl-C does: files whole, one sentence, exit code 130."""
+"""Stop a command on SIGTERM and SIGHUP as on Ctrl-C: files complete, one sentence, exit code 130."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasat
 
 @contextlib.contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` inside for each of :data:`SIGNALS`, from before anything heavy is imported.
+    """Raise ``KeyboardInterrupt`` inside the block for each of :data:`SIGNALS`, before large imports too.
 
-    A signal that is ignored (`nohup`) or that the embedding program handles itself is left alone. While a run trains,
+    Signals that are ignored (`nohup`) or that the embedding program handles are left alone. While a run trains,
     :class:`everlearn.run.interruption.Interruption` takes over, which finishes the step and saves.
     """
     if threading.current_thread() is not threading.main_thread():

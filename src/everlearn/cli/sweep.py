@@ -1,4 +1,4 @@
-"""``everlearn sweep``: methods × settings × orders × seeds on a recipe of one's own."""
+"""``everlearn sweep``: methods × settings × orders × seeds on your own recipe."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare methods and settings on your own recipe: makes the missing combinations, and one page of all."""
+    """Compare methods and settings on your own recipe: run the missing combinations, and write one page of all."""
     from everlearn.benchmarking import Grid, RecipeSuite, equalised, read_orders, read_seeds, read_ways
     from everlearn.benchmarking.workbench import Workbench
     from everlearn.config.recipe import load
@@ -75,10 +75,10 @@ def command(
 
     libraries_quiet()
     check_outputs(output)
-    wanted = load(recipe, overrides or ())
+    template = load(recipe, overrides or ())
     # A recipe that names its run is called so, another after its file.
-    name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
-    suite = RecipeSuite(wanted, name, read_orders(orders, [domain.name for domain in wanted.domains]))
+    name = template.run.name if "name" in template.run.model_fields_set else recipe.stem
+    suite = RecipeSuite(template, name, read_orders(orders, [domain.name for domain in template.domains]))
     entries = read_ways(methods, sets or (), suite)
     if equal_compute and not only_show:
         entries = equalised(entries, Workbench(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
@@ -95,7 +95,7 @@ def command(
         suite,
         entries,
         list(suite.orders),
-        read_seeds(seeds) if seeds is not None else [wanted.run.seed],
+        read_seeds(seeds) if seeds is not None else [template.run.seed],
         suite.settings,
         place,
         working,
