@@ -1,8 +1,8 @@
-"""Continual learning methods, one file each, in families by what they touch.
+"""Continual-learning methods, one file each, in families by the part of the training that they change.
 
-Every module in here is imported, so a new file with ``@register`` is all that it takes. :mod:`base` is the interface,
-:mod:`engine` applies it; a family's folder says what its parts promise. A method never calls ``backward``, ``step`` or
-``zero_grad``, never prints and never sees the trainer.
+Every module in this package is imported, so a new file with ``@register`` is all that a new method needs. :mod:`base`
+is the interface, :mod:`engine` applies it; the package of a family documents its common parts. A method never calls
+``backward``, ``step`` or ``zero_grad``, never prints and never sees the trainer.
 """
 
 from __future__ import annotations

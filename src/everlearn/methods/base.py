@@ -1,8 +1,8 @@
-"""The interface of a method: a frozen config, one class, hooks that do nothing unless overridden.
+"""The interface of a method: a frozen config and one class, whose hooks do nothing unless overridden.
 
-A method protects old knowledge or moves it to new domains. It never calls ``backward``, ``step`` or ``zero_grad``,
-never prints and never sees the trainer. It reads a :class:`Stage`, hands back losses, masks, data or a model, and
-keeps what it must carry to the next domain in its :class:`Memory`.
+A method protects old knowledge or transfers it to new domains. It never calls ``backward``, ``step`` or ``zero_grad``,
+never prints and never sees the trainer. It reads a :class:`Stage`, returns losses, masks, data or a model, and keeps
+what it must carry to the next domain in its :class:`Memory`.
 """
 
 from __future__ import annotations
@@ -57,45 +57,45 @@ KINDS = {
 
 
 class MethodConfig(Options):
-    """Base of every method's options: unknown keys are refused, values are checked, nothing changes afterwards."""
+    """Base class of the options of a method: immutable, with unknown keys refused and values checked."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method asks of its user; the capability table and ``everlearn plan`` are made from this."""
+    """The requirements of a method; the capability table and ``everlearn plan`` are generated from them."""
 
     old_data: bool = False
-    """Keeps text of earlier domains."""
+    """Stores text of earlier domains."""
     domain_id_training: bool = False
     """Must be told where one domain ends and the next begins, beyond the stream's own stage boundaries."""
     domain_id_test: bool = False
-    """Needs to know at test which domain an input belongs to."""
+    """Needs the domain of an input at test time."""
     extra_parameters: bool = False
     """Adds trainable parameters to the model."""
     importance_pass: bool = False
-    """Runs extra passes over a part of the data before or after a domain."""
+    """Runs additional passes over a part of the data before or after a domain."""
     objectives: frozenset[str] = frozenset({"masked", "causal", "text-to-text"})
-    """Names of the objectives it works with."""
+    """Names of the supported objectives."""
     peft: bool = True
-    """Works on a model that carries PEFT adapters."""
+    """Supports a model with PEFT adapters."""
     anatomy: bool = False
-    """Must know where the heads and neurons are, so works on registered architectures only."""
+    """Needs the positions of heads and neurons, so it supports registered architectures only."""
     earlier_models: bool = False
     """Reads the models of all earlier domains (``checkpoints``), not only the base model and the last."""
     base_model: bool = False
-    """Reads the base model (``checkpoints[0]``) in every domain, so nobody can learn on without it."""
+    """Reads the base model (``checkpoints[0]``) in every domain, so a run cannot continue without it."""
     memory: Literal["nothing", "statistics", "parameters"] = "nothing"
-    """What its memory holds beside old text: numbers about units or weights, or trained parameters of each domain."""
+    """Content of its memory besides old text: statistics of units or weights, or trained parameters of each domain."""
 
     @property
     def keeps(self) -> str:
-        """What whoever has the memory has: a key of :data:`REVEALS`."""
+        """What the memory reveals to its owner: a key of :data:`REVEALS`."""
         return "text" if self.old_data else self.memory
 
 
 @dataclass
 class Memory:
-    """What a method carries from one stage to the next: named tensors and JSON facts."""
+    """State that a method carries from one stage to the next: named tensors and JSON facts."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -111,13 +111,13 @@ update masks that depend on its new state."""
 
 @dataclass(frozen=True)
 class Mask:
-    """Factors for parameters: 1 leaves a gradient or an update as it is, 0 removes it.
+    """Factors for parameters: 1 leaves a gradient or an update unchanged, 0 removes it.
 
     Attributes:
-        factors: parameter name (as in ``model.named_parameters()``) to its factor.
-            A method whose mask is constant over a stage returns the same object each time.
-        apply_to: ``update`` scales what the optimizer changes, weight decay and momentum included; ``gradient``
-            scales what the optimizer reads, which Adam's normalisation mostly undoes.
+        factors: parameter name (as in ``model.named_parameters()``) → factor. A method whose mask is constant over a
+            stage returns the same object each time.
+        apply_to: ``update`` scales the change that the optimizer makes, weight decay and momentum included;
+            ``gradient`` scales the gradient that the optimizer reads, which Adam's normalisation mostly undoes.
     """
 
     factors: Mapping[str, Factor]
@@ -126,13 +126,14 @@ class Mask:
 
 @dataclass(frozen=True)
 class UnitImportance:
-    """How much units matter, as a method remembers it (:meth:`Method.importance`).
+    """Importance of units in the memory of a method (:meth:`Method.importance`).
 
     Attributes:
         general: for general knowledge, before the first domain: site name → [units] in [0, 1); may be empty.
-        accumulated: what counts after the domains learnt so far.
-        normalise: how raw scores were brought to [0, 1).
-        grows: whether maps accumulate over the domains. If not, a domain's map is what held while it was learnt.
+        accumulated: the importance in effect after the domains learnt so far.
+        normalise: how raw scores were normalised to [0, 1).
+        grows: whether maps accumulate over the domains. If not, the map of a domain is the one in effect while it was
+            learnt.
     """
 
     general: Mapping[str, Tensor]
@@ -147,14 +148,14 @@ Transform = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Variant:
-    """A published setting of a method that has a name of its own: other defaults, nothing else.
+    """A published configuration of a method with a name of its own: other defaults, nothing else.
 
     Attributes:
-        name: the word in recipes and tables (snake_case).
-        title: its name as the paper writes it.
-        description: what it is, a sentence or two.
-        options: what differs from the method's defaults; a recipe may change options further.
-        paper: URL; the method's own when left out.
+        name: name in recipes and tables (snake_case).
+        title: name as the paper writes it.
+        description: a sentence or two.
+        options: the defaults that differ from the method's; a recipe may change options further.
+        paper: URL; that of the method by default.
     """
 
     name: str
@@ -166,47 +167,45 @@ class Variant:
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a method is about to work, for :meth:`Method.check`: known before anything is trained."""
+    """The setting of a method, for :meth:`Method.check`: what is known before training."""
 
     model: nn.Module
     objective: Objective
     methods: tuple[Method, ...]
     has_peft: bool
     has_general: bool
-    """A general corpus is named in the recipe."""
+    """Whether the recipe names a general corpus."""
     block_size: int
-    """Tokens in a row."""
+    """Tokens per row."""
     domains: tuple[str, ...] = ()
-    """Names of the stream's domains, as far as they are known."""
+    """Names of the domains of the stream, as far as known."""
 
 
 class Method:
-    """Base of every method. Subclass, set the class attributes, override the hooks you need, decorate with
-    ``@register``.
+    """Base class of all methods. Subclass it, set the class attributes, override hooks, decorate with ``@register``.
 
     Class attributes:
-        name: the word in recipes and tables (snake_case).
+        name: name in recipes and tables (snake_case).
         title: its name as the paper writes it.
         paper: URL of the paper, or "" for plain training.
-        kinds: keys of :data:`KINDS`; those of its family (``KINDS`` of the folder) where a class does not say.
-        needs: what it asks of its user. Where options decide that, ``__init__`` sets it for them.
-        identity: options that turn it into plain training, bit for bit (used by the conformance tests); None when
-            the method changes the model or data itself and has no such setting.
-        adds_peft: whether ``attach`` puts PEFT adapters into the model; a setting with such a method has
-            ``has_peft``.
-        grows: number of the first stage into which ``attach`` may put a larger model; 0 for none. Where options
-            decide that, ``__init__`` sets it.
-        freezes: whether nothing but what it adds is trained. Where options decide that, ``__init__`` sets it.
-        goes_back: whether a domain may begin with another model than the last one. Where options decide that,
+        kinds: keys of :data:`KINDS`; by default those of its family (``KINDS`` of the package).
+        needs: its requirements. If they depend on options, ``__init__`` sets them.
+        identity: options that make it equal to plain training, bit for bit (used by the conformance tests); None if the
+            method changes the model or data itself and has no such setting.
+        adds_peft: whether ``attach`` adds PEFT adapters to the model; a setting with such a method has ``has_peft``.
+        grows: number of the first stage in which ``attach`` may enlarge the model; 0 for none. If it depends on
+            options, ``__init__`` sets it.
+        freezes: whether nothing but the added parameters is trained. If it depends on options, ``__init__`` sets it.
+        goes_back: whether a domain may start from another model than the last one. If it depends on options,
             ``__init__`` sets it.
-        merges: whether a stage keeps its whole model; without, its :meth:`peft_adapter` alone. Where options decide
-            that, ``__init__`` sets it.
-        importance_samples: whether its option `samples` counts rows that importance is measured on, which a grid sets
-            for all such methods at once, and not rows that it keeps, writes or learns from.
+        merges: whether a stage keeps its complete model; otherwise its :meth:`peft_adapter` only. If it depends on
+            options, ``__init__`` sets it.
+        importance_samples: whether its option `samples` is the number of rows for measuring importance, which a grid
+            sets for all such methods at once, and not a number of rows that it stores, generates or trains on.
         idle: exclusive hooks that its options leave unused, so that another method of a list may use them.
-        in_das_paper: its name in the DAS paper, without spaces and hyphens; set only where it differs from `name`.
-        variants: published settings with names of their own; an object made by such a name carries the variant's
-            title and paper, and the name as its ``label``.
+        in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
+        variants: published configurations with names of their own; an object created by such a name has the title and
+            paper of the variant, and the name as its ``label``.
     """
 
     name: ClassVar[str]
@@ -231,16 +230,16 @@ class Method:
     config: Any
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        """Take a ready config, or the options by name.
+        """Take a config, or the options by name.
 
         Raises:
-            MethodError: an option is unknown or its value is not allowed; the sentence names the key.
+            MethodError: an option is unknown or its value is not allowed; the message names the key.
         """
         self.config = configured(self.name, self.Config, options) if config is None else config
         self.label = self.name
 
     def check(self, setting: Setting) -> None:
-        """Refuse, with a sentence, what this method cannot work with. Call ``super().check(setting)`` first."""
+        """Raise an error if the method cannot work in this setting. Call ``super().check(setting)`` first."""
         objective = setting.objective.name
         if objective not in self.needs.objectives:
             works = ", ".join(sorted(self.needs.objectives))
@@ -255,177 +254,200 @@ class Method:
             anatomy(setting.model)
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Whether what it attaches beside a model that it freezes are low-rank matrices (``Attachment.low_rank``)."""
+        """Return whether what it attaches to a frozen model are low-rank matrices (``Attachment.low_rank``)."""
         return False
 
     def cost(self, model: nn.Module) -> Cost:
-        """What this method adds, for ``everlearn plan`` and the memory test. `model` may be on the meta device."""
+        """Return the cost of this method, for ``everlearn plan``; `model` may be on the meta device."""
         return Cost()
 
     # -- hooks, in the order in which they run ----------------------------------------------------------------
 
     def prepare_model(self, model: nn.Module) -> nn.Module:
-        """Once, before the first stage and after every load: wrap or extend the model."""
+        """Wrap or extend the model; called once before the first stage and after every load."""
         return model
 
     def hold_out(self, stage: Stage) -> None:
-        """Before each stage, first of all: leave rows out of ``stage.source`` and ``stage.general``, which are then
-        what everybody learns from and measures on (:class:`everlearn.data.without.Without`). On resume it runs again,
-        and must leave the same rows out."""
+        """Exclude rows from ``stage.source`` and ``stage.general``; called first before each stage.
+
+        All methods then train and measure on what remains (:class:`everlearn.data.without.Without`). On resume it is
+        called again, and must exclude the same rows.
+        """
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Before each stage: other weights for the domain to start from, by parameter name; the rest stay as they are.
+        """Return other weights to start the domain from, by parameter name; called before each stage.
 
-        `stage.checkpoints` has the models to take them from. One method of a list may have this hook."""
+        The other parameters keep their weights. `stage.checkpoints` holds the earlier models. Only one method of a list
+        may have this hook.
+        """
         return {}
 
     def begin_domain(self, stage: Stage) -> None:
-        """Before each stage, on a plain model: measure it, copy it, take anchors. Nothing may be attached yet.
+        """Measure or copy the model, or set anchors, before each stage; nothing may be attached yet.
 
-        On resume it runs again with the checkpoint's memory already loaded: do not recompute what the memory holds."""
+        On resume it is called again with the memory of the checkpoint already loaded: do not recompute what the memory
+        holds.
+        """
 
     def attach(self, stage: Stage) -> None:
-        """When every method's ``begin_domain`` has run: put adapters, gates, prompts into the model, or grow it."""
+        """Add adapters, gates or prompts to the model, or grow it; called after ``begin_domain`` of every method."""
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
-        """Before each stage: what to train on. The default is the domain as it is."""
+        """Return the data to train on, before each stage; by default the unchanged domain."""
         return source
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Before each stage: the optimizer's parameter groups."""
+        """Return the parameter groups of the optimizer, before each stage."""
         return groups
 
     def optimizer(self, stage: Stage, optimizer: Optimizer) -> Optimizer:
-        """Before each stage: the optimizer, given the one that `train` asks for; its state is saved and resumed.
+        """Return the optimizer of a stage; by default the one that `train` configures. Its state is saved and resumed.
 
-        A new one takes over ``optimizer.param_groups``. One method of a list may have this hook."""
+        A new optimizer takes over ``optimizer.param_groups``. Only one method of a list may have this hook.
+        """
         return optimizer
 
     def schedule(self, stage: Stage, scheduler: LRScheduler) -> LRScheduler:
-        """Before each stage: the learning rate's schedule, given the one that `train` asks for.
+        """Return the learning-rate schedule of a stage; by default the one that `train` configures.
 
-        A new one is made for ``stage.optimizer``, whose groups have their full rates at this moment. One method of a
-        list may have this hook."""
+        A new schedule is created for ``stage.optimizer``, whose groups have their full learning rates at this moment.
+        Only one method of a list may have this hook.
+        """
         return scheduler
 
     def begin_training(self, stage: Stage) -> None:
-        """Before the first step, when the model is as it will be trained: everything attached, distributed, and on
-        resume with the checkpoint's weights. Hooks that watch the model, and what lies beside its parameters."""
+        """Place hooks or tensors that need the model as it is trained; called before the first step.
+
+        The model then has everything attached, is distributed, and on resume has the weights of the checkpoint.
+        """
 
     def transforms(self, stage: Stage) -> Mapping[str, Transform]:
-        """Before the first step: by parameter name, what the forward pass reads instead of the parameter.
+        """Return parameter name → a function that computes what the forward pass reads instead of the parameter.
 
-        The function gets the whole parameter and gives a tensor of its shape; the gradient flows back through it. It
-        is called in each pass in training mode, under a seed of step and name: what it draws with torch is the same in
-        all micro-batches of a step and on all processes."""
+        Called before the first step. The function maps the full parameter to a tensor of its shape; the gradient flows
+        back through it. It is called in each pass in training mode, under a seed of step and name: random numbers of
+        torch are the same in all micro-batches of a step and on all processes.
+        """
         return {}
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Each micro-batch, before the forward pass: set what the pass depends on.
+        """Set what the forward pass depends on; called for each micro-batch before the pass.
 
-        What is returned stands in the batch as "<method>/<key>" for :meth:`views` and :meth:`extra_losses`."""
+        The returned tensors are in the batch as "<method>/<key>" for :meth:`views` and :meth:`extra_losses`.
+        """
         return {}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Each micro-batch, before the forward pass: extra rows to run in the same pass."""
+        """Return extra rows to run in the same forward pass; called for each micro-batch."""
         return []
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """Each micro-batch: named scalars added to the loss and logged apart (weights already applied).
+        """Return named scalars that are added to the loss and logged separately, with weights already applied.
 
-        ``outputs.views`` holds the hidden states of this method's own :meth:`views`, in order.
+        Called for each micro-batch. ``outputs.views`` holds the hidden states of this method's own :meth:`views`, in
+        order.
         """
         return {}
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Each optimizer step, after backward: what to hold back."""
+        """Return a mask on gradients or updates; called at each optimizer step after the backward pass."""
         return None
 
     def references(self, stage: Stage) -> Mapping[str, Sequence[Block]]:
-        """Each optimizer step, after backward: rows whose own gradients :meth:`gradients` wants to see, by a name.
+        """Return rows whose gradients :meth:`gradients` needs, by name.
 
-        All rows, on every process: the engine shares them out, and computes the gradient of their mean loss."""
+        Called at each optimizer step after the backward pass. Return all rows on every process: the engine distributes
+        them, and computes the gradient of their mean loss.
+        """
         return {}
 
     def gradients(self, stage: Stage, own: Gradients, references: Mapping[str, Gradients]) -> Gradients:
-        """Each optimizer step, before clipping: change the accumulated gradients. One method of a list may have it.
+        """Change the accumulated gradients; called at each optimizer step before clipping.
+
+        Only one method of a list may have this hook.
 
         Args:
-            stage: the domain's training.
-            own: the gradient of the whole loss.
-            references: those of :meth:`references`.
+            stage: the training of the domain.
+            own: the gradient of the complete loss.
+            references: the gradients of :meth:`references`.
         """
         return own
 
     def pull(self, stage: Stage) -> None:
-        """Each optimizer step, right after the optimizer: move weights in another way than by their gradients.
+        """Move weights by other means than their gradients; called at each step right after the optimizer.
 
-        What masks on updates hold back is taken back afterwards (one on gradients scales what the optimizer reads, and
-        nothing else), and a parameter whose gradient is None is to be left alone, as the optimizer leaves it: another
-        method froze it for this step.
+        Masks on updates also restore what this hook changes (masks on gradients scale only what the optimizer reads). A
+        parameter whose gradient is None must be left alone, as the optimizer leaves it: another method froze it for
+        this step.
         """
 
     def confine(self, stage: Stage) -> None:
-        """Each optimizer step, right after the update: move the weights back to where they may be. One method of a list
-        may have this hook; every :meth:`after_step` sees what it leaves."""
+        """Move the weights back into an allowed region; called at each step right after the update.
+
+        Only one method of a list may have this hook; every :meth:`after_step` sees its result.
+        """
 
     def after_step(self, stage: Stage) -> None:
-        """Each optimizer step, after the update."""
+        """Act after the update of each optimizer step."""
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """After each stage, first of all: other weights for the domain to end with, by parameter name (a merge).
+        """Return other weights for the domain to end with, by parameter name (a merge); called first after each stage.
 
-        What is measured afterwards is measured on them. One method of a list may have this hook."""
+        Later measurements use them. Only one method of a list may have this hook.
+        """
         return {}
 
     def end_domain(self, stage: Stage) -> None:
-        """After each stage, with everything still attached: measure importance, Fisher information, outputs; sample
-        text. The model must be left as it is."""
+        """Measure importance, Fisher information or outputs, or sample text, after each stage.
+
+        Everything is still attached. The model must not be changed.
+        """
 
     def detach(self, stage: Stage) -> None:
-        """When every method's ``end_domain`` has run: leave a plain model and keep what was attached as memory."""
+        """Leave a plain model and keep what was attached as memory; called after ``end_domain`` of every method."""
 
     def export(self, model: nn.Module) -> nn.Module:
-        """The model to save for a stage, loadable without everlearn (for example with adapters merged).
+        """Return the model to save for a stage, which must load without everlearn (with adapters merged, for example).
 
-        Must not change `model`."""
+        `model` must not be changed.
+        """
         return model
 
     def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
-        """After each stage: all that the stream has changed in the base model as one adapter; None where that is none.
+        """Return all changes of the stream to the base model as one PEFT adapter, or None; called after each stage.
 
         Args:
-            model: as the stage leaves it, a plain one.
-            base: reads the base model, for a method that needs its weights.
+            model: the plain model at the end of the stage.
+            base: loads the base model, for a method that needs its weights.
         """
         return None
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """At test: put back into the plain checkpoint what this method reads a text with (adapters, gates, prompts).
+        """Add what this method reads a text with (adapters, gates, prompts) to a plain checkpoint, at test time.
 
-        `model` is a fresh copy of the checkpoint, with its language-model head when held-out text is measured and
-        with a new classification head before an end task is fine-tuned; module paths are the same in both. It may be
-        changed. A text of no domain, or of one that is not learnt yet, is read without a domain's additions by a
-        method that needs a domain id. The default is the model as it is.
+        `model` is a new copy of the checkpoint, with its language-model head for held-out text and with a new
+        classification head before it is fine-tuned on an end task; module paths are the same in both. It may be
+        changed. A method that needs a domain id reads text of no domain, or of one that is not learnt yet, without the
+        additions of a domain. The default is the unchanged model.
         """
         return model
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
-        """At test: what answers in place of one checkpoint (an ensemble, a model that is chosen by the text).
+        """Return the predictor that replaces a single checkpoint at test time.
 
-        `predictor` is the checkpoint with what :meth:`test_model` put back, or what the method before this one (in
-        the order of their names) made of it. The default is the predictor as it is.
+        It may be an ensemble, or a model selected by the text. `predictor` is the checkpoint after :meth:`test_model`,
+        or the result of the previous method (in the order of their names). The default is the unchanged predictor.
         """
         return predictor
 
     @property
     def tested_as_saved(self) -> bool:
-        """Whether scores are of the plain checkpoint: whoever loads a stage's folder has what was measured."""
+        """Whether scores are those of the plain checkpoint, which anyone can load from the folder of a stage."""
         own = type(self)
         return own.test_model is Method.test_model and own.test_predictor is Method.test_predictor
 
     def importance(self) -> UnitImportance | None:
-        """What this method remembers of how much units matter, for ``everlearn analyse``; None: nothing."""
+        """Return the importance of units in the memory of this method, for ``everlearn analyse``, or None."""
         return None
 
     def memory(self) -> Memory:
@@ -444,10 +466,10 @@ C = TypeVar("C", bound=MethodConfig)
 
 
 def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
-    """Checked options of what the user calls `name`.
+    """Validate the options of a method or variant, which the user calls `name`.
 
     Raises:
-        MethodError: an option is unknown or its value is not allowed; the sentence names the key.
+        MethodError: an option is unknown or its value is not allowed; the message names the key.
     """
     try:
         return config.model_validate(options)
@@ -456,7 +478,7 @@ def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
 
 
 def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
-    """One sentence for the first thing wrong with a method's options."""
+    """Word the first error in the options of a method as one sentence."""
     option = error.errors()[0]["loc"][:1]
     # Of the types that a value may have, the one whose parts were looked at is the one that was meant.
     first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
@@ -475,10 +497,10 @@ VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
 
 
 def register(cls: type[M]) -> type[M]:
-    """Make a method, and its variants, known by name to recipes, tables and the conformance tests.
+    """Register a method and its variants by name for recipes, tables and the conformance tests.
 
     Raises:
-        TypeError: the class is not complete; the sentence says what is missing (a mistake of its author).
+        TypeError: the class is not complete; the message says what is missing (a mistake of its author).
     """
     for attribute in ("name", "title", "paper"):
         if attribute not in cls.__dict__:
@@ -509,17 +531,17 @@ def register(cls: type[M]) -> type[M]:
 
 
 def names() -> list[str]:
-    """Every name that a recipe may use: methods, and variants of them."""
+    """Return all names that a recipe may use: methods, and variants of them."""
     return sorted({*REGISTRY, *VARIANTS})
 
 
 def plain_name(name: str) -> str:
-    """A name without case, spaces, hyphens and underscores, in which papers differ."""
+    """Normalise a name by removing case, spaces, hyphens and underscores, in which papers differ."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
 def build(spec: str | Mapping[str, Any] | Method) -> Method:
-    """A method from what a recipe says: a name, or a mapping with ``name`` and options.
+    """Create a method from its specification in a recipe: a name, or a mapping with ``name`` and options.
 
     Raises:
         MethodError: the name or an option is unknown.

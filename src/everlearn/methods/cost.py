@@ -1,4 +1,4 @@
-"""What a method adds to plain training: bytes, parameters, and passes in and beside the steps."""
+"""The cost of a method beyond plain training: bytes, parameters, and passes inside and outside the steps."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method adds to plain training of one model."""
+    """The cost of a method beyond plain training of one model."""
 
     memory_bytes: int = 0
-    """Held during training, beyond model, gradients and optimizer."""
+    """Bytes held during training, beyond model, gradients and optimizer."""
     measuring_bytes: int = 0
-    """Held beside `memory_bytes` while something is measured between domains (importance, what layers read), when
-    training's own gradients and activations are gone; without the activations of the rows that it is measured on."""
+    """Bytes held in addition to `memory_bytes` during measurements between domains (importance, inputs of layers), when
+    the gradients and activations of training are freed; without the activations of the measured rows."""
     disk_bytes: int = 0
-    """Memory saved with each stage, however many domains were learnt."""
+    """Bytes of memory saved with each stage, independent of the number of domains."""
     disk_bytes_per_domain: int = 0
-    """Memory saved with each stage for every domain learnt so far."""
+    """Bytes of memory saved with each stage for every domain learnt so far."""
     adapter_bytes_per_domain: int = 0
-    """Of the PEFT adapter kept with each stage (:meth:`Method.peft_adapter`), for every domain learnt so far."""
+    """Bytes of the PEFT adapter saved with each stage (:meth:`Method.peft_adapter`), for every domain learnt so far."""
     parameters: int = 0
-    """Trainable parameters added."""
+    """Number of trainable parameters added."""
     passes_per_step: float = 0.0
     """Extra forward-and-backward passes per step, in units of one plain pass over the batch."""
     passes_per_row: float = 0.0
@@ -48,12 +48,12 @@ class Cost:
     """Whether fewer of these blocks may be run: what is looked for may be found at once."""
 
     def outside(self, size: int | None, *, trained: int = 0, earlier: int = 0) -> int:
-        """Blocks run forward and backward outside of training steps for a domain.
+        """Return the number of blocks run forward and backward outside of training steps for a domain.
 
         Args:
-            size: blocks that it has; None: a stream of unknown size.
-            trained: blocks that its steps take, where `passes_per_row` counts here and not in the steps.
-            earlier: domains learnt before it.
+            size: number of blocks of the domain; None for a stream of unknown size.
+            trained: number of blocks that its steps process, if `passes_per_row` is counted here and not in the steps.
+            earlier: number of domains learnt before it.
         """
         rows = trained if size is None else min(size, trained)
         asked = math.ceil(self.passes_per_row * rows)
@@ -61,21 +61,31 @@ class Cost:
         return self._over(self.passes_per_domain, size) + asked + self.passes_elsewhere + earlier * each
 
     def outside_once(self, first: int | None, general: int | None) -> int:
-        """The same once in a stream, whose first domain and general text have so many; without general text, the first
-        domain is what stands for it."""
+        """Return the number of blocks that are run once per stream.
+
+        Args:
+            first: number of blocks of the first domain, which is used if there is no general text.
+            general: number of blocks of the general text.
+        """
         return self._over(self.passes_once, general if self.once_over == "general" else first)
 
     def outside_of(self, sizes: Sequence[int | None], general: int | None, trained: Sequence[int] = ()) -> int:
-        """The same of a whole stream; with the blocks that the steps of each domain take, as :meth:`outside`."""
+        """Return the total of :meth:`outside` and :meth:`outside_once` over a stream.
+
+        Args:
+            sizes: number of blocks of each domain.
+            general: number of blocks of the general text.
+            trained: number of blocks that the steps of each domain process.
+        """
         rows = trained or [0] * len(sizes)
         each = (self.outside(size, trained=n, earlier=i) for i, (size, n) in enumerate(zip(sizes, rows, strict=True)))
         return self.outside_once(sizes[0], general) + sum(each)
 
     def _over(self, passes: int, size: int | None) -> int:
-        """Each pass ends with the text's last block."""
+        """Return the number of blocks in passes that each end with the last block of a text of `size` blocks."""
         samples = self.samples or passes
         return passes if size is None or size >= samples else -(-passes * size // samples)
 
     def saved(self, domains: int) -> int:
-        """Bytes of memory saved with the stage after so many domains."""
+        """Return the bytes of memory saved with the stage after `domains` domains."""
         return self.disk_bytes + domains * self.disk_bytes_per_domain

@@ -1,4 +1,4 @@
-"""Gradients by parameter name, for methods that change them: sums, products and norms that FSDP2 does not disturb."""
+"""Gradients by parameter name for methods that change them: sums, products and norms that work under FSDP2."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from everlearn.model.sharding import gathered, local, shard_like, sum_over_shard
 class Gradients(Mapping[str, Tensor]):
     """One vector over all trained parameters: ``own - memory * (own.dot(memory) / memory.dot(memory))``.
 
-    A tensor that is read by name is what this process holds of it: the whole gradient, or its shard under FSDP2.
-    What goes over several elements belongs into :meth:`dot` and :meth:`norm`, which see every shard.
+    A tensor that is read by name is the local part on this process: the full gradient, or its shard under FSDP2.
+    Reductions over elements must use :meth:`dot` and :meth:`norm`, which include all shards.
 
     Args:
-        values: by parameter name, as this process holds them.
-        parameters: of the same names.
+        values: local tensors by parameter name.
+        parameters: the parameters by the same names.
     """
 
     def __init__(self, values: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
@@ -27,9 +27,9 @@ class Gradients(Mapping[str, Tensor]):
 
     @classmethod
     def of(cls, parameters: Mapping[str, nn.Parameter], *, copy: bool = False) -> Gradients:
-        """The gradients that backward left, of those parameters that have one."""
-        found = {name: local(p.grad) for name, p in parameters.items() if p.grad is not None}
-        return cls({name: value.clone() for name, value in found.items()} if copy else found, parameters)
+        """Return the gradients of the last backward pass, for the parameters that have one."""
+        values = {name: local(p.grad) for name, p in parameters.items() if p.grad is not None}
+        return cls({name: value.clone() for name, value in values.items()} if copy else values, parameters)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._values[name]
@@ -50,7 +50,7 @@ class Gradients(Mapping[str, Tensor]):
         return Gradients({name: value * factor for name, value in self.items()}, self._parameters)
 
     def dot(self, other: Gradients) -> Tensor:
-        """The inner product over all parameters, a float32 scalar, the same on every process."""
+        """Return the inner product over all parameters, a float32 scalar, the same on every process."""
         names = [name for name in self if name in other]
         if not names:
             return torch.zeros(())
@@ -58,14 +58,14 @@ class Gradients(Mapping[str, Tensor]):
         return sum_over_shards(terms, [self._parameters[name] for name in names]).sum()
 
     def norm(self) -> Tensor:
-        """The Euclidean norm over all parameters, a float32 scalar, the same on every process."""
+        """Return the Euclidean norm over all parameters, a float32 scalar, the same on every process."""
         return self.dot(self).sqrt()
 
     def like(self, values: Mapping[str, Tensor]) -> Gradients:
-        """A vector of whole tensors, as memory holds them, laid out as these gradients are.
+        """Return a vector from full tensors, as the memory holds them, sharded like these gradients.
 
         Raises:
-            MethodError: a name or shape is not the model's.
+            MethodError: a name or shape does not belong to the model.
         """
         for name, value in values.items():
             if name not in self._parameters or self._parameters[name].shape != value.shape:
@@ -73,7 +73,7 @@ class Gradients(Mapping[str, Tensor]):
         return Gradients({name: shard_like(v, self._parameters[name]) for name, v in values.items()}, self._parameters)
 
     def whole(self) -> dict[str, Tensor]:
-        """Whole tensors on the CPU, for memory; every process must call it."""
+        """Return full tensors on the CPU, for the memory; every process must call it."""
         found = {}
         for name, value in self.items():
             found[name] = gathered(value, self._parameters[name]).detach().to("cpu", copy=True)

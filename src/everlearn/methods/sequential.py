@@ -1,4 +1,4 @@
-"""Plain sequential training: the yardstick that every method is measured against."""
+"""Plain sequential training, the baseline of all methods."""
 
 from __future__ import annotations
 

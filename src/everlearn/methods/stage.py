@@ -1,4 +1,4 @@
-"""What a method sees: a domain's training (:class:`Stage`), a test (:class:`Reading`), the stream's earlier models."""
+"""What a method sees: the training of a domain (:class:`Stage`), a test (:class:`Reading`), and earlier models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Batch = dict[str, Tensor]
 
 
 class Checkpoints:
-    """The plain models of a stream so far, read from disk when they are asked for and kept by nobody.
+    """The plain models of a stream so far, each loaded from disk on access and not cached.
 
-    ``checkpoints[0]`` is the base model, ``checkpoints[k]`` the model after domain k, ``checkpoints[-1]`` the last one
-    that is finished. Each is a new model in float32 on the CPU, in evaluation mode.
+    ``checkpoints[0]`` is the base model, ``checkpoints[k]`` the model after domain k, ``checkpoints[-1]`` the last
+    finished one. Each access returns a new model in float32 on the CPU, in evaluation mode.
 
     Args:
-        count: how many there are.
-        load: makes one, given its number.
+        count: number of models.
+        load: loads the model with a given number.
     """
 
     def __init__(self, count: int = 0, load: Callable[[int], nn.Module] | None = None) -> None:
@@ -43,10 +43,10 @@ class Checkpoints:
         return self._count
 
     def __getitem__(self, number: int) -> nn.Module:
-        """The model after so many domains.
+        """Load the model after `number` domains.
 
         Raises:
-            MethodError: there is none of that number; outside a run folder there is none at all.
+            MethodError: there is no model of that number; outside a run folder there is none at all.
         """
         if self._load is None:
             raise MethodError("Earlier models are kept in a run folder (`everlearn run`), and this training has none.")
@@ -57,16 +57,16 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model is about to be tested on, as a method sees it (``Method.test_model``).
+    """The text that a model will be tested on, as a method sees it (``Method.test_model``).
 
     Attributes:
-        domain: where the text comes from; None for general text and general end tasks. Only a method that declares
-            ``needs.domain_id_test`` may look at it.
+        domain: the domain of the text; None for general text and general end tasks. Only a method that declares
+            ``needs.domain_id_test`` may read it.
         learnt: names of the domains learnt so far, in order.
-        objective: of the run.
-        language_model: gives the plain checkpoint with its language-model head; not to be changed for good.
-        batches: unlabelled text of what is tested, as the objective collates it; at most so many blocks.
-        checkpoints: the models up to the one that is tested, which is the last.
+        objective: the objective of the run.
+        language_model: returns the plain checkpoint with its language-model head; it must be restored after any change.
+        batches: returns unlabelled text of the test as collated batches; at most so many blocks.
+        checkpoints: the models up to the tested one, which is the last.
     """
 
     domain: str | None
@@ -79,36 +79,40 @@ class Reading:
 
 @dataclass
 class Stage:
-    """One domain's training, as a method sees it.
+    """The training of one domain, as a method sees it.
 
     Attributes:
         index: 1 for the first domain.
-        domain: its name.
+        domain: name of the domain.
         earlier: names of the domains learnt before, in order.
-        model: the model without any distributed wrapper, at the weights that the stage started from when
-            ``begin_domain`` runs, and trained when ``end_domain`` runs.
-        source: this domain's training blocks as the user gave them (before any method mixed anything in).
-        general: blocks of the general corpus, when the recipe names one.
+        model: the model without any distributed wrapper; it has the starting weights of the stage in ``begin_domain``,
+            and is trained in ``end_domain``.
+        tokenizer: the tokenizer of the model.
+        objective: the training objective.
+        source: the training blocks of this domain as the user provided them (before any method mixed others in).
+        general: blocks of the general corpus, if the recipe names one.
         batch_size: rows per batch of :meth:`batches`.
-        rows_per_step: training rows of all processes and micro-batches in one optimizer step.
-        seed: of the run. Hooks before and after the steps already run under a seed of their own, so plain torch
-            randomness is reproducible there; what a hook of a step draws so would shift the training's dropout.
-        steps: optimizer steps that this stage will take.
-        step: optimizer steps that it has taken: 0 during the first one and `steps` at the end, resumed or not. It goes
-            up when ``after_step`` has run.
-        row: number of the first row of the present micro-batch in the stage's global order, over all processes.
+        rows_per_step: training rows in one optimizer step, over all processes and micro-batches.
+        seed: seed of the run. Hooks before and after the steps already run under a seed of their own, so plain torch
+            randomness is reproducible there; random numbers drawn in the hooks of a step would change the dropout of
+            the training.
+        steps: number of optimizer steps of this stage.
+        step: number of optimizer steps taken: 0 during the first one and `steps` at the end, resumed or not. It is
+            incremented after ``after_step``.
+        row: number of the first row of the current micro-batch in the global order of the stage, over all processes.
         checkpoints: the models before this stage; ``checkpoints[-1]`` is the one that it starts from.
-        optimizer: of the stage, once there is one.
-        notes: sentences for the log and the results, such as that a pass had fewer blocks than were asked for.
-        folder: where a method may keep what is dear to make again while the stage is not finished: all processes read
-            it, and it is removed with the stage's checkpoints. None outside a run folder.
-        log: takes a line for ``metrics.jsonl``, such as what a method measured after a step (its ``step`` is in it);
-            where there is no run folder, nothing becomes of it.
-        as_tested: puts back into a copy of the plain model what the methods read a text with (``Method.test_model``);
-            None where a plain model is all there is. The engine sets it.
-        phase: opens a phase that people see, for a loop over many rows; passes over :meth:`batches` do it themselves.
-        host: the present micro-batch as it was collated, on the host, so that looking at it waits for no device; None
-            where a trainer does not say.
+        optimizer: the optimizer of the stage, once it exists.
+        notes: sentences for the log and the results, such as that a pass had fewer blocks than requested.
+        folder: where a method may store results that are expensive to recompute until the stage is finished: all
+            processes read it, and it is removed with the checkpoints of the stage. None outside a run folder.
+        log: writes a line to ``metrics.jsonl``, such as a measurement after a step (whose ``step`` is in it); without a
+            run folder the line is dropped.
+        as_tested: adds what the methods read a text with to a copy of the plain model (``Method.test_model``); None if
+            a plain model is used. The engine sets it.
+        phase: opens a phase of the progress display, for a loop over many rows; passes over :meth:`batches` do it
+            themselves.
+        host: the current micro-batch as collated, on the CPU, so that reading it needs no device synchronisation; None
+            if the trainer does not provide it.
     """
 
     index: int
@@ -138,7 +142,7 @@ class Stage:
 
     @property
     def anatomy(self) -> Anatomy:
-        """Where heads, neurons and projections are; raises ``ModelError`` for an unknown architecture."""
+        """Return the positions of heads, neurons and projections; raise ``ModelError`` for an unknown architecture."""
         return anatomy(self.model)
 
     @property
@@ -148,7 +152,7 @@ class Stage:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the present step, as the schedule left it (of the first parameter group where they differ).
+        """The learning rate of the current step, as set by the schedule (of the first parameter group if they differ).
 
         Raises:
             MethodError: there is no optimizer yet.
@@ -159,15 +163,18 @@ class Stage:
 
     @property
     def answering(self) -> nn.Module:
-        """What answers a text before the domain is learnt, not to be changed: the plain model, or a copy of it with
-        what methods of the list have kept beside it (experts, shared adapters, prompts)."""
+        """Return the model that reads a text before the domain is learnt; it must not be changed.
+
+        It is the plain model, or a copy with what methods of the list keep outside the model (experts, shared adapters,
+        prompts).
+        """
         return self.model if self.as_tested is None else self.as_tested(copy.deepcopy(self.model))
 
     @contextlib.contextmanager
     def acting(self, text: str) -> Iterator[None]:
-        """Name what is done inside; the engine does it around each hook.
+        """Set the name of the current activity inside the block; the engine does it around each hook.
 
-        Passes that were begun inside and left half-way end here; those of the caller go on.
+        Passes that were started inside the block and not completed end here; those of the caller continue.
         """
         outer, self._passes = self._passes, []
         self._acting = text
@@ -179,11 +186,11 @@ class Stage:
             self._passes, self._acting = outer, "Reading"
 
     def batches(self, blocks: int, source: BlockSource | None = None) -> Iterator[Batch]:
-        """Collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
+        """Yield collated batches of the first `blocks` blocks of a seeded pass over this domain (or another source).
 
-        The pass is separate from training: it neither moves the training data forward nor depends on where it is.
-        The last batch may be smaller. Tensors are on the model's device. A pass that has fewer blocks than were asked
-        for is read once, which :attr:`notes` then says.
+        The pass is separate from training: it neither advances the training data nor depends on its position. The last
+        batch may be smaller. Tensors are on the device of the model. A source with fewer blocks than requested is read
+        once, which is recorded in :attr:`notes`.
         """
         batches = self._batches(blocks, source or self.source)
         self._passes.append(batches)

@@ -1,4 +1,4 @@
-"""The model that a method protects: the one that the domain began with, or the pre-trained one."""
+"""The anchor of a method: the model that the domain began with, or the pre-trained one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Anchor = Literal["last", "base"]
 
 
 class Anchored(MethodConfig):
-    """Options of a method that stays near an earlier model."""
+    """Options of a method that keeps the model close to an earlier one."""
 
     anchor: Anchor = "last"
     """What is protected: `last`, the model that the domain begins with, with all that earlier domains taught it (in the
@@ -21,20 +21,20 @@ class Anchored(MethodConfig):
 
 
 def anchor_weights(stage: Stage, anchor: Anchor) -> dict[str, Tensor]:
-    """Copies of the anchor's weights, by the names of the parameters that are trained; on the model's device.
+    """Return copies of the anchor's weights for all trained parameters, by name, on the device of the model.
 
-    For ``begin_domain``, where the model has the weights that the domain begins with, resumed or not. A parameter that
-    the anchor has not, or in another shape, is left out.
+    For ``begin_domain``, where the model has the starting weights of the domain, resumed or not. A parameter that the
+    anchor lacks, or has in another shape, is left out.
 
     Args:
-        stage: that begins.
-        anchor: of :class:`Anchored`.
+        stage: the stage that begins.
+        anchor: see :class:`Anchored`.
     """
     trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
     model: nn.Module = stage.model if anchor == "last" else stage.checkpoints[0]
-    found = {name: p.detach() for name, p in model.named_parameters()}
+    weights = {name: p.detach() for name, p in model.named_parameters()}
     return {
-        name: found[name].to(device=p.device, dtype=p.dtype, copy=True)
+        name: weights[name].to(device=p.device, dtype=p.dtype, copy=True)
         for name, p in trained.items()
-        if name in found and found[name].shape == p.shape
+        if name in weights and weights[name].shape == p.shape
     }

@@ -1,8 +1,8 @@
-"""What a method adds to a plain model for the time of a stage or a test: adapters, gates, prompts.
+"""Modules that a method adds to a plain model during a stage or a test: adapters, gates, prompts.
 
-Between stages a model is a plain transformers model, so additions come and go. While it is attached, an attachment is a
-module of the model: the optimizer, checkpoints, DDP and FSDP2 see its parameters. It reaches into the model by hooks
-alone, placed by module path, so that it fits the language model and the classifier made of it alike.
+Between stages a model is a plain transformers model, so additions are attached and detached. While it is attached, an
+attachment is a submodule of the model: the optimizer, checkpoints, DDP and FSDP2 see its parameters. It changes the
+computation by hooks only, placed by module path, so that it fits the language model and a classifier made of it alike.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ PREFIX = "everlearn_"
 
 
 class Attachment(nn.Module):
-    """Base of what a method attaches: create the parameters in ``__init__``, place the hooks in :meth:`place`.
+    """Base class of attached modules: create the parameters in ``__init__``, place the hooks in :meth:`place`.
 
-    Weights of its own are float32 whatever the model's are, for small steps change nothing in 16 bits. Beside a model
-    of 16-bit weights they are computed with in 16 bits (:func:`computing_like`), as all weights are with `train.bf16`.
+    Its own weights are float32 whatever the type of the model, because small steps are lost in 16 bits. With a model in
+    16 bits they compute in 16 bits (:func:`computing_like`), as all weights do with `train.bf16`.
 
     Hooks must be bound methods of the attachment or of its submodules. Then a copy of the model (FSDP2 needs one) has
     hooks that belong to the copy, and :meth:`detach` finds them.
 
     Class attributes:
-        lengthens_rows: whether it puts vectors before a text; then nothing may be fed to the model token by token.
-        shares_prompts: whether a token is read by nothing but itself and what its mask lets it see, so that several
-            texts may stand behind one prompt (:mod:`everlearn.model.one_prompt`).
+        lengthens_rows: whether it prepends vectors to a text; then the model cannot be run token by token.
+        shares_prompts: whether each token depends only on itself and the tokens that its mask allows, so that several
+            texts may share one prompt (:mod:`everlearn.model.one_prompt`).
     """
 
     lengthens_rows: ClassVar[bool] = False
@@ -52,22 +52,23 @@ class Attachment(nn.Module):
         raise NotImplementedError
 
     def low_rank(self) -> dict[str, str]:
-        """Path of a layer of the model → path here of a module with low-rank matrices beside it.
+        """Return path of a layer of the model → path in this module of the low-rank matrices added to it.
 
-        That module has them in ``lora_A`` and ``lora_B``, as PEFT's layers do, and its output is the whole layer's.
+        That submodule has them as ``lora_A`` and ``lora_B``, like PEFT's layers, and its output is that of the complete
+        layer.
         """
         return {}
 
     def attach(self, model: nn.Module, name: str, *, freeze: bool = False) -> None:
-        """Become a part of the model.
+        """Add this module to the model.
 
         Args:
             model: a plain model.
-            name: of the method; the attachment's parameters are called ``everlearn_<name>.…``.
-            freeze: nothing but the attachment is trained until it is detached.
+            name: name of the method; the parameters of the attachment are called ``everlearn_<name>.…``.
+            freeze: whether only the attachment is trained until it is detached.
 
         Raises:
-            MethodError: an attachment of that name is there already.
+            MethodError: there is already an attachment of that name.
         """
         if hasattr(model, PREFIX + name):
             raise MethodError(f"Method '{name}' is at work on this model already.")
@@ -81,55 +82,55 @@ class Attachment(nn.Module):
 
 
 def computing_like(hidden: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """For float32 weights that meet hidden states of a 16-bit model: inside, linear layers compute in its precision."""
+    """Return a context in which float32 linear layers compute in the precision of 16-bit hidden states."""
     if hidden.dtype in (torch.bfloat16, torch.float16):
         return torch.autocast(hidden.device.type, hidden.dtype)
     return contextlib.nullcontext()
 
 
 def frozen(values: Iterable[Tensor]) -> nn.ParameterList:
-    """Copies as parameters that are never trained, each of its own: FSDP2 cannot shard one that is empty."""
+    """Return copies as separate parameters that are never trained; FSDP2 cannot shard an empty parameter."""
     return nn.ParameterList(nn.Parameter(value.detach().clone(), requires_grad=False) for value in values)
 
 
 def arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a forward pass was called with, by name, for a pre-hook."""
-    given = dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
-    return given | given.pop("kwargs", {})
+    """Return the arguments of a forward pass by name, for a pre-hook."""
+    bound = dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+    return bound | bound.pop("kwargs", {})
 
 
 def without_decay(groups: list[dict[str, Any]], parameter: nn.Parameter) -> list[dict[str, Any]]:
-    """The optimizer's groups, with one parameter in a group of its own that has no weight decay."""
-    made = []
+    """Return the parameter groups with one parameter in a separate group without weight decay."""
+    result = []
     for group in groups:
         rest = [other for other in group["params"] if other is not parameter]
         if len(rest) == len(group["params"]) or not group.get("weight_decay"):
-            made.append(group)
+            result.append(group)
         else:
-            made += [{**group, "params": rest}, {**group, "params": [parameter], "weight_decay": 0.0}]
-    return [group for group in made if group["params"]]
+            result += [{**group, "params": rest}, {**group, "params": [parameter], "weight_decay": 0.0}]
+    return [group for group in result if group["params"]]
 
 
 def attached(model: nn.Module, name: str) -> Any:
-    """The attachment of a method.
+    """Return the attachment of a method.
 
     Raises:
-        MethodError: there is none, because somebody replaced the model.
+        MethodError: there is none, because the model was replaced.
     """
-    found = getattr(model, PREFIX + name, None)
-    if found is None:
+    attachment = getattr(model, PREFIX + name, None)
+    if attachment is None:
         raise MethodError(f"Method '{name}' lost what it had attached: the stage's model was replaced.")
-    return found
+    return attachment
 
 
 def low_rank_beside(model: nn.Module) -> dict[str, str]:
-    """Path of a layer → path of the low-rank matrices that some method has attached beside it."""
+    """Return path of a layer → path of the low-rank matrices that a method has added to it."""
     attachments = [(name, child) for name, child in model.named_children() if isinstance(child, Attachment)]
     return {path: f"{name}.{own}" for name, child in attachments for path, own in child.low_rank().items()}
 
 
 def detach(model: nn.Module, name: str) -> Any:
-    """Take a method's attachment out of the model, which is a plain one again, and return it."""
+    """Remove the attachment of a method from the model and return it; without others the model is plain again."""
     attachment = attached(model, name)
     own = {id(module) for module in attachment.modules()}
     for hooks, key in list(_hooks(model)):
@@ -143,13 +144,13 @@ def detach(model: nn.Module, name: str) -> Any:
 
 
 def freeze_base(model: nn.Module) -> None:
-    """Of a classifier, leave only the classification head and what is attached trainable."""
+    """Make only the classification head and attached modules of a classifier trainable."""
     base: Any = model.base_model
     base.requires_grad_(False)
 
 
 def refuse_other_additions(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` when another method adds parameters: one that freezes the model would freeze them."""
+    """Raise ``MethodError`` if another method adds parameters, which a method that freezes the model would freeze."""
     for other in setting.methods:
         if other.name != method.name and other.needs.extra_parameters:
             raise MethodError(
@@ -159,13 +160,13 @@ def refuse_other_additions(method: Method, setting: Setting) -> None:
 
 
 def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, low_rank: bool = False) -> None:
-    """Raise ``MethodError`` when another method freezes the model, so that nothing of it moves.
+    """Raise ``MethodError`` if another method freezes the model, so that its weights do not change.
 
     Args:
-        method: what asks.
-        setting: where it is to work.
-        instead: another way out than doing without one of them.
-        low_rank: low-rank matrices beside the frozen model are enough for it.
+        method: the method that needs a trainable model.
+        setting: its setting.
+        instead: an alternative for the message, besides removing one of the methods.
+        low_rank: whether low-rank matrices beside the frozen model are sufficient.
     """
     for other in setting.methods:
         if other.freezes and not (low_rank and other.adds_low_rank(setting.model)):
@@ -176,12 +177,12 @@ def refuse_frozen_model(method: Method, setting: Setting, instead: str = "", *, 
 
 
 def refuse_without_attention(method: Method, setting: Setting, what: str) -> None:
-    """Raise ``MethodError`` where the model has no attention.
+    """Raise ``MethodError`` if the model has no attention.
 
     Args:
-        method: what asks.
-        setting: where it is to work.
-        what: it does with attention.
+        method: the method that needs attention.
+        setting: its setting.
+        what: what it does with attention, for the message.
     """
     stacks = architecture_of(config_of(setting.model).model_type).stacks
     if not any(stack.attentions for stack in stacks):

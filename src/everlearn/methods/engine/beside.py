@@ -1,4 +1,4 @@
-"""What methods see of a pass that somebody else makes: the outputs of the views, and hidden states on demand."""
+"""Outputs for methods beside a forward pass of an external trainer: those of the views, and hidden states on demand."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class OutputsBeside(Outputs):
-    """Outputs without losses, which are somebody else's.
+    """Outputs without losses, which the external trainer computes.
 
     Args:
         objective: reads the batch.
-        model: without a distributed wrapper.
-        batch: in the objective's form.
-        caught: what entered the vocabulary head in their pass, if anything did, [B, S, H].
-        views: of all methods; they run here, in one pass.
+        model: the model without a distributed wrapper.
+        batch: in the format of the objective.
+        caught: input of the vocabulary head in the external pass, if it used the head, [B, S, H].
+        views: the views of all methods, which are run here in one pass.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class OutputsBeside(Outputs):
 
     @property
     def hidden(self) -> Tensor:  # type: ignore[override]
-        """Last hidden state of the batch's rows as it enters the vocabulary head, [B, S, H]."""
+        """Last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H]."""
         # A head that is fused with the loss is not called, or called with some positions only.
         if not self._caught or self._caught[0].shape[:-1] != self._positions:
             self._caught[:] = [self._objective.hidden(self._model, self._objective.inputs(self._batch))]

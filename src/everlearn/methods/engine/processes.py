@@ -1,4 +1,4 @@
-"""Several processes that train one model: who this one is, and the rows of all of them."""
+"""Distributed training: the rank of this process, and rows of all processes."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ GatherGrad = Literal["full", "local"]
 
 
 def loss_scale(accelerator: Any) -> float:
-    """What an accelerator multiplies losses by before they are differentiated: 1, but in fp16."""
+    """Return the factor by which an accelerator multiplies losses before the backward pass: 1, except in fp16."""
     return 1.0 if accelerator.scaler is None else float(accelerator.scaler.get_scale())
 
 
 def rank() -> int:
-    """Number of this process; 0 where there is one."""
+    """Return the rank of this process; 0 if there is only one."""
     return torch.distributed.get_rank() if _distributed() else 0
 
 
 def processes() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return torch.distributed.get_world_size() if _distributed() else 1
 
 
 def wait_for_all() -> None:
-    """Go on when every process is here."""
+    """Wait until all processes have reached this point."""
     if _distributed():
         torch.distributed.barrier()
 
 
 def everywhere(rows: Tensor, gather_grad: GatherGrad = "full") -> Tensor:
-    """Rows of all processes in their order, [W · n, …] from [n, …]; every process must call it with as many rows.
+    """Gather rows of all processes in rank order, [W · n, …] from [n, …]; all must call it with equally many rows.
 
     Args:
-        rows: of this process.
-        gather_grad: the gradient of a process's rows is the one that they have on every process, summed (`full`), or
-            on their own alone (`local`).
+        rows: rows of this process.
+        gather_grad: the gradient of the rows of a process is summed over all processes (`full`), or taken from its own
+            copy only (`local`).
     """
     if processes() == 1:
         return rows
@@ -50,10 +50,10 @@ def _distributed() -> bool:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes, in their order.
+    """Gather rows of all processes in rank order.
 
-    Backward gives the rows of this process the gradient of every process, summed, or only its own (``local``), as
-    ``torch.distributed.all_gather`` does where a process puts its own rows back among the gathered ones.
+    The backward pass gives the rows of this process the gradients of all processes, summed, or only its own
+    (``local``), like ``torch.distributed.all_gather`` when a process puts its own rows back among the gathered ones.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The engine: what a list of methods does to a stage and to each of its steps.
+"""The engine: apply a list of methods to a stage and to each of its steps.
 
 The same for our trainer, another Trainer or a plain loop:
 
@@ -16,8 +16,8 @@ for batch in batches_of(source):
 protection.end()
 ```
 
-Methods act in the order of their names, whatever order they are listed in. What they do at the beginning and end of a
-stage has phases: first everybody measures, then everybody attaches; first everybody measures, then everybody detaches.
+Methods act in the order of their names, whatever their order in the list. The beginning and end of a stage have phases:
+first all methods measure, then all attach; at the end first all measure, then all detach.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ EXCLUSIVE = {
 
 
 def overrides(method: Method, hook: str) -> bool:
-    """Whether a method does something in a hook."""
+    """Return whether a method implements a hook."""
     return hook not in method.idle and getattr(type(method), hook) is not getattr(Method, hook)
 
 
 def check_methods(methods: Sequence[Method], setting: Setting) -> None:
-    """Refuse, before anything is trained, methods that do not fit the setting or each other.
+    """Refuse, before training, methods that do not fit the setting or each other.
 
     Raises:
-        MethodError: the sentence names the method and what it does not work with.
+        MethodError: the message names the method and the conflict.
     """
     for method in methods:
         labels = [f"'{other.label}'" for other in methods if other.name == method.name]
@@ -88,10 +88,10 @@ def check_methods(methods: Sequence[Method], setting: Setting) -> None:
 
 
 def check_carrying(methods: Sequence[Method]) -> None:
-    """Refuse methods under which the next domain's optimizer could not go on from this one's (`optimizer: carry`).
+    """Refuse methods under which the next domain cannot continue with the state of the optimizer (`optimizer: carry`).
 
     Raises:
-        MethodError: a method chooses the optimizer, or what is trained changes from domain to domain.
+        MethodError: a method chooses the optimizer, or the set of trained parameters changes between domains.
     """
     for method in methods:
         changes = method.needs.extra_parameters or method.adds_peft or method.freezes or method.grows
@@ -109,12 +109,12 @@ def check_carrying(methods: Sequence[Method]) -> None:
 
 
 def in_order(methods: Sequence[Method]) -> list[Method]:
-    """The order in which methods act: that of their names, so that the order in a list decides nothing."""
+    """Return the methods in the order in which they act: by name, so that their order in a list does not matter."""
     return sorted(methods, key=lambda method: method.name)
 
 
 def as_tested(methods: Sequence[Method], model: nn.Module, reading: Reading) -> nn.Module:
-    """A fresh copy of a plain model, as the methods read a text with it."""
+    """Return the model with everything that the methods read a text with; `model` is a new copy of a plain model."""
     for method in methods:
         model = method.test_model(model, reading)
     return model
@@ -124,8 +124,8 @@ class Protection:
     """A list of methods applied to the training of one stage.
 
     Args:
-        methods: masks multiply, losses add, views are run in one pass.
-        stage: what the methods see; the engine keeps its `step`, `row` and `optimizer`.
+        methods: the methods; masks are multiplied, losses added, and views run in one pass.
+        stage: the stage that the methods see; the engine updates its `step`, `row` and `optimizer`.
     """
 
     def __init__(self, methods: Sequence[Method], stage: Stage) -> None:
@@ -145,9 +145,9 @@ class Protection:
     # -- the stage --------------------------------------------------------------------------------------------
 
     def begin(self) -> BlockSource:
-        """Before the training: measure, attach; returns what to train on.
+        """Run the hooks before training: measure, then attach. Return the data to train on.
 
-        On resume the stage's `step` says where it goes on, and the methods hold the checkpoint's memory.
+        On resume, `step` of the stage is where it continues, and the methods have loaded the memory of the checkpoint.
         """
         stage = self.stage
         streams = self._streams("begin")
@@ -170,14 +170,14 @@ class Protection:
         return source
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """The optimizer that the methods want, given one of what is trained now."""
+        """Return the optimizer that the methods require, from one over the parameters that are trained now."""
         groups: list[dict[str, Any]] = optimizer.param_groups
         streams = self._streams("optimizer")
         for method in self.methods:
             with streams[method.name]():
                 groups = method.parameter_groups(self.stage, groups)
         if groups is not optimizer.param_groups:
-            # As torch fills in a group that says only what is different in it.
+            # Fill in the defaults, as torch does for a group that sets only some options.
             optimizer.param_groups = [{**optimizer.defaults, **group} for group in groups]
         for method in self.methods:
             with streams[method.name]():
@@ -186,14 +186,14 @@ class Protection:
         return optimizer
 
     def schedule(self, scheduler: LRScheduler) -> LRScheduler:
-        """The schedule that the methods want, given one for the optimizer."""
+        """Return the schedule that the methods require, from one for the optimizer."""
         groups = scheduler.optimizer.param_groups
         for method in self.methods:
             if overrides(method, "schedule"):
                 now = [group["lr"] for group in groups]
                 for group in groups:
-                    # A scheduler that is made takes the present rate for the full one, and this one has begun.
-                    # One that measures has none to remember: it begins where it is.
+                    # A new scheduler takes the current rate for the full rate, but this one has already warmed up.
+                    # A scheduler by metrics stores no initial rate: it starts from the current one.
                     group["lr"] = group.get("initial_lr", group["lr"])
                 with self._streams("schedule")[method.name]():
                     chosen = method.schedule(self.stage, scheduler)
@@ -204,7 +204,7 @@ class Protection:
         return scheduler
 
     def start(self) -> None:
-        """Before the first step, when the model is as it is trained; the first :meth:`forward` does it."""
+        """Run the hooks before the first step, when the model is as it is trained; :meth:`forward` calls it once."""
         if self._transforms is None:
             streams = self._streams("start")
             for method in self.methods:
@@ -217,7 +217,7 @@ class Protection:
             self._transforms = Transforms(wanted, self.stage)
 
     def end(self) -> None:
-        """After the training: merge, measure, detach. ``stage.model`` is a plain one again, in one piece."""
+        """Run the hooks after training: merge, measure, detach; ``stage.model`` is then a plain, complete model."""
         stage = self.stage
         self.release()
         streams = self._streams("end")
@@ -232,13 +232,13 @@ class Protection:
                 method.detach(stage)
 
     def release(self) -> None:
-        """Leave passes of the model alone: no transform works in them any more."""
+        """Deactivate the transforms in passes of the model."""
         if self._transforms is not None:
             self._transforms.remove()
         self._transforms = self._model = None
 
     def _as_tested(self, model: nn.Module) -> nn.Module:
-        """A copy of the plain model with which the new domain's text is read, as a test of it now would be."""
+        """Return a copy of the plain model that reads text of the new domain as a test would read it now."""
         stage = self.stage
         reading = Reading(
             domain=stage.domain,
@@ -268,14 +268,14 @@ class Protection:
     # -- the step ---------------------------------------------------------------------------------------------
 
     def forward(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Outputs, dict[str, Tensor]]:
-        """One forward pass for the batch and every method's views.
+        """Run one forward pass over the batch and the views of all methods.
 
         Args:
-            model: the stage's, in its distributed wrapper if it has one.
-            batch: of this process; every process has as many rows.
+            model: the model of the stage, in its distributed wrapper if it has one.
+            batch: the batch of this process; every process has equally many rows.
 
         Returns:
-            The objective's outputs (without views) and the extra losses by "<method>/<loss>".
+            The outputs of the objective (without views) and the extra losses by "<method>/<loss>".
         """
         told = self._tell(model, batch)
         views = [method.views(self.stage, told) for method in self.methods]
@@ -285,18 +285,18 @@ class Protection:
     def beside(
         self, model: nn.Module, batch: dict[str, Tensor], theirs: Callable[[], Result]
     ) -> tuple[Result, dict[str, Tensor]]:
-        """The methods' losses beside a pass over the batch that somebody else makes, with a loss of their own.
+        """Compute the losses of the methods beside an external forward pass, which has its own loss.
 
-        Views run in a second pass. The batch's hidden states are caught in theirs if it goes through the vocabulary
-        head, and computed again, when a method asks for them, if it does not.
+        Views run in a second pass. The hidden states of the batch are captured in the external pass if it uses the
+        vocabulary head, and otherwise recomputed when a method asks for them.
 
         Args:
             model: as in :meth:`forward`.
-            batch: what `theirs` runs on, in the objective's form.
-            theirs: runs the model on the batch.
+            batch: the batch of the external pass, in the format of the objective.
+            theirs: runs the external pass.
 
         Returns:
-            What `theirs` returned and the extra losses by "<method>/<loss>".
+            The result of `theirs` and the extra losses by "<method>/<loss>".
         """
         told, core, caught = self._tell(model, batch), unwrap(model), []
         head = core.get_submodule(head_path(core))
@@ -310,7 +310,7 @@ class Protection:
         return result, self._extra_losses(told, views, outputs)
 
     def _tell(self, model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Before a pass over a batch: where it is in the stage, and what the methods say of it."""
+        """Call ``before_forward`` of all methods, and return the batch with their tensors."""
         self.start()
         self._model = model
         count = len(next(iter(batch.values())))
@@ -335,7 +335,7 @@ class Protection:
         return extra
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The whole loss of a batch, and its parts for the log."""
+        """Return the total loss of a batch, and its parts for the log."""
         outputs, extra = self.forward(model, batch)
         total = outputs.loss
         for value in extra.values():
@@ -343,12 +343,12 @@ class Protection:
         return total, {"loss": outputs.loss.detach(), **{name: value.detach() for name, value in extra.items()}}
 
     def after_backward(self, backward: Callable[[Tensor], Any] = torch.Tensor.backward, scale: float = 1.0) -> None:
-        """After the last backward pass of a step, before clipping: change gradients, hold parts of them back.
+        """Change gradients and apply gradient masks; call it after the last backward pass of a step, before clipping.
 
         Args:
-            backward: how the loss of reference rows is differentiated (``accelerator.backward`` under a Trainer).
-            scale: what that multiplies losses by (fp16), a power of two; methods see gradients without it, and leave
-                them with it.
+            backward: runs the backward pass of the loss of reference rows (``accelerator.backward`` under a Trainer).
+            scale: the power of two by which that multiplies losses (fp16); methods see gradients without it, and it is
+                restored afterwards.
         """
         self._rescale(1 / scale)
         self._act(backward, scale)
@@ -390,14 +390,14 @@ class Protection:
             local(parameter.grad).copy_(value)
 
     def before_update(self) -> None:
-        """Before ``optimizer.step()``: keep what the masks will partly restore."""
+        """Save what the masks will partly restore; call it before ``optimizer.step()``."""
         held: dict[int, tuple[nn.Parameter, list[Factor]]] = {}
         for parameter, factor in self._factors("update"):
             held.setdefault(id(parameter), (parameter, []))[1].append(factor)
         self._before = [(p, factors, local(p).detach().clone()) for p, factors in held.values() if p.requires_grad]
 
     def after_update(self) -> None:
-        """After ``optimizer.step()``: take back the masked part of the update, whatever made it."""
+        """Undo the masked part of the update, whatever made it; call it after ``optimizer.step()``."""
         for method in self.methods:
             method.pull(self.stage)
         with torch.no_grad():
@@ -416,7 +416,7 @@ class Protection:
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
-        """Around ``optimizer.step()`` in a plain loop."""
+        """Wrap ``optimizer.step()`` in a plain loop."""
         self.before_update()
         yield
         self.after_update()
@@ -424,7 +424,7 @@ class Protection:
     # -- masks ------------------------------------------------------------------------------------------------
 
     def masked(self) -> dict[str, tuple[ApplyTo, int, float]]:
-        """Return what each mask of the last step applies to, how many parameters it reaches, and its mean factor."""
+        """Return what each mask of the last step applies to, how many parameters it covers, and its mean factor."""
         found: dict[str, tuple[ApplyTo, int, float]] = {}
         for method, mask in self._masks:
             count, total = 0, 0.0
@@ -442,7 +442,10 @@ class Protection:
                 yield from self._localised(method, mask)
 
     def _check_reach(self, method: Method, mask: Mask) -> None:
-        """A mask must be on what the optimizer steps on: some launchers give it flat copies of the parameters."""
+        """Check that a mask covers tensors that the optimizer updates.
+
+        Some launchers give the optimizer flat copies of the parameters.
+        """
         if self.stage.optimizer is None or method.name in self._reaching:
             return
         stepped = {id(p) for group in self.stage.optimizer.param_groups for p in group["params"]}
@@ -455,7 +458,7 @@ class Protection:
         self._reaching.add(method.name)
 
     def _localised(self, method: Method, mask: Mask) -> list[tuple[nn.Parameter, Factor]]:
-        """A mask beside the parameters that it belongs to; a constant mask is placed once."""
+        """Return the local factors of a mask with their parameters; cached for a constant mask."""
         known = self._local.get(id(method))
         if known is not None and known[0] is mask:
             return known[1]
@@ -471,12 +474,12 @@ class Protection:
 
 
 def _asked(factor: Factor, parameter: nn.Parameter) -> Tensor:
-    """What this process holds of a factor that :meth:`Protection._localised` gave."""
+    """Return the local part of a factor from :meth:`Protection._localised`."""
     return factor if isinstance(factor, Tensor) else shard_like(factor(), parameter)
 
 
 def _doing(what: str, method: Method) -> str:
-    """The name of a phase in which a method measures something."""
+    """Return the name of the phase in which a method measures something."""
     measures = method.needs.importance_pass and method.needs.memory == "statistics"
     title = getattr(method, "title", method.name)  # only registered methods must have one
     return f"{'Measuring importance' if measures else what}: {title}"

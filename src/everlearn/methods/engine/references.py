@@ -1,4 +1,4 @@
-"""Gradients of other rows than the batch's, along the same distributed path, for gradient surgery."""
+"""Gradients of rows outside the batch, along the same distributed path, for gradient surgery."""
 
 from __future__ import annotations
 
@@ -22,35 +22,38 @@ def reference_gradients(
     wanted: Mapping[str, Sequence[Block]],
     backward: Callable[[Tensor], Any],
 ) -> dict[str, Gradients]:
-    """The gradient of the objective's mean over some rows, for each name; the gradients that were there stay.
+    """Return the gradient of the mean loss over some rows, for each name; the current gradients are kept.
 
     Args:
-        stage: its `batch_size` is the number of rows in a pass of one process.
-        model: in its distributed wrapper, synchronising.
-        parameters: those that are trained, by name.
+        stage: its `batch_size` is the number of rows per pass on one process.
+        model: the model in its distributed wrapper, synchronising.
+        parameters: the trained parameters, by name.
         wanted: rows by name, the same on every process.
-        backward: differentiates a loss.
+        backward: runs the backward pass of a loss.
     """
     held = {name: parameter.grad for name, parameter in parameters.items()}
-    found: dict[str, Gradients] = {}
+    result: dict[str, Gradients] = {}
     for name, blocks in wanted.items():
         if not blocks:
             continue
         for parameter in parameters.values():
             parameter.grad = None
-        # Under a seed of its own: asking for a gradient changes nothing of the training's dropout.
+        # Under a separate seed, so that the dropout of the training does not change.
         with seeded(stage.seed, stage.index, "reference", name, stage.step, rank()):
             for loss in _losses(stage, model, name, blocks):
                 backward(loss)
-        found[name] = Gradients.of(parameters, copy=True)
+        result[name] = Gradients.of(parameters, copy=True)
     for name, parameter in parameters.items():
         parameter.grad = held[name]
-    return found
+    return result
 
 
 def _losses(stage: Stage, model: nn.Module, name: str, blocks: Sequence[Block]) -> Any:
-    """This process's parts of the mean, as many on every process; averaged over processes they add up to it."""
-    # A row is masked anew at each step, and the same on whichever process it is.
+    """Yield this process's parts of the mean loss, equally many on every process.
+
+    Averaged over processes, they sum to the mean loss.
+    """
+    # A row gets a new mask at each step, which does not depend on its process.
     numbers = list(range(stage.step * len(blocks), (stage.step + 1) * len(blocks)))
     objective = stage.objective.reseeded(stage.seed, stage.index, "reference", name)
     device = next(stage.model.parameters()).device

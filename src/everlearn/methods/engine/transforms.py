@@ -1,4 +1,4 @@
-"""Parameter transforms: what a forward pass reads instead of a parameter (Mixout, weight noise, a blend of models)."""
+"""Parameter transforms: what a forward pass reads instead of a parameter (Mixout, weight noise, model blending)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ class _Placed:
 
 
 class Transforms:
-    """The transforms of all methods, at work in every pass of the stage's model in training mode.
+    """The transforms of all methods, active in every pass of the model of a stage in training mode.
 
-    A hook before a module's forward pass lays the transformed tensor over the parameter
-    (:mod:`everlearn.model.substitution`), a hook after it takes it away. There FSDP2 has gathered the parameter, and
-    gradient checkpointing comes by again; it finds the same draw. Nothing is added to the model's state.
+    A hook before the forward pass of a module substitutes the transformed tensor for the parameter
+    (:mod:`everlearn.model.substitution`), and a hook after it removes it. At that point FSDP2 has gathered the
+    parameter; the recomputation of gradient checkpointing draws the same random numbers. Nothing is added to the state
+    of the model.
 
     Args:
-        wanted: name of each method and what it transforms, in the order in which methods act.
+        wanted: name of each method and its transforms, in the order in which methods act.
         stage: its model is as it is trained.
 
     Raises:
@@ -93,10 +94,10 @@ class Transforms:
         return value
 
     def check_used(self) -> None:
-        """After the first step: a parameter that another module reads for its owner has not been transformed.
+        """Check after the first step that every transform was applied; it is not if another module reads the parameter.
 
         Raises:
-            MethodError: there is such a parameter.
+            MethodError: a parameter was read by another module than its owner.
         """
         for placed in self._placed.values():
             if not placed.used:
@@ -106,7 +107,7 @@ class Transforms:
                 )
 
     def remove(self) -> None:
-        """Leave the model as it was."""
+        """Remove all hooks from the model."""
         for handle in self._handles:
             handle.remove()
         for take_away in self._taking:  # what a pass left behind that was interrupted (Ctrl-C)
