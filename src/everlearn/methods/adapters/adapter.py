@@ -1,4 +1,4 @@
-"""Adapters beside a frozen model: one for each domain or one for all, chosen by domain id or by perplexity."""
+"""Adapters in a frozen model: one per domain or one for all, selected by domain id or by perplexity."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _DAS = "https://arxiv.org/abs/2302.03241"
 
 @register
 class Adapter(Method):
-    """Bottleneck adapters after the feed-forward networks of a frozen model (arXiv 1902.00751; one a layer as in
-    arXiv 2005.00247, section 3.1).
+    """Bottleneck adapters after the feed-forward networks of a frozen model (arXiv 1902.00751).
 
-    In each layer h ← h + W_up relu(W_down h), where h is what the second feed-forward projection gives, before dropout,
-    residual and normalisation (arXiv 2302.03241, the baseline DAP-Adapter). Nothing but the adapters is trained on a
-    domain, so the checkpoint is the base model throughout, bit for bit, and the adapters are the method's memory. A
-    text is read with the adapters of its domain; a text of no learnt domain without any.
+    There is one per layer, as in arXiv 2005.00247, section 3.1: h ← h + W_up relu(W_down h), where h is the output of
+    the second feed-forward projection, before dropout, residual and normalisation (arXiv 2302.03241, the baseline
+    DAP-Adapter). Only the adapters are trained on a domain, so the checkpoint remains the base model, bit for bit, and
+    the adapters are the memory of the method. A text is read with the adapters of its domain; a text of no learnt
+    domain without any.
 
-    W_up starts at 0, so that a domain begins at the base model's function. The adapters library, which the authors
-    use, draws both matrices from N(0, 0.02²) and feeds W_down the normalised sum of h and the residual. There the
-    parts of the vocabulary head that are not tied to the embeddings train too (`train_head`).
+    W_up is initialised with 0, so that a domain starts from the function of the base model. The adapters library, which
+    the authors use, draws both matrices from N(0, 0.02²) and feeds W_down the normalised sum of h and the residual.
+    There the parts of the vocabulary head that are not tied to the embeddings are trained too (`train_head`).
 
-    As it stands this is DAP-Adapter: an adapter for each domain. Settings with names of their own: one adapter through
-    the whole stream (NCL-Adapter); a new adapter that starts at j* = argmin_{j<t} exp(mean loss of adapter j on D_t)
-    (DEMIX, arXiv 2108.05036, as in DAS); the adapter chosen at test by the same measure on the text, without a domain
-    id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL chooses for each example; here for each test set, which is read
-    with one adapter.
+    The defaults are DAP-Adapter: an adapter for each domain. Variants with names of their own: one adapter for the
+    whole stream (NCL-Adapter); a new adapter that starts from j* = argmin_{j<t} exp(mean loss of adapter j on D_t)
+    (DEMIX, arXiv 2108.05036, as in DAS); the adapter selected at test time by the same measure on the text, without a
+    domain id (AdapterCL, arXiv 2012.15504, eq. 6). AdapterCL selects for each example; here one adapter is selected for
+    each test set.
     """
 
     name = "dap_adapter"
@@ -131,13 +131,15 @@ class Adapter(Method):
         self._base_head: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """No second method may add parameters of its own: each would freeze the other's."""
+        """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter; one is kept for each domain, unless they share one. Where the nearest is asked for, a forward
-        pass over the sample with each."""
+        """Return the cost of the adapter, kept for each domain unless shared.
+
+        The nearest adapter is found with a forward pass over the sample for each adapter.
+        """
         with torch.device("meta"):
             added = sum(parameter.numel() for parameter in self._build(model).parameters())
         head = sum(p.numel() for _, p in _head_parameters(model)) if self.config.train_head else 0
@@ -154,11 +156,11 @@ class Adapter(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
-        """Find out which adapter the domain starts from, on the plain model."""
+        """Select the adapter that the domain starts from, on the plain model."""
         self._start(stage)
 
     def attach(self, stage: Stage) -> None:
-        """Attach the domain's adapter and freeze everything else."""
+        """Attach the adapter of the domain and freeze everything else."""
         start = self._start(stage)
         self._build(stage.model).attach(stage.model, self.name, freeze=True)
         if self.config.train_head:
@@ -169,7 +171,7 @@ class Adapter(Method):
             self._fill(stage.model, self._kept[start])
 
     def detach(self, stage: Stage) -> None:
-        """Keep what was trained and leave the base model."""
+        """Keep the trained adapter and restore the base model."""
         trained = [(name, value) for name, value in stage.model.named_parameters() if value.requires_grad]
         self._kept[SHARED if self.config.shared else stage.domain] = {
             name: value.detach().cpu().clone() for name, value in trained
@@ -179,7 +181,7 @@ class Adapter(Method):
         self._base_head = {}
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The adapter of the text's domain, the shared one, or the least perplexed; none for text of no domain."""
+        """Attach the adapter of the text's domain, the shared one, or that of lowest perplexity; otherwise none."""
         key: str | None = reading.domain
         if self.config.shared:
             key = SHARED
@@ -196,18 +198,18 @@ class Adapter(Method):
     # -- which adapter -----------------------------------------------------------------------------------------
 
     def least_perplexed(self, model: nn.Module, objective: Objective, batches: Callable[[int], Iterable[Batch]]) -> str:
-        """j* = argmin_j exp(mean nats per label of adapter j); the earliest of equals.
+        """Return j* = argmin_j exp(mean nats per label of adapter j); the earliest if tied.
 
         Args:
-            model: the plain language model, which is left as it was.
-            objective: of the run.
-            batches: of the text, given how many blocks.
+            model: the plain language model, which is left unchanged.
+            objective: the objective of the run.
+            batches: returns batches of the text, for a number of blocks.
         """
         losses = {key: self._loss(model, key, objective, batches(self.config.samples)) for key in self._kept}
         return min(losses, key=losses.__getitem__)
 
     def _loss(self, model: nn.Module, key: str, objective: Objective, batches: Iterable[Batch]) -> float:
-        """Mean nats per label with one of the kept adapters."""
+        """Return the mean nats per label with one of the stored adapters."""
         trains = _head_parameters(model) if self.config.train_head else []
         head = {name: parameter.detach().clone() for name, parameter in trains}
         self._build(model).attach(model, self.name)
@@ -219,7 +221,7 @@ class Adapter(Method):
             self._fill(model, head)
 
     def _start(self, stage: Stage) -> str | None:
-        """Which adapter this domain starts from; None for a fresh one."""
+        """Return the adapter that this domain starts from; None for a new one."""
         if self.config.shared:
             return SHARED if SHARED in self._kept else None
         if self.config.initialise == "fresh" or not self._kept:
@@ -248,10 +250,10 @@ class Adapter(Method):
         return bottlenecks(model, self.config.reduction_factor, self.config.activation)
 
     def _fill(self, model: nn.Module, kept: dict[str, Tensor]) -> None:
-        """Give a model's parameters what was kept of them; a classifier has no vocabulary head to fill.
+        """Load stored parameters into a model; a classifier has no vocabulary head to load.
 
         Raises:
-            MethodError: the memory is of another model.
+            MethodError: the memory belongs to another model.
         """
         own = dict(model.named_parameters())
         for name, value in kept.items():
@@ -266,7 +268,7 @@ class Adapter(Method):
 
 
 def _head_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The vocabulary head without what it shares with the embeddings: whatever is outside the base model."""
+    """Return the parameters of the vocabulary head that are not shared with the base model's embeddings."""
     base: Any = model.base_model
     inside = {id(parameter) for parameter in base.parameters()}
     return [

@@ -19,7 +19,7 @@ START = 0.02
 
 
 def feed_forward_outputs(model: nn.Module) -> list[Site]:
-    """Where adapters are: the second feed-forward projection of each layer, before dropout, residual, normalisation."""
+    """Return the sites of the adapters: the second feed-forward projection of each layer, before dropout."""
     return [site for site in anatomy(model).sites if site.kind == "output"]
 
 
@@ -28,7 +28,7 @@ class AfterFeedForward(Attachment):
 
     Args:
         layers: in the order of :func:`feed_forward_outputs`; each has a method ``hook(module, inputs, output)``, the
-            forward hook of its projection, which returns what takes the place of the output, [..., H].
+            forward hook of its projection, which returns the replacement of the output, [..., H].
     """
 
     shares_prompts = True
@@ -38,7 +38,7 @@ class AfterFeedForward(Attachment):
         self.layers = nn.ModuleList(layers)
 
     def place(self, model: nn.Module) -> None:
-        """Hook the projections, which a classifier has at the same places as the language model.
+        """Register hooks on the projections, which have the same paths in a classifier and in a language model.
 
         Raises:
             MethodError: the model has another number of layers.
@@ -54,8 +54,8 @@ class Bottleneck(nn.Module):
     """h ← h + W_up φ(W_down h + b_down) + b_up.
 
     Args:
-        features: H, of h.
-        inner: of the bottleneck.
+        features: H, the size of h.
+        inner: the width of the bottleneck.
         activation: φ.
     """
 
@@ -68,18 +68,21 @@ class Bottleneck(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Apply the adapter, [..., H] to [..., H]."""
         with computing_like(hidden):
             changed: Tensor = hidden + self.up(self.activation(self.down(hidden)))
         return changed
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Forward hook of the projection."""
+        """Apply the adapter to the output of the projection; a forward hook."""
         return self(output)
 
 
 def bottlenecks(model: nn.Module, reduction_factor: int, activation: Activation) -> AfterFeedForward:
-    """A bottleneck adapter for each layer, hidden / `reduction_factor` wide (1 at least); the function is unchanged."""
+    """Create a bottleneck adapter for each layer, of width hidden / `reduction_factor` (at least 1).
+
+    The function of the model is unchanged.
+    """
     return AfterFeedForward(
         Bottleneck(site.units, max(1, site.units // reduction_factor), activation)
         for site in feed_forward_outputs(model)

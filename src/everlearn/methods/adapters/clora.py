@@ -1,4 +1,4 @@
-"""CLoRA: the update of each layer is pushed to leave a fixed random subspace alone."""
+"""CLoRA: keep the update of each layer out of a fixed random subspace."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class CLoRA(IncLoRA):
 
     L + λ Σ_layers (‖A P_A‖²_F + ‖Bᵀ P_B‖²_F)
 
-    The k columns of P_A [d_in, k] and P_B [d_out, k] are orthonormal, random and fixed: an input in the span of P_A is
-    left as it is by an update with A P_A = 0, and no update moves an output along P_B. Every domain of a stream has the
-    same P, drawn for each layer from the run's seed, so the sum of all updates leaves the same subspace alone.
+    The k columns of P_A [d_in, k] and P_B [d_out, k] are orthonormal, random and fixed: an update with A P_A = 0 does
+    not change inputs in the span of P_A, and one with Bᵀ P_B = 0 does not move outputs along P_B. All domains of a
+    stream have the same P, drawn for each layer from the seed of the run, so the sum of all updates leaves the same
+    subspace unchanged.
 
     With k the width of a layer this would be the squared norm of A and B. The released code halves the penalty.
     """
@@ -52,7 +53,7 @@ class CLoRA(IncLoRA):
         self._pairs: list[tuple[nn.Parameter, int, Tensor]] = []
 
     def check(self, setting: Setting) -> None:
-        """Some direction of each layer must be left to learn in."""
+        """Require k to be less than the width of each layer, so that some direction is left to learn in."""
         super().check(setting)
         smallest = min(min(sizes) for sizes in self._shapes(setting.model))
         if self.config.k is not None and self.config.k >= smallest:
@@ -62,7 +63,7 @@ class CLoRA(IncLoRA):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """As IncLoRA, and P_A and P_B."""
+        """Return the cost of IncLoRA, plus P_A and P_B."""
         own = super().cost(model)
         fixed = sum(width * self._k(width) for sizes in self._shapes(model) for width in sizes)
         return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + (4 * fixed if self.config.strength else 0)})
@@ -71,7 +72,7 @@ class CLoRA(IncLoRA):
         return self.config.k or width // 2
 
     def begin_training(self, stage: Stage) -> None:
-        """Lay P beside A and B: the same in every domain, after every resume and on every process."""
+        """Create P for each adapter: the same in every domain, after every resume and on every process."""
         parameters, self._pairs = dict(stage.model.named_parameters()), []
         for matrix, dim in ((A, 1), (B, 0)) if self.config.strength else ():
             ending = matrix.replace("weight", f"{ADAPTER}.weight")
@@ -83,7 +84,7 @@ class CLoRA(IncLoRA):
                     self._pairs.append((parameter, dim, directions))
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ Σ (‖A P_A‖² + ‖Bᵀ P_B‖²), in float32 whatever the pass computes in."""
+        """Return λ Σ (‖A P_A‖² + ‖Bᵀ P_B‖²), computed in float32."""
         if not self._pairs:
             return {}
         with torch.autocast(self._pairs[0][0].device.type, enabled=False):
@@ -92,13 +93,13 @@ class CLoRA(IncLoRA):
             return {"subspace": self.config.strength * torch.stack([each.square().sum() for each in products]).sum()}
 
     def detach(self, stage: Stage) -> None:
-        """As IncLoRA."""
+        """Detach the adapter as IncLoRA does, and drop P."""
         self._pairs = []
         super().detach(stage)
 
 
 def orthonormal(width: int, k: int, seed: int) -> Tensor:
-    """k orthonormal directions of a space, drawn evenly from all, [width, k] float32 on the CPU."""
+    """Return k orthonormal directions, drawn uniformly, [width, k] float32 on the CPU."""
     drawn = torch.randn(width, k, generator=torch.Generator().manual_seed(seed))
     q, r = torch.linalg.qr(drawn)
     return q * r.diagonal().sign()

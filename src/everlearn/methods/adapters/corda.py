@@ -1,4 +1,4 @@
-"""CorDA: adapters that begin as the part of the weights that general text uses least."""
+"""CorDA: adapters that are initialised with the components of the weights that general text uses least."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from everlearn.model.modes import evaluating
 class CorDA(Residual):
     """Context-oriented decomposition adaptation (arXiv 2406.05223, eq. 1 to 5), with PEFT's decomposition.
 
-    SVD(W C) = U Σ Vᵀ with C = X Xᵀ of what a layer reads, so W = U Σ Vᵀ C⁻¹ = Σ_i σ_i u_i (v_iᵀ C⁻¹)
+    SVD(W C) = U Σ Vᵀ with C = X Xᵀ of the inputs X of a layer, so W = U Σ Vᵀ C⁻¹ = Σ_i σ_i u_i (v_iᵀ C⁻¹)
 
     The adapter takes over r of these components, s B₀ = U_r √Σ_r, A₀ = √Σ_r V_rᵀ C⁻¹ (s divided between them), and the
     rest of W is frozen. Knowledge-preserved adaptation (`kpm`): C of general text and the r components with the
-    smallest σ. Instruction-previewed adaptation (`ipm`): C of the domain's text and the r largest, to learn faster.
+    smallest σ. Instruction-previewed adaptation (`ipm`): C of the text of the domain and the r largest, to learn
+    faster.
 
     C, its inverse (with 1 % of its mean diagonal added, or more until it can be inverted) and the decomposition are
-    PEFT's. It divides the inputs of each row by the largest of them, which the paper does not write.
+    PEFT's. It divides the inputs of each row by the largest of them, which the paper does not mention.
     """
 
     name = "corda"
@@ -45,7 +46,10 @@ class CorDA(Residual):
         return self.config.corda_method == "kpm"
 
     def _read_bytes(self, inputs: int, outputs: int) -> int:
-        """The inputs' covariance and, until all are decomposed, singular vectors on both sides."""
+        """Return the bytes of the covariance of the inputs and of the singular vectors.
+
+        Both are held until all layers are decomposed.
+        """
         return 4 * (inputs * inputs + min(inputs, outputs) * (inputs + outputs))
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:

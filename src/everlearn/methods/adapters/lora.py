@@ -1,4 +1,4 @@
-"""LoRA: one low-rank adapter beside the base model, trained through the whole stream."""
+"""LoRA: one low-rank adapter of the base model, trained on the whole stream."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from everlearn.model.quantising import is_quantised, quantised_like
 
 @register
 class LoRA(Merged):
-    """Low-rank adaptation (arXiv 2106.09685, eq. 3), one adapter for all domains: the baseline "LoRA" (SeqLoRA) of
-    arXiv 2310.14152 and 2406.17245.
+    """Low-rank adaptation (arXiv 2106.09685, eq. 3) with one adapter for all domains.
 
-    A layer computes W_0 x + s · B A x with s = α / r. W_0 is the base model's throughout; A and B begin a domain as the
-    last one left them. The optimizer begins anew.
+    It is the baseline "LoRA" (SeqLoRA) of arXiv 2310.14152 and 2406.17245. A layer computes W_0 x + s · B A x with s =
+    α / r. W_0 is always that of the base model; A and B continue from one domain to the next. The optimizer starts
+    anew.
 
-    Each stage is a plain model of weights W_0 + s · B A, made from the base model's own W_0 in float32. A domain begins
-    by putting W_0 back, bit for bit as the base model has it, so nothing is ever subtracted and no rounding adds up.
+    Each stage is a plain model with weights W_0 + s · B A, computed from the base model's W_0 in float32. A domain
+    begins by restoring W_0, bit for bit as in the base model, so nothing is ever subtracted and rounding errors do not
+    accumulate.
     """
 
     name = "lora"
@@ -47,7 +48,7 @@ class LoRA(Merged):
         self._domains: list[str] = []
 
     def check(self, setting: Setting) -> None:
-        """Nothing but the adapter may be different from the base model."""
+        """Refuse other methods that change the weights of the base model."""
         super().check(setting)
         for other in setting.methods:
             if any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
@@ -57,12 +58,12 @@ class LoRA(Merged):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter's parameters; it is kept as memory and as the stage's adapter, however many domains there are."""
+        """Return the cost of the adapter, which is stored as memory and as the adapter of the stage."""
         count = self._numbers(model)
         return Cost(memory_bytes=4 * count, disk_bytes=8 * count, parameters=count)
 
     def attach(self, stage: Stage) -> None:
-        """W_0 in place of W_0 + s B A, and A and B beside it: the same function."""
+        """Replace W_0 + s B A by W_0 with A and B beside it: the same function."""
         if self._adapter:
             self._put_base_back(stage)
         super().attach(stage)
@@ -81,7 +82,7 @@ class LoRA(Merged):
         self._adapter, self._domains = learnt, [*self._domains, domain]
 
     def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
-        """A and B as they are."""
+        """Return A and B unchanged."""
         if not self._adapter:
             return None
         config = self._lora(model)

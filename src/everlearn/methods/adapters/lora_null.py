@@ -1,4 +1,4 @@
-"""LoRA-Null: adapters that read only what general text does not say."""
+"""LoRA-Null: adapters whose inputs are orthogonal to those of general text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class LoRANull(Residual):
     X Xᵀ = Q Λ Qᵀ,  N = the r columns of Q with the smallest λ,  SVD(W N Nᵀ) = U Σ Vᵀ,
     s B₀ = U √Σ, A₀ = √Σ Vᵀ (s divided between them)
 
-    X is what a layer reads of general text, so A₀ X ≈ 0 and the frozen rest does to general text what W did. LoRA-Null
-    trains A and B; with A frozen (its second version) s B A X ≈ 0 holds whatever B becomes.
+    X holds the inputs of a layer for general text, so A₀ X ≈ 0 and the frozen rest computes on general text what W did.
+    LoRA-Null trains A and B; with A frozen (its second version) s B A X ≈ 0 holds for every B.
     """
 
     name = "lora_null"
@@ -44,7 +44,7 @@ class LoRANull(Residual):
     config: Config
 
     def _read_bytes(self, inputs: int, outputs: int) -> int:
-        """The inputs' second moment, in float64."""
+        """Return the bytes of the second moment of the inputs, in float64."""
         return 8 * inputs * inputs
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
@@ -59,7 +59,7 @@ class LoRANull(Residual):
         return found
 
     def _moments(self, stage: Stage) -> dict[str, Tensor]:
-        """X Xᵀ of each layer, [d_in, d_in]; float64, since what is looked for is small in a square."""
+        """Return X Xᵀ of each layer, [d_in, d_in]; in float64, since its smallest eigenvalues are needed."""
         moments: dict[str, Tensor] = {}
         handles = []
         for path in self._targets(stage.model):
@@ -77,7 +77,7 @@ class LoRANull(Residual):
         return moments
 
     def attach(self, stage: Stage) -> None:
-        """As every such adapter, with A frozen where that is asked for."""
+        """Attach the adapter, with A frozen if configured."""
         super().attach(stage)
         if self.config.freeze_a:
             for name, parameter in stage.model.named_parameters():

@@ -1,5 +1,4 @@
-"""What methods with low-rank matrices share: which layers get them, PEFT's LoRA on those, and the way back to a plain
-model."""
+"""Common parts of methods with low-rank matrices: target layers, PEFT's LoRA on them, merging into a plain model."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class LowRankConfig(MethodConfig):
 
 
 class MergedConfig(LowRankConfig):
-    """Options of methods whose adapters become a part of the weights."""
+    """Options of methods whose adapters are merged into the weights."""
 
     use_dora: bool = False
     """Learn a magnitude for each row too (DoRA, arXiv 2402.09353)."""
@@ -51,7 +50,7 @@ class MergedConfig(LowRankConfig):
 
 
 class LowRank(Method):
-    """Base of methods that train low-rank matrices beside a frozen model: h = W x + s · B A x, s = α / r."""
+    """Base class of methods that train low-rank matrices beside a frozen model: h = W x + s · B A x, s = α / r."""
 
     needs = Needs(extra_parameters=True, memory="parameters")
     adds_peft: ClassVar[bool] = True
@@ -62,7 +61,7 @@ class LowRank(Method):
         self._trainable: list[str] = []
 
     def check(self, setting: Setting) -> None:
-        """The model itself must come without adapters, and no other method may add some."""
+        """Require a model without adapters, and no other method that adds some."""
         super().check(setting)
         if any(isinstance(module, BaseTunerLayer) for module in setting.model.modules()):
             raise MethodError(
@@ -74,21 +73,21 @@ class LowRank(Method):
         self._targets(setting.model)
 
     def attach(self, stage: Stage) -> None:
-        """Freeze the model and add an adapter; B starts at 0, so the function is unchanged."""
+        """Freeze the model and add an adapter; B is initialised with 0, so the function is unchanged."""
         self._trainable = [name for name, parameter in stage.model.named_parameters() if parameter.requires_grad]
         stage.model = get_peft_model(stage.model, self._lora(stage.model))
 
     def _learnt(self, stage: Stage) -> dict[str, Tensor]:
-        """A copy of the adapter that is attached, by PEFT's names."""
+        """Return a copy of the attached adapter, by PEFT's names."""
         if not isinstance(stage.model, PeftModel):
             raise MethodError(f"Method '{self.label}' lost its adapter during the domain: `stage.model` was replaced.")
         return {name: value.detach().cpu().clone() for name, value in get_peft_model_state_dict(stage.model).items()}
 
     def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor]) -> None:
-        """Give an adapter that is attached the values that were learnt.
+        """Load learnt values into an attached adapter.
 
         Raises:
-            MethodError: they are of another model or rank.
+            MethodError: they belong to another model or rank.
         """
         own = get_peft_model_state_dict(model)
         for name, value in learnt.items():
@@ -100,13 +99,13 @@ class LowRank(Method):
         set_peft_model_state_dict(model, {name: learnt[name] for name in own.keys() & learnt.keys()})
 
     def _leave(self, stage: Stage, plain: nn.Module) -> None:
-        """The stage's model is a plain one again, trained as before."""
+        """Restore a plain model in the stage, with the same parameters trainable as before."""
         for name, parameter in plain.named_parameters():
             parameter.requires_grad_(name in self._trainable)
         stage.model = plain
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
-        """An adapter of the rank of so many together, with the scale of one."""
+        """Return the configuration of an adapter with the rank of `parts` adapters together and the scale of one."""
         targets = self._targets(in_full(model) if is_quantised(model) else model)
         shared = {"lora_alpha": parts * self.config.lora_alpha, "lora_dropout": self.config.lora_dropout}
         return LoraConfig(
@@ -117,11 +116,11 @@ class LowRank(Method):
         )
 
     def _shapes(self, model: nn.Module) -> list[tuple[int, int]]:
-        """Inputs and outputs of each layer that gets an adapter."""
+        """Return the number of inputs and outputs of each target layer."""
         return [sizes_of(model.get_submodule(path)) for path in self._targets(model)]
 
     def _targets(self, model: nn.Module) -> list[str]:
-        """Paths of the layers that get an adapter.
+        """Return the paths of the layers that get an adapter.
 
         Raises:
             MethodError: the model has no such layer.
@@ -145,10 +144,12 @@ class LowRank(Method):
 
 
 class Merged(LowRank):
-    """Base of methods whose adapter is added to the weights in float32 when a domain ends: a stage is a plain model.
+    """Base class of methods whose adapter is merged into the float32 weights when a domain ends.
+
+    So a stage is a plain model.
 
     Class attributes:
-        onto: number of the checkpoint whose weights the adapter stands on: -1 the last one, 0 the base model.
+        onto: number of the checkpoint that the adapter is relative to: -1 the last one, 0 the base model.
     """
 
     onto: ClassVar[int] = -1
@@ -159,7 +160,7 @@ class Merged(LowRank):
         self.merges = self.config.merge
 
     def check(self, setting: Setting) -> None:
-        """Adapters alone cannot keep what another method does to the weights."""
+        """Refuse to store adapters only if another method changes the weights."""
         super().check(setting)
         for other in setting.methods:
             if not self.config.merge and any(overrides(other, hook) for hook in ("starting_weights", "final_weights")):
@@ -169,7 +170,7 @@ class Merged(LowRank):
                 )
 
     def detach(self, stage: Stage) -> None:
-        """Add the adapter to the weights, keep a copy of it, and leave a plain model."""
+        """Merge the adapter into the weights, keep a copy of it, and restore a plain model."""
         learnt = self._learnt(stage)
         self._keep(stage.domain, learnt)
         adapted: Any = stage.model
@@ -181,7 +182,7 @@ class Merged(LowRank):
         self._leave(stage, adapted.merge_and_unload(safe_merge=True))
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
-        """Remember what a domain has learnt, by PEFT's names."""
+        """Store what a domain has learnt, by PEFT's names."""
         raise NotImplementedError
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
@@ -195,11 +196,11 @@ class Merged(LowRank):
 
     @property
     def _scale(self) -> float:
-        """s, by which B A is multiplied."""
+        """The factor s of B A."""
         return self.config.lora_alpha / (math.sqrt(self.config.r) if self.config.use_rslora else self.config.r)
 
     def _numbers(self, model: nn.Module) -> int:
-        """Parameters of one adapter."""
+        """Return the number of parameters of one adapter."""
         return sum(
             self.config.r * (inputs + outputs) + (outputs if self.config.use_dora else 0)
             for inputs, outputs in self._shapes(model)

@@ -1,4 +1,4 @@
-"""MoE-LoRA: low-rank experts beside a frozen model, and a router that chooses among them for each token."""
+"""MoE-LoRA: low-rank experts beside a frozen model, and a router that selects among them for each token."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ START = 0.02
 
 @register
 class MoELoRA(LowRank):
-    """A mixture of LoRA experts, trained through the whole stream: the baseline "MoELoRA" of arXiv 2406.17245.
+    """A mixture of LoRA experts, trained on the whole stream: the baseline "MoELoRA" of arXiv 2406.17245.
 
     h = W x + s Σ_{e ∈ top-k} g_e B_e A_e x,   p = softmax(W_r x),   g_e = p_e / Σ_{top-k} p,   s = α / r
 
-    L + β · mean over layers of E Σ_e f_e P_e (arXiv 2101.03961, eq. 4), with f_e the share of the choices that fell on
-    expert e and P_e the mean of p_e over all tokens.
+    L + β · mean over layers of E Σ_e f_e P_e (arXiv 2101.03961, eq. 4), with f_e the share of the selections that fall
+    on expert e and P_e the mean of p_e over all tokens.
 
-    Every layer with experts has a router of its own, which reads what the layer reads. Experts and routers go on from
-    domain to domain and W stays the base model's, so there is nothing to know of a domain at test. A mixture that
-    depends on x is no weight: a stage's model is the base model, and experts and routers are the method's memory, which
-    texts are read with.
+    Every layer with experts has its own router, which reads the input of the layer. Experts and routers continue from
+    domain to domain and W stays that of the base model, so no domain id is needed at test time. A mixture that depends
+    on x cannot be merged into a weight: the model of a stage is the base model, and experts and routers are the memory
+    of the method, with which texts are read.
 
     The E experts of a layer are one PEFT adapter of rank E · r, A = [A_1; …; A_E] and B = [B_1 … B_E], whose
-    activations A x the router scales in blocks: Σ_e g_e B_e A_e x = B (g ⊗ 1_r ⊙ A x).
+    activations A x are scaled in blocks by the router: Σ_e g_e B_e A_e x = B (g ⊗ 1_r ⊙ A x).
     """
 
     name = "moe_lora"
@@ -79,25 +79,25 @@ class MoELoRA(LowRank):
         self._domains: list[str] = []
 
     def cost(self, model: nn.Module) -> Cost:
-        """The experts and routers."""
+        """Return the cost of the experts and routers."""
         rank, shapes = self.config.experts * self.config.r, self._shapes(model)
         count = sum(rank * (inputs + outputs) + self.config.experts * inputs for inputs, outputs in shapes)
         return Cost(memory_bytes=4 * count, disk_bytes=4 * count, parameters=count)
 
     def attach(self, stage: Stage) -> None:
-        """Freeze the model; experts and routers begin as the last domain left them."""
+        """Freeze the model; experts and routers continue from the last domain."""
         super().attach(stage)
         self._route(stage.model)
         self._fill(stage.model, self._experts)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Say which rows of the coming pass are the batch's own: other methods' views need no balance."""
+        """Set which rows of the next pass belong to the batch: views of other methods are not balanced."""
         for router in routers(stage.model) if self.config.balance else ():
             router.rows = len(batch["labels"])
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """β E Σ_e f_e P_e, f_e over all processes."""
+        """Return β E Σ_e f_e P_e, with f_e over all processes."""
         if not self.config.balance:
             return {}
         probabilities, choices = zip(*(router.take() for router in routers(stage.model)), strict=True)
@@ -107,7 +107,7 @@ class MoELoRA(LowRank):
         return {"balance": self.config.balance * self.config.experts * (shares * means).sum(1).mean()}
 
     def detach(self, stage: Stage) -> None:
-        """Keep experts and routers, and leave the base model."""
+        """Keep experts and routers, and restore the base model."""
         self._experts, self._domains = self._learnt(stage), [*self._domains, stage.domain]
         adapted: Any = stage.model
         plain = adapted.unload()
@@ -117,7 +117,10 @@ class MoELoRA(LowRank):
         self._leave(stage, plain)
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The experts and routers, for text of any domain; fine-tuning for an end task trains them with the model."""
+        """Attach the experts and routers, for text of any domain.
+
+        Fine-tuning on an end task trains them together with the model.
+        """
         if self._experts:
             adapted = get_peft_model(model, self._lora(model))
             self._route(adapted)
@@ -137,7 +140,7 @@ class MoELoRA(LowRank):
         return super()._lora(model, parts * self.config.experts, **options)
 
     def _route(self, model: nn.Module) -> None:
-        """Put a router into each layer with an adapter, where PEFT saves and loads it with the adapter."""
+        """Add a router to each layer with an adapter, where PEFT saves and loads it with the adapter."""
         for layer in [module for module in model.modules() if hasattr(module, "lora_A")]:
             a: Any = layer.lora_A[ADAPTER]  # type: ignore[index]
             router = Router(a.in_features, self.config.experts, self.config.top_k, self.config.renormalise)
@@ -148,19 +151,19 @@ class MoELoRA(LowRank):
 
 
 class Router(nn.Module):
-    """p = softmax(W_r x) of what a layer reads, and the gates that scale its experts' activations.
+    """p = softmax(W_r x) of the input of a layer, and the gates that scale the activations of its experts.
 
     Its hooks are bound methods, so that a copy of the model has hooks that belong to the copy.
 
     Args:
-        features: of the layer's input.
+        features: size of the input of the layer.
         experts: E.
-        top_k: experts that a token is read with.
+        top_k: number of experts per token.
         renormalise: whether their gates sum to 1.
 
     Attributes:
-        rows: remember what is chosen in the first rows of passes that are trained on; None remembers nothing.
-        shares_prompts: each token has gates of its own (:class:`~everlearn.methods.engine.attachment.Attachment`).
+        rows: record the selections for the first rows of training passes; None records nothing.
+        shares_prompts: each token has its own gates (:class:`~everlearn.methods.engine.attachment.Attachment`).
     """
 
     shares_prompts = True
@@ -175,30 +178,30 @@ class Router(nn.Module):
         self._seen: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [..., d_in] to probabilities, gates and choices (0 or 1), each [..., E] float32."""
+        """Return probabilities, gates and selections (0 or 1), each [..., E] float32, for inputs [..., d_in]."""
         probabilities = F.linear(x.to(self.weight.dtype), self.weight).float().softmax(-1)
         return probabilities, *gates_of(probabilities, self.top_k, self.renormalise)
 
     def read(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Forward pre-hook of the layer."""
+        """Compute the gates of the layer's input; a forward pre-hook of the layer."""
         probabilities, self._gates, chosen = self(inputs[0])
         if self.rows is not None and self.training and torch.is_grad_enabled() and not inside_backward():
             own, picks = probabilities[: self.rows], chosen[: self.rows]
             self._seen = own.flatten(0, -2), picks.flatten(0, -2)
 
     def scale(self, a: nn.Module, inputs: tuple[Any, ...], activations: Tensor) -> Tensor:
-        """Forward hook of A: [..., E · r], of which each block is scaled by its expert's gate."""
+        """Scale each expert's block of activations, [..., E · r], by its gate; a forward hook of A."""
         if self._gates is None:
             return activations
         blocks = activations.unflatten(-1, (self.experts, -1))
         return (blocks * self._gates[..., None].to(activations.dtype)).flatten(-2)
 
     def forget(self, layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Forward hook of the layer: nothing of a pass stays behind."""
+        """Drop the gates of the pass; a forward hook of the layer."""
         self._gates = None
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Probabilities and choices of the last pass that was trained on, [tokens, E] each; forgotten afterwards.
+        """Return and reset the probabilities and selections of the last training pass, [tokens, E] each.
 
         Raises:
             MethodError: there was none.
@@ -214,12 +217,18 @@ class Router(nn.Module):
 
 
 def gates_of(probabilities: Tensor, top_k: int, renormalise: bool = True) -> tuple[Tensor, Tensor]:
-    """Gates of the likeliest experts and choices (0 or 1), [..., E] each, of probabilities [..., E]."""
+    """Return the gates of the most likely experts and their selection (0 or 1), [..., E] each.
+
+    Args:
+        probabilities: [..., E].
+        top_k: number of experts per token.
+        renormalise: whether their gates sum to 1.
+    """
     chosen = torch.zeros_like(probabilities).scatter(-1, probabilities.topk(top_k).indices, 1.0)
     gates = probabilities * chosen
     return gates / gates.sum(-1, keepdim=True) if renormalise else gates, chosen
 
 
 def routers(model: nn.Module) -> Iterator[Router]:
-    """Of every layer that has experts."""
+    """Yield the routers of all layers that have experts."""
     return (module for module in model.modules() if isinstance(module, Router))

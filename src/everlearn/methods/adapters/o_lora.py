@@ -1,4 +1,4 @@
-"""O-LoRA: each domain's adapter is pushed to read other directions than the earlier ones do."""
+"""O-LoRA: keep the input directions of each domain's adapter orthogonal to those of the earlier ones."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class _Layers:
 
 @register
 class OLoRA(IncLoRA):
-    """Orthogonal LoRA (arXiv 2310.14152): IncLoRA whose A_t is held orthogonal to the earlier ones.
+    """Orthogonal LoRA (arXiv 2310.14152): IncLoRA whose A_t is kept orthogonal to the earlier ones.
 
     L + λ_1 Σ_layers Σ_{i < t} Σ_{jk} |A_i A_tᵀ|_{jk} + λ_2 Σ_layers (‖A_t‖_F + ‖B_t‖_F)
 
-    The rows of A_i span what adapter i reads of a layer's input, [r, d_in]. The first sum is one batched product of
-    [A_1; …; A_{t−1}] and A_t for all layers of a shape.
+    The rows of A_i span the input directions of adapter i, [r, d_in]. The first sum is one batched product of [A_1; …;
+    A_{t−1}] and A_t for all layers of a shape.
     """
 
     name = "o_lora"
@@ -81,12 +81,12 @@ class OLoRA(IncLoRA):
         self._matrices: list[nn.Parameter] = []
 
     def cost(self, model: nn.Module) -> Cost:
-        """As IncLoRA, and beside the parameters A of one earlier domain; each further one adds as much."""
+        """Return the cost of IncLoRA, plus A of the earlier domains."""
         own, earlier = super().cost(model), sum(self.config.r * inputs for inputs, _ in self._shapes(model))
         return Cost(**{**vars(own), "memory_bytes": own.memory_bytes + 4 * earlier})
 
     def begin_training(self, stage: Stage) -> None:
-        """Lay the earlier A beside the new ones, layers of a shape together."""
+        """Stack the earlier A beside the new ones, for all layers of a shape."""
         new = dict(stage.model.named_parameters())
         name_of = {matrix: matrix.replace("weight", f"{ADAPTER}.weight") for matrix in (A, B)}
         self._matrices = [new[name] for name in new if name.endswith(tuple(name_of.values()))]
@@ -104,7 +104,7 @@ class OLoRA(IncLoRA):
         return torch.cat([self._adapters[f"{domain}/{name}"] for domain in self._finished])
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F), in float32 whatever the pass computes in."""
+        """Return λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F), computed in float32."""
         first, second = _at(self.config.lambda_1, stage.index), _at(self.config.lambda_2, stage.index)
         losses = {}
         with torch.autocast(self._matrices[0].device.type, enabled=False):
@@ -116,18 +116,18 @@ class OLoRA(IncLoRA):
         return losses
 
     def detach(self, stage: Stage) -> None:
-        """As IncLoRA."""
+        """Detach the adapter as IncLoRA does, and drop the earlier A."""
         self._layers, self._matrices = [], []
         super().detach(stage)
 
 
 def overlap(new: Sequence[nn.Parameter], earlier: Tensor, form: Literal["absolute", "squares"]) -> Tensor:
-    """Σ_layers Σ_{jk} of |A_prev Aᵀ| or its square.
+    """Return Σ_layers Σ_{jk} of |A_prev Aᵀ| or its square.
 
     Args:
-        new: A of each layer, m times [r, d_in]; under FSDP2 shards of its rows.
+        new: A of each layer, m times [r, d_in]; under FSDP2, sharded by rows.
         earlier: A_prev, [m, rows, d_in].
-        form: what is summed.
+        form: absolute values or squares.
     """
     product = earlier @ torch.stack([local_part(a) for a in new]).transpose(1, 2)
     terms = (product.abs() if form == "absolute" else product.square()).sum((1, 2))
@@ -135,11 +135,11 @@ def overlap(new: Sequence[nn.Parameter], earlier: Tensor, form: Literal["absolut
 
 
 def norms(matrices: Sequence[nn.Parameter]) -> Tensor:
-    """‖·‖_F of each matrix, [m]; at 0 the gradient is 0."""
+    """Return ‖·‖_F of each matrix, [m]; at 0 the gradient is 0."""
     squares = value_over_shards(torch.stack([local_part(matrix).square().sum() for matrix in matrices]), matrices)
     return squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
 
 
 def _at(strength: float | list[float], index: int) -> float:
-    """Of the domain of that number."""
+    """Return the strength for the domain with a number."""
     return strength[min(index, len(strength)) - 1] if isinstance(strength, list) else strength

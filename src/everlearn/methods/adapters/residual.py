@@ -1,4 +1,4 @@
-"""Adapters that begin as a part of the weights they stand beside: what CorDA and LoRA-Null share."""
+"""Adapters that are initialised with a part of the weights: the common base of CorDA and LoRA-Null."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ DECOMPOSING = 24
 
 
 class Residual(IncLoRA):
-    """Base of methods whose adapter takes a part s B₀ A₀ of W over, so that the function is unchanged:
+    """Base class of methods whose adapter takes over a part s B₀ A₀ of W, which leaves the function unchanged.
 
     h = (W − s B₀ A₀) x + s B A x,   A and B begin as A₀ and B₀
 
-    In a stream s B A is added back when a domain ends, as :class:`IncLoRA` does it, so a stage is a plain model of
-    weights W + s (B A − B₀ A₀), and a new A₀ and B₀ are found for the next domain with the model as it is then. What a
-    domain changes has rank 2r: [B, −B₀] [A; A₀], which is what memory and the stage's PEFT adapter hold, since A and B
-    alone would belong to weights that nobody has.
+    In a stream s B A is added back when a domain ends, as in :class:`IncLoRA`, so a stage is a plain model with weights
+    W + s (B A − B₀ A₀), and a new A₀ and B₀ are computed for the next domain from the current model. The change of a
+    domain has rank 2r: [B, −B₀] [A; A₀], which is stored in the memory and in the PEFT adapter of the stage, since A
+    and B alone would be relative to weights that are not stored.
 
-    Weight decay of A and B would wear away a part of W, so there is none.
+    Weight decay of A and B would reduce a part of W, so there is none.
     """
 
     needs = replace(IncLoRA.needs, importance_pass=True)
     parts: ClassVar[int] = 2
 
     class Config(IncLoRA.Config):
-        """Options of adapters that begin as a part of the weights. As published α = r, so s = 1; there is no dropout,
-        which would fall on what the model knows; and every linear layer gets an adapter."""
+        """Options of adapters that are initialised with a part of the weights.
+
+        As published, α = r, so s = 1; there is no dropout, which would affect existing knowledge; and every linear
+        layer gets an adapter.
+        """
 
         lora_alpha: int = Field(8, ge=1)
         """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ is the same for every α."""
@@ -63,7 +66,7 @@ class Residual(IncLoRA):
         self._start: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """There must be general text where that is read, and a rank that the layers have."""
+        """Require general text if it is read, and a rank that the layers have."""
         super().check(setting)
         if self._reads_general and not setting.has_general:
             raise MethodError(
@@ -82,8 +85,10 @@ class Residual(IncLoRA):
         return True
 
     def cost(self, model: nn.Module) -> Cost:
-        """The adapter, the one that it began as, and finished domains as adapters of rank 2r; before that what is
-        known of the layers' inputs."""
+        """Return the cost: the adapter, its initial values, and finished domains as adapters of rank 2r.
+
+        Before training, statistics of the inputs of the layers are held.
+        """
         count, shapes = super()._numbers(model), self._shapes(model)
         at_hand = DECOMPOSING * max(inputs for inputs, _ in shapes) ** 2
         return Cost(
@@ -97,17 +102,17 @@ class Residual(IncLoRA):
         )
 
     def _read_bytes(self, inputs: int, outputs: int) -> int:
-        """What is held of each layer while all of them are read and decomposed."""
+        """Return the bytes held for each layer while all layers are measured and decomposed."""
         raise NotImplementedError
 
     def _trains(self, model: nn.Module) -> int:
-        """Trained parameters of one adapter."""
+        """Return the number of trained parameters of one adapter."""
         return self._numbers(model)
 
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
-        """Find A₀ and B₀, on the plain model; a resumed stage has them in its memory."""
+        """Compute A₀ and B₀ on the plain model; a resumed stage has them in its memory."""
         if is_quantised(stage.model):
             raise MethodError(
                 f"Method '{self.label}' takes a part out of the weights, which a quantised model has not got exactly. "
@@ -121,17 +126,17 @@ class Residual(IncLoRA):
             }
 
     def _parts_of(self, stage: Stage) -> Mapping[str, tuple[Tensor, Tensor]]:
-        """A₀ [r, d_in] and B₀ [d_out, r] of each layer."""
+        """Return A₀ [r, d_in] and B₀ [d_out, r] of each layer."""
         raise NotImplementedError
 
     def _read(self, stage: Stage, source: BlockSource | None) -> None:
-        """Rows of a source through the model, for hooks that watch it: one at a time, which PEFT's need."""
+        """Run rows of a source through the model for hooks that observe it, one at a time as PEFT's hooks require."""
         with evaluating(stage.model), torch.no_grad():
             for row in replace(stage, batch_size=1).batches(self.config.samples, source):
                 stage.objective.forward(stage.model, _unpadded(row))
 
     def attach(self, stage: Stage) -> None:
-        """W − s B₀ A₀ in place of W, and the adapter that makes up for it."""
+        """Replace W by W − s B₀ A₀, and add the adapter that compensates it."""
         super().attach(stage)
         self._fill(stage.model, self._start)
         with torch.no_grad():
@@ -140,11 +145,11 @@ class Residual(IncLoRA):
                 layer.get_base_layer().weight.sub_(layer.get_delta_weight(ADAPTER))
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Nothing but the adapter is trained, and it does not decay."""
+        """Train only the adapter, without weight decay."""
         return [group | {"weight_decay": 0.0} for group in groups]
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
-        """[A; A₀] and [B, −B₀]: what the domain has changed in W."""
+        """Store [A; A₀] and [B, −B₀], the change of W by the domain."""
         changed = dict(learnt)
         for name, start in self._start.items():
             side = [learnt[name], start] if name.endswith(A) else [learnt[name], -start]
@@ -167,7 +172,7 @@ class Residual(IncLoRA):
 
 
 def _unpadded(row: Batch) -> Batch:
-    """A row without padding, which is no text but would be read as some; only prompts and their answers have it."""
+    """Remove the padding of a row, which must not be read as text; only prompts with answers are padded."""
     if "decoder_input_ids" not in row:
         return row
     prompt, answer = int(row["attention_mask"].sum()), int((row["labels"] != IGNORE).sum())
@@ -176,6 +181,6 @@ def _unpadded(row: Batch) -> Batch:
 
 
 def matrix_of(layer: nn.Module) -> Tensor:
-    """The weight of a linear layer, [d_out, d_in]."""
+    """Return the weight of a linear layer, [d_out, d_in]."""
     weight = layer.get_parameter("weight").detach()
     return weight.T if isinstance(layer, Conv1D) else weight
