@@ -1,7 +1,7 @@
-"""Methods that train plainly and end a domain with other weights: between what it began with and what it learnt.
+"""Methods that train plainly and end a domain with weights between the initial and the trained ones.
 
-A method is one file. Nothing is added to a step and nothing is kept beside the stages' checkpoints. Weights of models
-that are there already are merged by ``everlearn merge`` (:mod:`everlearn.merging`).
+A method is one file. Nothing is added to a step and nothing is stored besides the checkpoints of the stages. Existing
+models are merged by ``everlearn merge`` (:mod:`everlearn.merging`).
 """
 
 KINDS = ("prior-focused",)

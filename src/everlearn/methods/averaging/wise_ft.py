@@ -1,4 +1,4 @@
-"""A domain ends between the weights that it began with and those that it learnt."""
+"""WiSE-FT: interpolate between the weights before and after a domain."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage, 
 
 @register
 class WiSEFT(Method):
-    """WiSE-FT (arXiv 2109.01903, eq. 1) after every domain: θₙ = (1 − α) θ_old + α θ̂ₙ, with θ̂ₙ what the domain's
-    training ended in; θ_old is what it began with, θₙ₋₁, so that the next domain goes on from the merged weights
-    (beside a schedule with `anneal` it goes on from those before the anneal, so what is merged is only released, with
-    the release before as θ_old).
+    """WiSE-FT (arXiv 2109.01903, eq. 1) after every domain: θₙ = (1 − α) θ_old + α θ̂ₙ.
 
-    With α = 1/n the weights are the running average θₙ = θₙ₋₁ + (θ̂ₙ − θₙ₋₁) / n of what the stages ended in.
+    θ̂ₙ are the weights at the end of training on the domain and θ_old those at its beginning, θₙ₋₁, so that the next
+    domain continues from the merged weights. With a schedule that has `anneal` it continues from the weights before the
+    anneal; then the merged weights are only released, with the previous release as θ_old.
+
+    With α = 1/n the weights are the running average θₙ = θₙ₋₁ + (θ̂ₙ − θₙ₋₁) / n over the ends of the stages.
     """
 
     name = "wise_ft"
@@ -54,7 +55,7 @@ class WiSEFT(Method):
         self.needs = replace(type(self).needs, base_model=self.config.anchor == "base" and self.config.alpha != 1)
 
     def check(self, setting: Setting) -> None:
-        """What a domain began with must be the last model, which is what is read for it."""
+        """Require that a domain starts from the last model, which is read as its beginning."""
         super().check(setting)
         for other in setting.methods:
             if other.goes_back and self.config.anchor == "before" and self.config.alpha != 1:
@@ -65,7 +66,10 @@ class WiSEFT(Method):
                 )
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Between the two; the earlier model is read from its folder. What a method adds or grows stays as it is."""
+        """Return the interpolated weights; added parameters keep their values.
+
+        The earlier model is read from its folder.
+        """
         alpha = 1 / stage.index if self.config.alpha == "1/n" else self.config.alpha
         if alpha == 1:
             return {}
