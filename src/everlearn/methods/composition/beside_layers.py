@@ -1,4 +1,4 @@
-"""What stands beside a frozen model's layers: it reads what they read and changes what leaves the last of them."""
+"""Attachments beside the layers of a frozen model, which read the inputs of the layers and change the final output."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ from everlearn.model.packed import documents
 
 
 class BesideLayers(Attachment):
-    """Sees each pass of a model's layers; of an encoder-decoder, those of the encoder.
+    """Observes each pass of a model's layers; in an encoder-decoder, those of the encoder.
 
-    What leaves the last layer is changed before any normalisation behind the layers, so that whatever reads the hidden
-    states (the vocabulary head, a classifier, a decoder) reads the change.
+    The output of the last layer is changed before any normalisation after the layers, so that everything that reads the
+    hidden states (the vocabulary head, a classifier, a decoder) reads the change.
     """
 
-    lengthens_rows = True  # nothing beside the layers has a cache, so all of a text must be there
+    lengthens_rows = True  # modules beside the layers have no cache, so each pass needs the complete text
 
     def place(self, model: nn.Module) -> None:
-        """Hook what reads the text, and its last layer."""
+        """Register hooks on the part of the model that reads the text, and on its last layer."""
         reader = reader_of(model)
         reader.register_forward_pre_hook(self.before, with_kwargs=True)
         layers_read(model)[-1].register_forward_hook(self.behind)
 
     def before(self, reader: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook of what reads the text."""
+        """Prepare for a text; a forward pre-hook of the part that reads it."""
         given = arguments(reader, args, kwargs)
         self.read(reader, given, documents(given))
 
     def behind(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Forward hook of the last layer."""
+        """Change the output of the last layer; a forward hook."""
         left = self.leave(plain(output))
         return (left, *output[1:]) if isinstance(output, tuple) else left
 
     def read(self, reader: nn.Module, given: dict[str, Any], document: Tensor) -> None:
-        """A text is about to be read.
+        """Prepare for a text that will be read.
 
         Args:
-            reader: what reads it.
+            reader: the part of the model that reads it.
             given: the arguments of its forward pass.
-            document: number of the document of each token (:func:`~everlearn.model.packed.documents`).
+            document: document number of each token (:func:`~everlearn.model.packed.documents`).
         """
         raise NotImplementedError
 
     def leave(self, hidden: Tensor) -> Tensor:
-        """What takes the place of what leaves the last layer, [B, S, H]."""
+        """Return the replacement of the output of the last layer, [B, S, H]."""
         raise NotImplementedError
 
 
 def reader_of(model: nn.Module) -> nn.Module:
-    """The part of a model, with or without a vocabulary head, that reads a text."""
+    """Return the part of a model, with or without a vocabulary head, that reads a text."""
     base: Any = model.base_model
     reader: nn.Module = base.encoder if kind_of(model) == "encoder-decoder" else base
     return reader
 
 
 def layers_path(model: nn.Module) -> str:
-    """Where the layers are in :func:`reader_of`."""
+    """Return the path of the layers in :func:`reader_of`."""
     reader = reader_of(model)
     own = next(path for path, module in model.named_modules() if module is reader)
     return layers_of(model)[0].path.removeprefix(f"{own}.")
 
 
 def layers_read(model: nn.Module) -> nn.ModuleList:
-    """The layers of :func:`reader_of` through which a text goes, in their order."""
+    """Return the layers of :func:`reader_of` that process a text, in order."""
     return layers_of(model)[0].modules
 
 
 def plain(output: Any) -> Tensor:
-    """The hidden states, [B, S, H], among what a layer returns."""
+    """Return the hidden states, [B, S, H], from the output of a layer."""
     hidden: Tensor = output[0] if isinstance(output, tuple) else output
     return hidden

@@ -1,4 +1,4 @@
-"""A text's weights over the modules of several domains, and the modules that are mixed by them."""
+"""Weights of a text over the modules of several domains, and the base class of the mixed modules."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ Learnt = Mapping[str, Tensor]
 
 
 class Modules(nn.Module):
-    """Modules of t domains at some places of a model, of which a text reads Σ_i w_i M_i; only M_t is trained."""
+    """Modules of t domains at some places of a model, mixed as Σ_i w_i M_i for each text; only M_t is trained."""
 
     def place(self, model: nn.Module) -> None:
-        """Hook the places."""
+        """Register the hooks."""
         raise NotImplementedError
 
     def low_rank(self) -> dict[str, str]:
-        """Path of a layer → path here of the low-rank matrices beside it."""
+        """Return path of a layer → path in this module of its low-rank matrices."""
         return {}
 
     def mix(self, weights: Tensor | None) -> None:
-        """Before a pass: w, [B, 1, t] for rows or [B, S, t] for tokens; None for a pass of the plain model."""
+        """Set the weights of the next pass: w, [B, 1, t] for rows or [B, S, t] for tokens; None for the plain model."""
         raise NotImplementedError
 
 
 class Composed(Attachment):
-    """Reads a query from each text, weighs the domains by its likeness to their keys, and mixes their modules.
+    """Computes a query from each text, weighs the domains by its similarity to their keys, and mixes their modules.
 
-    A row has one query in a model with an encoder. In a decoder each token has its own, made of what its document says
-    up to it: a query of the whole row would tell a token what comes after it.
+    A row has one query in a model with an encoder. In a decoder each token has its own query, computed from its
+    document up to the token: a query of the whole row would leak later tokens.
 
     Args:
-        modules: what is mixed, of t domains.
-        key: where k_t begins, [E].
+        modules: the modules of t domains that are mixed.
+        key: initial value of k_t, [E].
         earlier: k_1 to k_{t−1}, [E] each; never trained.
 
     Attributes:
-        weights: of the last pass, [B, 1 or S, t], oldest domain first.
+        weights: weights of the last pass, [B, 1 or S, t], oldest domain first.
     """
 
-    lengthens_rows = True  # a token's weights are of all the text before it, which must be there
+    lengthens_rows = True  # the weights of a token depend on all the text before it
 
     def __init__(self, modules: Modules, key: Tensor, earlier: Sequence[Tensor]) -> None:
         super().__init__()
@@ -60,26 +60,26 @@ class Composed(Attachment):
         self.token_by_token = self.asking = False
 
     def query(self, base: nn.Module, given: dict[str, Any], document: Tensor) -> Tensor:
-        """Queries of rows that `base` is about to read, [B, 1 or S, E].
+        """Return the queries of rows that `base` will read, [B, 1 or S, E].
 
         Args:
-            base: what reads the text.
+            base: the part of the model that reads the text.
             given: the arguments of its forward pass.
-            document: number of the document that each token belongs to, [B, S]; :data:`PADDING` for padding.
+            document: document number of each token, [B, S]; :data:`PADDING` for padding.
         """
         raise NotImplementedError
 
     def weigh(self, queries: Tensor) -> Tensor:
-        """w, [..., t], of queries [..., E]."""
+        """Return w, [..., t], for queries [..., E]."""
         raise NotImplementedError
 
     @property
     def keys(self) -> Tensor:
-        """k_1 to k_t, [t, E]."""
+        """Return k_1 to k_t, [t, E]."""
         return torch.stack([*self.earlier_keys, self.key])
 
     def place(self, model: nn.Module) -> None:
-        """Hook what reads the text, and the modules' places."""
+        """Register hooks on the part that reads the text, and those of the modules."""
         base: Any = model.base_model
         reader: nn.Module = base.encoder if kind_of(model) == "encoder-decoder" else base
         self.token_by_token = kind_of(model) == "decoder"
@@ -91,7 +91,7 @@ class Composed(Attachment):
         return {path: f"mixed.{own}" for path, own in self.mixed.low_rank().items()}
 
     def read(self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook: the weights of this text, which hold until the next one is read."""
+        """Compute the weights of a text, used until the next one is read; a forward pre-hook."""
         if self.asking:
             return
         given = arguments(base, args, kwargs)
@@ -100,7 +100,7 @@ class Composed(Attachment):
         self.mixed.mix(self.weights)
 
     def pooled(self, values: Tensor, document: Tensor, how: Literal["mean", "max"]) -> Tensor:
-        """Mean or maximum of the tokens' values, [B, S, E]: of a row, [B, 1, E], or of a document so far, [B, S, E]."""
+        """Pool values of tokens, [B, S, E], over a row, [B, 1, E], or over a document so far, [B, S, E]."""
         if self.token_by_token:
             if how == "max":
                 return so_far(values, document, torch.maximum)
@@ -112,15 +112,15 @@ class Composed(Attachment):
         return (values * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
     def learnt(self) -> dict[str, Tensor]:
-        """A copy of what the last domain has learnt."""
+        """Return a copy of the trained module and key of the last domain."""
         own = {name: value for name, value in self.mixed.named_parameters() if value.requires_grad} | {KEY: self.key}
         return {name: value.detach().cpu().clone() for name, value in own.items()}
 
     def fill(self, learnt: Learnt) -> None:
-        """Give the last domain's module and key what was learnt.
+        """Load the learnt module and key of the last domain.
 
         Raises:
-            MethodError: it is of another model, or of other options.
+            MethodError: they belong to another model or to other options.
         """
         own = {KEY: self.key, **dict(self.mixed.named_parameters())}
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""An ensemble along the stream: a model for each domain, which answer together."""
+"""An ensemble along the stream: one model per domain, whose predictions are mixed."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from everlearn.model.anatomy import kind_of
 
 @register
 class DomainEnsemble(Method):
-    """An ensemble of the domains' models (deep ensembles, arXiv 1612.01474, section 2.4, whose members are here what
-    the stream leaves behind): p(y | x) = Σ_k w_k(x) p_k(y | x).
+    """An ensemble of the models of all domains (deep ensembles, arXiv 1612.01474, section 2.4).
 
-    A domain is trained plainly, from the base model (a model for each domain) or from the model before it. Nothing is
-    forgotten that a member knows; whether it is heard is a question of the weights, which need no domain id and see the
-    input alone, never what is predicted:
+    p(y | x) = Σ_k w_k(x) p_k(y | x), with the checkpoints of the stream as members.
 
-    - ``by_perplexity``: softmax of −nats / temperature, where nats are what a member loses on the tokens before the one
-      that is predicted, on the prompt, or on the text that is classified; at temperature 0 the least perplexed member
-      answers alone;
-    - ``by_confidence``: max p_k over its sum; ``by_entropy``: exp(−H(p_k)) over its sum; ``confident``: the member with
-      the largest max p_k answers alone;
+    A domain is trained plainly, from the base model (a model for each domain) or from the previous model. Nothing that
+    a member knows is forgotten; whether it is used depends on the weights, which need no domain id and depend on the
+    input only, never on the prediction target:
+
+    - ``by_perplexity``: softmax of −nats / temperature, where nats are the loss of a member on the tokens before the
+    predicted one, on the prompt, or on the classified text; at temperature 0 only the member with the lowest perplexity
+    is used;
+    - ``by_confidence``: max p_k over its sum; ``by_entropy``: exp(−H(p_k)) over its sum; ``confident``: only the member
+    with the largest max p_k is used;
     - ``mean``: 1/K.
 
-    The members are the stages' checkpoints, which the run keeps. A test reads each text with every one of them; one
-    checkpoint alone, as it is exported, is its domain's model.
+    The members are the checkpoints of the stages, which the run keeps. A test reads each text with all of them; a
+    single exported checkpoint is the model of its domain.
     """
 
     name = "ensemble"
@@ -63,7 +64,7 @@ class DomainEnsemble(Method):
         self.needs = replace(type(self).needs, base_model=self.goes_back)
 
     def check(self, setting: Setting) -> None:
-        """A member must be a whole model, of which nothing is kept elsewhere, and must be able to be weighed."""
+        """Require that each member is a complete model without additions, and that it can be weighed."""
         super().check(setting)
         if self.config.combine == "by_perplexity" and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
@@ -83,19 +84,21 @@ class DomainEnsemble(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """Nothing in training: the members are the run's own checkpoints. A test costs a pass for each domain learnt,
-        two for masked text by perplexity, and holds as many models."""
+        """Return the cost: nothing in training, since the members are the checkpoints of the run.
+
+        A test needs one pass per learnt domain (two for masked text by perplexity) and holds as many models.
+        """
         return Cost()
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """The base model's."""
+        """Return the weights of the base model."""
         if self.config.start == "previous" or stage.first:
             return {}
         known = dict(stage.model.named_parameters())
         return {name: weight for name, weight in stage.checkpoints[0].named_parameters() if name in known}
 
     def test_predictor(self, predictor: Predictor, reading: Reading) -> Predictor:
-        """The earlier domains' models beside the one that is tested; the base model is none of them."""
+        """Return the ensemble of the earlier domains' models and the tested one; the base model is not a member."""
         device = next(models_of(predictor)[0].parameters()).device
         earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
         members = (*(Checkpoint(model, reading.objective) for model in earlier), predictor)

@@ -1,4 +1,4 @@
-"""K-Adapter: beside a frozen model, a chain of small transformers for each domain, fed by hidden states."""
+"""K-Adapter: a chain of small transformers for each domain beside a frozen model, fed by its hidden states."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from everlearn.model.head import config_of
 class KAdapter(Method):
     """K-Adapter (arXiv 2002.01808, section 3): knowledge of a domain in adapters beside a frozen model.
 
-    A domain's chain has an adapter at each of some depths l_1 < … < l_K. With H[0] the embeddings, H[l] what layer l
-    gives, and C_0 = 0,
+    The chain of a domain has an adapter at each of some depths l_1 < … < l_K. With H[0] the embeddings, H[l] the output
+    of layer l, and C_0 = 0,
 
         x_i = H[l_i] + C_{i−1},   C_i = x_i + W_up T_i(W_down x_i + b_down) + b_up
 
-    where T_i are transformer layers, narrower than the model's; W_down, W_up ~ N(0, 0.0002²), so that an adapter begins
-    near the identity. The model is frozen, and each chain is trained alone. Attention inside an adapter sees what the
-    model's sees: no padding, no other document, in a decoder nothing that comes later.
+    where T_i are transformer layers, narrower than those of the model; W_down, W_up ~ N(0, 0.0002²), so that an adapter
+    starts near the identity. The model is frozen, and each chain is trained alone. Attention inside an adapter has the
+    mask of the model: no padding, no other document, in a decoder no later tokens.
 
     A classifier reads W [H; C_K; C'_K; …] + b over the chains that a text is read with (published for several sources);
-    it begins at H. What a language model reads is a port, since chains are then trained through a head that knows H:
-    H + Σ (C_K − Σ_i H[l_i]), what the adapters have added, with a gate for each chain where `combine` says so.
+    it is initialised to H. For language models, which the paper does not cover, chains are trained through a head that
+    expects H: it reads H + Σ (C_K − Σ_i H[l_i]), H plus what the adapters have added, with a gate for each chain if
+    `combine` is `gate`.
     """
 
     name = "k_adapter"
@@ -78,14 +79,14 @@ class KAdapter(Method):
         self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
-        """The depths must be there, and no second method may add parameters that this one would freeze."""
+        """Require that the depths exist, and refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         refuse_other_additions(self, setting)
         refuse_without_attention(self, setting, "learns transformer layers of the model's shape")
         self._depths(setting.model)
 
     def cost(self, model: nn.Module) -> Cost:
-        """A chain; one is kept for each domain."""
+        """Return the cost of a chain; one is stored for each domain."""
         with torch.device("meta"):
             chain = self._chain(model)
         added = sum(parameter.numel() for parameter in chain.parameters())
@@ -98,15 +99,15 @@ class KAdapter(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """The domain's chain; everything else is frozen."""
+        """Attach the chain of the domain; everything else is frozen."""
         self._beside(stage.model, [self._chain(stage.model)]).attach(stage.model, self.name, freeze=True)
 
     def detach(self, stage: Stage) -> None:
-        """Keep the chain, and leave the base model."""
+        """Keep the chain, and restore the base model."""
         self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name).chains[0])
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The chain of the text's domain, or all of them; W and b where the model has no vocabulary head."""
+        """Attach the chain of the text's domain, or all of them; W and b if the model has no vocabulary head."""
         wanted = [reading.domain] if self.config.read == "own" else list(self._learnt)
         kept = [self._learnt[domain] for domain in wanted if domain in self._learnt]
         if kept:
@@ -142,10 +143,10 @@ class KAdapter(Method):
         return Chains(chains, self._depths(model), features)
 
     def _depths(self, model: nn.Module) -> list[int]:
-        """Where the adapters read.
+        """Return the depths of the adapters.
 
         Raises:
-            MethodError: the model has no such depth, or they do not rise.
+            MethodError: the model has no such depth, or they do not ascend.
         """
         count = len(layers_read(model))
         depths = self.config.depths or sorted({0, max(count // 2 - 1, 0), max(count - 2, 0)})

@@ -1,4 +1,4 @@
-"""What methods that mix the modules of domains share: the modules that a text is read with, what rows are."""
+"""Common parts of methods that mix modules of domains: saving and loading modules, and selecting those of a text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from everlearn.model.anatomy import kind_of
 
 
 def learnt_by(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of all that is trained of a module."""
+    """Return a copy of all trained parameters of a module."""
     return {name: value.detach().cpu().clone() for name, value in module.named_parameters() if value.requires_grad}
 
 
 def fill(module: nn.Module, learnt: Learnt, method: Method) -> None:
-    """Give a module what :func:`learnt_by` copied.
+    """Load into a module what :func:`learnt_by` copied.
 
     Raises:
-        MethodError: it is of another model, or of other options.
+        MethodError: it belongs to another model or to other options.
     """
     own = dict(module.named_parameters())
     with torch.no_grad():
@@ -36,7 +36,7 @@ def fill(module: nn.Module, learnt: Learnt, method: Method) -> None:
 
 
 def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) -> list[str]:
-    """The domains whose modules a text is read with: all, or those up to its own, none for text of no learnt one."""
+    """Return the domains whose modules read a text: all, or with `own` those up to its own (none if not learnt)."""
     known = list(learnt)
     if not own:
         return known
@@ -44,7 +44,7 @@ def known_domains(learnt: Mapping[str, Learnt], reading: Reading, *, own: bool) 
 
 
 def check_rows(method: Method, setting: Setting) -> None:
-    """Raise ``MethodError`` where an encoder's rows hold several documents that must not know of each other."""
+    """Raise ``MethodError`` if the rows of an encoder hold several documents that must be isolated from each other."""
     if kind_of(setting.model) == "encoder" and setting.objective.isolate:
         raise MethodError(
             f"Method '{method.label}' weighs its modules for a row as a whole, which would tell the documents packed "

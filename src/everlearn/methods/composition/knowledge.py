@@ -1,6 +1,6 @@
 """Adapters that are small transformers, in chains beside a frozen model (K-Adapter, arXiv 2002.01808, section 3.2).
 
-:class:`Chain` is what a domain leaves; :class:`Chains` lets a model read one or several of them.
+:class:`Chain` holds the adapters of a domain; :class:`Chains` applies one or several chains to a model.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PROJECTION, INNER = 2e-4, 0.02
 
 
 class KnowledgeLayer(nn.Module):
-    """A layer of T: attention and feed-forward network, each with a residual sum that is normalised (as in BERT).
+    """A layer of T: attention and feed-forward network, each with a residual connection and normalisation (as in BERT).
 
     Args:
-        heads: of the attention.
-        size: features of a head; the layer is heads · size wide, its feed-forward network four times that.
-        dropout: on attention and before each sum.
+        heads: number of attention heads.
+        size: features per head; the layer has width heads · size, its feed-forward network four times that.
+        dropout: on attention and before each residual sum.
     """
 
     def __init__(self, heads: int, size: int, dropout: float) -> None:
@@ -42,7 +42,7 @@ class KnowledgeLayer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, hidden: Tensor, sees: Tensor) -> Tensor:
-        """[B, S, width], and whom each token sees, [B, 1, S, S]."""
+        """Apply the layer to [B, S, width] with the attention mask `sees`, [B, 1, S, S]."""
         query, key, value = (
             part(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
@@ -56,14 +56,14 @@ class KnowledgeLayer(nn.Module):
 
 
 class KnowledgeAdapter(nn.Module):
-    """W_up T(W_down x + b_down) + b_up, what an adapter adds to x.
+    """W_up T(W_down x + b_down) + b_up, which the adapter adds to x.
 
     Args:
-        features: H, of x.
-        heads: of T's layers.
-        size: of a head.
-        layers: of T.
-        dropout: in T.
+        features: H, the size of x.
+        heads: attention heads of T's layers.
+        size: features per head.
+        layers: number of layers of T.
+        dropout: dropout in T.
     """
 
     def __init__(self, features: int, heads: int, size: int, layers: int, dropout: float) -> None:
@@ -75,7 +75,7 @@ class KnowledgeAdapter(nn.Module):
             nn.init.zeros_(projection.bias)
 
     def forward(self, hidden: Tensor, sees: Tensor) -> Tensor:
-        """[B, S, H], and whom each token sees, [B, 1, S, S]."""
+        """Apply the adapter to [B, S, H] with the attention mask `sees`, [B, 1, S, S]."""
         inner = self.down(hidden)
         for layer in self.layers:
             inner = layer(inner, sees)
@@ -87,8 +87,8 @@ class Chain(nn.Module):
     """The adapters of one domain, and its gate.
 
     Args:
-        adapters: from the lowest depth on.
-        gated: features of H that the gate reads; 0 for no gate.
+        adapters: in order of depth, lowest first.
+        gated: number of features of H that the gate reads; 0 for no gate.
     """
 
     def __init__(self, adapters: Sequence[KnowledgeAdapter], gated: int) -> None:
@@ -100,7 +100,7 @@ class Chain(nn.Module):
             nn.init.zeros_(self.gate.bias)
 
     def forward(self, states: Sequence[Tensor], sees: Tensor) -> tuple[Tensor, Tensor]:
-        """C_K and C_K − Σ_i H[l_i], [B, S, H] each, of the hidden states at each depth."""
+        """Return C_K and C_K − Σ_i H[l_i], [B, S, H] each, for the hidden states at each depth."""
         carried = total = torch.zeros_like(states[0])
         for adapter, state in zip(self.adapters, states, strict=True):
             read = state + carried
@@ -109,7 +109,7 @@ class Chain(nn.Module):
         return carried, total
 
     def change(self, states: Sequence[Tensor], sees: Tensor, last: Tensor) -> Tensor:
-        """What the adapters have added, [B, S, H], times σ(w · H + b) where there is a gate."""
+        """Return what the adapters have added, [B, S, H], times σ(w · H + b) if there is a gate."""
         _, total = self(states, sees)
         return total if self.gate is None else torch.sigmoid(self.gate(last)) * total
 
@@ -118,9 +118,9 @@ class Chains(BesideLayers):
     """The chains that a text is read with.
 
     Args:
-        chains: one at least.
-        depths: where their adapters read.
-        features: H of a classifier, which reads W [H; C_K; …] + b; 0 in a language model, which reads a sum.
+        chains: at least one.
+        depths: the depths of their adapters.
+        features: H for a classifier, which reads W [H; C_K; …] + b; 0 for a language model, which reads a sum.
     """
 
     def __init__(self, chains: Sequence[Chain], depths: Sequence[int], features: int) -> None:
@@ -158,7 +158,7 @@ class Chains(BesideLayers):
 
 
 class HiddenState(nn.Module):
-    """Keeps H[l] of a pass: what enters layer l + 1, or what leaves the last layer.
+    """Captures H[l] of a pass: the input of layer l + 1, or the output of the last layer.
 
     Args:
         depth: l.
@@ -170,16 +170,16 @@ class HiddenState(nn.Module):
         self.hidden = torch.empty(0)
 
     def place(self, layers: nn.ModuleList) -> None:
-        """Hook the layer."""
+        """Register the hook on the layer."""
         if self.depth == len(layers):
             layers[-1].register_forward_hook(self.leaving)
         else:
             layers[self.depth].register_forward_pre_hook(self.entering, with_kwargs=True)
 
     def entering(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook."""
+        """Capture the input of the layer; a forward pre-hook."""
         self.hidden = args[0] if args else kwargs["hidden_states"]
 
     def leaving(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Forward hook."""
+        """Capture the output of the layer; a forward hook."""
         self.hidden = plain(output)

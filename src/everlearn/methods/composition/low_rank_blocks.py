@@ -1,7 +1,7 @@
-"""Low-rank blocks of several domains beside linear layers, mixed by a text's weights.
+"""Low-rank blocks of several domains beside linear layers, mixed by the weights of a text.
 
-PEFT's LoRA is not used: it has one adapter for a row, or the sum of several, but no weights that differ from row to row
-and that are trained.
+PEFT's LoRA is not used: it has one adapter per row, or the sum of several, but no trained weights that differ between
+rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from everlearn.model.targets import Targets, sizes_of, targets_of
 
 
 def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
-    """Paths of the layers that get blocks.
+    """Return the paths of the layers that get blocks.
 
     Raises:
-        ModelError: there is none; or they see one token at a time, and the weights are of all tokens.
+        ModelError: there is none; or they process one token at a time, while the weights are computed for all tokens.
     """
     if any(stack.recurrent for stack in architecture_of(config_of(model).model_type).stacks):
         raise ModelError(
@@ -41,15 +41,15 @@ OWN = "own"
 
 
 class LowRankBlocks(Modules):
-    """y ← y + s Σ_i w_i B_i A_i x at each of some linear layers.
+    """y ← y + s Σ_i w_i B_i A_i x at some linear layers.
 
     Args:
-        model: whose layers get blocks; it may be on the meta device.
+        model: the model whose layers get blocks; it may be on the meta device.
         targets: which layers.
         r: rank of a block.
         scale: s.
-        dropout: on x.
-        earlier: what domains 1 to t−1 have learnt.
+        dropout: dropout on x.
+        earlier: the learnt blocks of domains 1 to t−1.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class LowRankBlocks(Modules):
 
 
 class LayerBlocks(nn.Module):
-    """The blocks of one layer: A [r, d_in] and B [d_out, r] are trained, those of earlier domains stand beside them.
+    """The blocks of one layer: A [r, d_in] and B [d_out, r] are trained, those of earlier domains are frozen.
 
-    What is trained is called as in a layer that PEFT wrapped, and the whole layer's output is this module's: whoever
-    watches low-rank matrices at work (the masks of MIGU) finds them.
+    The trained matrices have the names that PEFT uses, and the output of this module is that of the complete layer: so
+    code that observes low-rank matrices (the masks of MIGU) finds them.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class LayerBlocks(nn.Module):
         self.weights: Tensor | None = None
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Forward hook of the layer."""
+        """Add the blocks to the output of the layer; a forward hook."""
         return None if self.weights is None else self(inputs[0], output)
 
     def forward(self, x: Tensor, output: Tensor) -> Tensor:
-        """y + s Σ_i w_i B_i A_i x."""
+        """Return y + s Σ_i w_i B_i A_i x."""
         a, b, weights = self.lora_A[OWN], self.lora_B[OWN], cast(Tensor, self.weights)
         x = self.dropout(x.to(cast(LowRankMatrix, a).weight.dtype))
         seen: Tensor = a(x)
@@ -110,7 +110,7 @@ class LayerBlocks(nn.Module):
 
 
 class LowRankMatrix(nn.Module):
-    """x ↦ W x, W [d_out, d_in]; a linear layer whose first weights are given, which draws none."""
+    """x ↦ W x, W [d_out, d_in]; a linear layer with given initial weights, which draws no random numbers."""
 
     bias = None
 

@@ -1,4 +1,4 @@
-"""MoCL: a module for each domain, and a mixture of all of them for each text, by its likeness to the domains' keys."""
+"""MoCL: a module for each domain, mixed for each text by its similarity to the keys of the domains."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class MoCL(Method):
 
         Σ_{i ≤ t} w_i P_i,   w = softmax(8 · cos(q(x), k_i)),   q(x) the mean of the frozen model's last hidden states
 
-    L_t + match · mean(1 − cos(q(x), k_t)), where only P_t and k_t are trained. Earlier modules and keys are no
-    optimizer's, so no momentum moves them, which the authors' code takes back after each step. The model stays the base
-    model, bit for bit.
+    L_t + match · mean(1 − cos(q(x), k_t)), where only P_t and k_t are trained. Earlier modules and keys belong to no
+    optimizer, so no momentum moves them; the authors' code restores them after each step instead. The model remains the
+    base model, bit for bit.
 
-    In a decoder a token's q is the mean over its document up to it: a query of the whole row would tell what is yet to
-    be predicted.
+    In a decoder q of a token is the mean over its document up to it: a query of the whole row would leak the tokens
+    that are yet to be predicted.
     """
 
     name = "mocl"
@@ -108,7 +108,7 @@ class MoCL(Method):
         self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
-        """Rows must be texts, and a prefix must fit beside them."""
+        """Require rows of single texts, and room for a prefix."""
         super().check(setting)
         check_rows(self, setting)
         check_prompt(self, setting, self._prefix(setting.model))
@@ -116,35 +116,35 @@ class MoCL(Method):
             self._build(setting.model, [])
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Blocks are, prefixes are not."""
+        """Return whether the modules are low-rank blocks: not for prefixes."""
         return self._module(model) == "lora"
 
     def cost(self, model: nn.Module) -> Cost:
-        """Module and key; those of every domain are kept. The query is one more forward pass."""
+        """Return the cost of module and key, which are stored for every domain; the query is one more forward pass."""
         with torch.device("meta"):
             added = sum(p.numel() for p in self._build(model, []).parameters() if p.requires_grad)
         return Cost(memory_bytes=8 * added, disk_bytes_per_domain=4 * added, parameters=added, passes_per_step=FORWARD)
 
     def attach(self, stage: Stage) -> None:
-        """A new module and key beside the earlier ones; everything else is frozen."""
+        """Attach a new module and key beside the earlier ones; everything else is frozen."""
         check_stage_length(self, stage, self._prefix(stage.model))
         self._build(stage.model, list(self._learnt.values())).attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The learning rate of module and key."""
+        """Set the learning rate of module and key."""
         return at_rate(groups, self.config.learning_rate)
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """match · mean(1 − cos(q, k_t)) over the batch's own texts."""
+        """Return match · mean(1 − cos(q, k_t)) over the texts of the batch."""
         likeness = attached(stage.model, self.name).likeness[: len(batch["labels"]), :, -1]
         return {"match": self.config.match * (1 - likeness).mean()} if self.config.match else {}
 
     def detach(self, stage: Stage) -> None:
-        """Keep module and key, and leave the base model."""
+        """Keep module and key, and restore the base model."""
         self._learnt[stage.domain] = detach(stage.model, self.name).learnt()
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """All modules, or those up to the text's own domain; fine-tuning may change the last of them."""
+        """Attach all modules, or those up to the text's own domain; fine-tuning may change the last of them."""
         known = known_domains(self._learnt, reading, own=self.config.read == "own")
         if known:
             *earlier, last = (self._learnt[domain] for domain in known)
@@ -165,7 +165,7 @@ class MoCL(Method):
         self._learnt = from_memory(memory)
 
     def _prefix(self, model: nn.Module) -> int:
-        """Positions that a prefix takes."""
+        """Return the number of positions of a prefix."""
         return self.config.n_tokens if self._module(model) == "prefix" else 0
 
     def _module(self, model: nn.Module) -> Literal["prefix", "lora"]:

@@ -1,8 +1,8 @@
 """Prefixes of several domains (keys and values before those of a text, in every attention), mixed by a text's weights.
 
-A prefix is laid over the keys and values of positions that stand before the text and hold nothing themselves, so that
-masks, positions and caches of every architecture stay right. PEFT's prefix tuning is not used: it has one prefix for
-all rows, and none in an encoder beside a decoder.
+A prefix overwrites the keys and values of empty positions that are inserted before the text, so that masks, positions
+and caches of every architecture stay correct. PEFT's prefix tuning is not used: it has one prefix for all rows, and
+none in the encoder of an encoder-decoder.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ KEY_AND_VALUE = ("key", "value")
 class Prefixes(Modules):
     """K ← [Σ_i w_i P_i^K; K], V ← [Σ_i w_i P_i^V; V] in every attention of a model with an encoder.
 
-    Layer l of an encoder and of a decoder beside it, its cross-attention too, read the same prefix, as in the authors'
-    code of MoCL.
+    Layer l of an encoder and of its decoder, including cross-attention, read the same prefix, as in the authors' code
+    of MoCL.
 
     Args:
-        model: it may be on the meta device.
-        n: keys of a prefix.
-        earlier: what domains 1 to t−1 have learnt.
+        model: the model; it may be on the meta device.
+        n: number of keys of a prefix.
+        earlier: the learnt prefixes of domains 1 to t−1.
 
     Raises:
-        MethodError: the model has no keys and values of its own, or is a decoder.
+        MethodError: the model has no separate keys and values, or is a decoder.
     """
 
     def __init__(self, model: nn.Module, n: int, earlier: Sequence[Learnt]) -> None:
@@ -74,7 +74,7 @@ class Prefixes(Modules):
     def before_answer(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Forward pre-hook of a decoder beside an encoder: positions before the answer, unless its cache has them."""
+        """Insert positions before the answer, unless the cache has them; a forward pre-hook of the decoder."""
         cache = kwargs.get("past_key_values")
         self.answer.active = self.text.active and (cache is None or cache.get_seq_length() == 0)
         for layer in self.layers:
@@ -83,7 +83,7 @@ class Prefixes(Modules):
 
 
 class Nothing(BeforeText):
-    """n positions before a text that hold nothing, while it is `active`."""
+    """Inserts n empty positions before a text, while it is `active`."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Nothing(BeforeText):
 
 
 class LayerPrefixes(nn.Module):
-    """The prefixes of one layer: P_t [2, n, features] is trained, those of earlier domains are not."""
+    """The prefixes of one layer: P_t [2, n, features] is trained, those of earlier domains are frozen."""
 
     def __init__(self, n: int, features: int, earlier: Sequence[Tensor]) -> None:
         super().__init__()
@@ -122,23 +122,23 @@ class LayerPrefixes(nn.Module):
         self.begins = False
 
     def lay_key(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Forward hook of a projection to keys."""
+        """Overwrite the first keys with the prefix; a forward hook of a key projection."""
         return self._laid(0, output)
 
     def lay_value(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Forward hook of a projection to values."""
+        """Overwrite the first values with the prefix; a forward hook of a value projection."""
         return self._laid(1, output)
 
     def lay_key_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Forward hook of a projection to keys of an answer, which is read in parts."""
+        """Overwrite the first keys of an answer, which is read in parts; a forward hook of a key projection."""
         return self._laid(0, output) if self.begins else None
 
     def lay_value_of_answer(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Forward hook of a projection to values of an answer."""
+        """Overwrite the first values of an answer, which is read in parts; a forward hook of a value projection."""
         return self._laid(1, output) if self.begins else None
 
     def _laid(self, number: int, output: Tensor) -> Tensor | None:
-        """Σ_i w_i P_i in the place of the first n positions."""
+        """Return the output with Σ_i w_i P_i in the first n positions."""
         if self.weights is None:
             return None
         prefixes = torch.stack([each[number] for each in (*self.before, self.prefix)])
@@ -147,6 +147,6 @@ class LayerPrefixes(nn.Module):
 
 
 def _layer(path: str) -> int:
-    """Number of the layer that a path leads into."""
+    """Return the layer number in a module path."""
     number = re.search(r"\.(\d+)\.", path)
     return int(number[1]) if number else 0

@@ -1,4 +1,4 @@
-"""SAPT-LoRA: a low-rank block for each domain, and one attention over them that pseudo-samples keep as it was."""
+"""SAPT-LoRA: a low-rank block for each domain, and a shared attention over them that pseudo-samples preserve."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ class SAPTLoRA(Method):
     """SAPT-LoRA (arXiv 2401.08295): shared attention over the low-rank blocks of all domains.
 
         y ← y + s Σ_{i ≤ t} a_i B_i A_i x,   a = softmax(K q / √d),   s = α / r
-        q = LayerNorm(SiLU(W_2 W_1 e)),   e the maximum of a text's word embeddings, element by element
+        q = LayerNorm(SiLU(W_2 W_1 e)),   e the element-wise maximum of a text's word embeddings
 
     with the same a in every layer (attentive learning and selection). B_t, A_t, the key k_t and the projection W_1, W_2
     are trained; earlier blocks and keys are frozen. The projection would forget which blocks a text of an earlier
-    domain wants, so at each step (attention reflection)
+    domain needs, so the loss at each step is (attention reflection)
 
         L_t + align · Σ_{i < t} KL(ā_i ‖ a(x̃)),   x̃ pseudo-samples of domain i
 
-    with ā_i the mean attention of its texts when it had been learnt, 0 for later blocks. Pseudo-samples are inputs
-    alone, and nothing but a is computed of them. The model stays the base model, bit for bit.
+    with ā_i the mean attention of its texts after it was learnt, 0 for later blocks. Pseudo-samples are inputs without
+    labels, and only a is computed for them. The model remains the base model, bit for bit.
 
-    In a decoder a token's e is over its document up to it: the whole row would tell what is yet to be predicted.
+    In a decoder e of a token is computed over its document up to it: the whole row would leak the tokens that are yet
+    to be predicted.
     """
 
     name = "sapt_lora"
@@ -119,7 +120,7 @@ class SAPTLoRA(Method):
         self._projection: Learnt = {}
 
     def check(self, setting: Setting) -> None:
-        """Rows must be texts, and only a decoder writes its own inputs."""
+        """Require rows of single texts, and a decoder if it generates pseudo-samples."""
         super().check(setting)
         check_rows(self, setting)
         refuse_other_additions(self, setting)
@@ -131,13 +132,15 @@ class SAPTLoRA(Method):
             )
 
     def adds_low_rank(self, model: nn.Module) -> bool:
-        """Blocks are."""
+        """Return True: the modules are low-rank blocks."""
         return True
 
     def cost(self, model: nn.Module) -> Cost:
-        """A block and key for each domain, the projection, and pseudo-samples with a document's number for each token
-        (two 4-byte numbers; rows of the usual length, the recipe's may be shorter). Writing one counts as a forward
-        pass over a row, however short it is."""
+        """Return the cost: a block and key for each domain, the projection, and pseudo-samples.
+
+        A pseudo-sample has two 4-byte numbers per token (id and document), in rows of the usual length; those of the
+        recipe may be shorter. Generating one counts as a forward pass over a row, however short it is.
+        """
         with torch.device("meta"):
             built = self._build(model, [])
         shared = sum(parameter.numel() for parameter in built.project.parameters())
@@ -153,17 +156,17 @@ class SAPTLoRA(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """A new block and key beside the earlier ones; the projection goes on; everything else is frozen."""
+        """Attach a new block and key beside the earlier ones; the projection continues; everything else is frozen."""
         built = self._build(stage.model, list(self._learnt.values()))
         built.continue_from(self._projection)
         built.attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The learning rate of all that is trained."""
+        """Set the learning rate of all trained parameters."""
         return at_rate(groups, self.config.learning_rate)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Give the attention its pseudo-samples, of each earlier domain as many; the same in all parts of a step."""
+        """Set the pseudo-samples of the next pass, equally many of each earlier domain; the same for a whole step."""
         device = batch["labels"].device
         attached(stage.model, self.name).lessons = [
             {name: value.to(device) for name, value in self._lesson(stage, domain).items()} for domain in self._pseudo
@@ -171,12 +174,12 @@ class SAPTLoRA(Method):
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """align · Σ_i KL(ā_i ‖ a(x̃))."""
+        """Return align · Σ_i KL(ā_i ‖ a(x̃))."""
         divergence = attached(stage.model, self.name).divergence
         return {} if divergence is None else {"align": self.config.align * divergence}
 
     def end_domain(self, stage: Stage) -> None:
-        """The domain's mean attention, and its pseudo-samples."""
+        """Compute the mean attention of the domain, and store its pseudo-samples."""
         if not self.config.align:
             return
         rows = list(islice(stage.source.once(seed_for(stage.seed, self.name, stage.index)), self.config.samples))
@@ -190,7 +193,7 @@ class SAPTLoRA(Method):
         self._pseudo[stage.domain] = kept | {TARGET: seen.mean(0).cpu()}
 
     def detach(self, stage: Stage) -> None:
-        """Keep block, key and projection, and leave the base model."""
+        """Keep block, key and projection, and restore the base model."""
         attention: SharedAttention = detach(stage.model, self.name)
         self._learnt[stage.domain] = attention.learnt()
         self._projection = {
@@ -198,7 +201,7 @@ class SAPTLoRA(Method):
         }
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """Blocks and attention; fine-tuning may change the last block, its key and the projection."""
+        """Attach blocks and attention; fine-tuning may change the last block, its key and the projection."""
         if self._learnt:
             *earlier, last = self._learnt.values()
             built = self._build(model, earlier)
@@ -234,14 +237,14 @@ class SAPTLoRA(Method):
         return SharedAttention(blocks, key, [one[KEY] for one in earlier], options.bottleneck)
 
     def _lesson(self, stage: Stage, domain: str) -> dict[str, Tensor]:
-        """Some pseudo-samples of a domain and its mean attention, drawn anew for each step."""
+        """Return some pseudo-samples of a domain, drawn anew for each step, and its mean attention."""
         kept = self._pseudo[domain]
         generator = torch.Generator().manual_seed(seed_for(stage.seed, self.name, stage.index, stage.step, domain))
         rows = torch.randint(len(kept[IDS]), (self.config.pseudo_batch,), generator=generator)
         return {IDS: kept[IDS][rows], DOCUMENT: kept[DOCUMENT][rows], TARGET: kept[TARGET]}
 
     def _written(self, stage: Stage, count: int) -> dict[str, Tensor]:
-        """Rows that the model writes, with all that it has learnt."""
+        """Generate rows with the model and all that it has learnt."""
         tokenizer: Any = stage.tokenizer
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         device = next(stage.model.parameters()).device
@@ -262,7 +265,7 @@ class SharedAttention(Composed):
 
     Attributes:
         lessons: pseudo-samples of each earlier domain and its mean attention, for the next pass.
-        divergence: Σ KL(ā_i ‖ a) of the last pass; None where it had no lessons.
+        divergence: Σ KL(ā_i ‖ a) of the last pass; None if it had no pseudo-samples.
     """
 
     def __init__(self, modules: Modules, key: Tensor, earlier: list[Tensor], bottleneck: int) -> None:
@@ -283,7 +286,7 @@ class SharedAttention(Composed):
         return self.projected(words, document)
 
     def projected(self, words: Tensor, document: Tensor) -> Tensor:
-        """q, [B, 1 or S, E], of word embeddings [B, S, E]."""
+        """Return q, [B, 1 or S, E], for word embeddings [B, S, E]."""
         queries: Tensor = self.project(self.pooled(words, document, "max").to(self.key.dtype))
         return queries
 
@@ -291,19 +294,21 @@ class SharedAttention(Composed):
         return (queries @ self.keys.T / self.keys.shape[1] ** 0.5).softmax(-1)
 
     def attend(self, embed: nn.Module, ids: Tensor, document: Tensor) -> Tensor:
-        """a of every query of some rows, [N, t].
+        """Return a for every query of some rows, [N, t].
 
         Args:
             embed: word embeddings.
             ids: [B, S].
-            document: number of the document of each token, [B, S].
+            document: document number of each token, [B, S].
         """
         seen = self.weigh(self.projected(embed(ids), document))
         return seen[document != PADDING] if self.token_by_token else seen[:, 0]
 
     def learn(self, embed: nn.Module) -> None:
-        """Σ_i KL(ā_i ‖ a(x̃)), the mean over the queries of a domain; inside the pass, where FSDP2 has gathered the
-        parameters."""
+        """Compute Σ_i KL(ā_i ‖ a(x̃)), averaged over the queries of a domain.
+
+        It runs inside the forward pass, where FSDP2 has gathered the parameters.
+        """
         lessons, self.lessons, self.divergence = self.lessons, [], None
         for lesson in lessons:
             target = lesson[TARGET]
@@ -312,13 +317,13 @@ class SharedAttention(Composed):
             self.divergence = mean if self.divergence is None else self.divergence + mean
 
     def continue_from(self, projection: Learnt) -> None:
-        """Take over the projection of the domain before."""
+        """Load the projection of the previous domain."""
         if projection:
             self.project.load_state_dict(dict(projection))
 
 
 def _as_tensors(rows: list[Block], isolate: bool) -> dict[str, Tensor]:
-    """Rows of inputs, [N, S] int32, and the number of the document of each token."""
+    """Return rows of inputs, [N, S] int32, and the document number of each token."""
     width = max(len(row["input_ids"]) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int32)
     document = torch.full_like(ids, PADDING)

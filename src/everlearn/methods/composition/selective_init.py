@@ -1,4 +1,4 @@
-"""Selective initialisation: a domain starts from the earlier model that knows it best, not always from the last one."""
+"""Selective initialisation: start a domain from the earlier model with the lowest loss on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, S
 
 @register
 class SelectiveInit(Method):
-    """Selective initialisation from past checkpoints (arXiv 2307.05741, the idea of its section 4): θ_t begins as
-    θ_{j*}, j* = argmin_{0 ≤ j < t} L(θ_j; a sample of D_t), with θ_0 the base model; of equals the latest.
+    """Selective initialisation from past checkpoints (arXiv 2307.05741, the idea of its section 4).
 
-    The loss is the objective's own, nats per label, without dropout; masked text is masked the same way for all. The
-    paper learns to predict from several such features which checkpoint transfers; the loss alone is the simplest of
-    them, and says nothing of how fast a model would learn. The stream becomes a tree: what was learnt between j* and t
-    is in no later model that does not begin there, so that it counts as forgotten. Which model was taken, and every
-    candidate's loss, stand in the log and in the results.
+    θ_t begins as θ_{j*}, j* = argmin_{0 ≤ j < t} L(θ_j; a sample of D_t), with θ_0 the base model; the latest if tied.
+
+    The loss is that of the objective, in nats per label, without dropout; masked text has the same masks for all
+    candidates. The paper learns to predict from several such features which checkpoint transfers best; the loss alone
+    is the simplest of them, and does not tell how fast a model would learn. The stream becomes a tree: what was learnt
+    between j* and t is in no later model that does not start there, so it counts as forgotten. The selected model, and
+    the loss of every candidate, are recorded in the log and in the results.
     """
 
     name = "selective_init"
@@ -48,7 +49,7 @@ class SelectiveInit(Method):
         self.idle = frozenset() if active else frozenset({"starting_weights"})
 
     def check(self, setting: Setting) -> None:
-        """An earlier model must be a whole model of the same shape, to which nothing of a later one belongs."""
+        """Require that earlier models are complete models of the same shape, without additions of a later one."""
         super().check(setting)
         for other in setting.methods:
             if self.config.samples and (other.needs.extra_parameters or other.grows):
@@ -58,14 +59,16 @@ class SelectiveInit(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """A forward pass over the sample for each model so far, the base model too (from the second domain on); one of
-        them at a time is in memory, before training."""
+        """Return the cost: from the second domain on, a forward pass over the sample for each model so far.
+
+        The base model is a candidate too. One model at a time is in memory, before training.
+        """
         rows = math.ceil(FORWARD * self.config.samples)
-        # The first domain has the base model alone, and does not try it.
+        # The first domain has only the base model and evaluates no candidate.
         return Cost(passes_per_domain=rows, passes_per_earlier=rows, samples=self.config.samples, at_most=True)
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Those of the candidate with the least loss."""
+        """Return the weights of the candidate with the lowest loss."""
         if not self.config.samples or len(stage.checkpoints) < 2:
             return {}
         last = len(stage.checkpoints) - 1

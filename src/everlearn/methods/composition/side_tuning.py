@@ -1,4 +1,4 @@
-"""Side-tuning: a small network beside a frozen model, and a blend of what the two make of a text."""
+"""Side-tuning: a small network beside a frozen model, and a blend of the outputs of both."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ SHARED = "shared"
 class SideTuning(Method):
     """Side-tuning (arXiv 1912.13503, section 3): R(x) = α B(x) + (1 − α) S(x), α = sigmoid(s).
 
-    B is the frozen model, S a side network of the same kind, which reads the same tokens: B's embeddings and some
-    layers of its own, as wide as B's. B(x) and S(x) are what leaves the last layer, before any normalisation behind it;
-    in an encoder-decoder that of the encoder. S and s are trained, s without weight decay, from s = 0 (α = ½).
+    B is the frozen model, S a side network of the same kind, which reads the same tokens: the embeddings of B and some
+    layers of its own, as wide as those of B. B(x) and S(x) are the outputs of the last layer, before any normalisation
+    after it; in an encoder-decoder those of the encoder. S and s are trained, s without weight decay, from s = 0 (α =
+    ½).
 
-    Each domain has a side network of its own, so nothing that an earlier domain learnt can change: nothing is forgotten
-    and nothing moves backwards. A text is read with its domain's, a text of no learnt domain by B alone. With `shared`
-    one side network goes through the whole stream and may forget.
+    Each domain has its own side network, so nothing that an earlier domain learnt can change: there is no forgetting
+    and no backward transfer. A text is read with the network of its domain, a text of no learnt domain by B alone. With
+    `shared` one side network is trained on the whole stream and may forget.
     """
 
     name = "side_tuning"
@@ -105,12 +106,12 @@ class SideTuning(Method):
         self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
-        """No second method may add parameters of its own: each would freeze the other's."""
+        """Refuse other methods that add parameters, which would be frozen."""
         super().check(setting)
         refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """A side network and its merge; one is kept for each domain, unless they share one."""
+        """Return the cost of a side network and its merge, stored for each domain unless shared."""
         layers = layers_read(model)
         side = sum(p.numel() for layer in layers[: self.config.layers] for p in layer.parameters())
         with torch.device("meta"):
@@ -126,7 +127,7 @@ class SideTuning(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """The domain's side network; everything else is frozen."""
+        """Attach the side network of the domain; everything else is frozen."""
         kept = self._learnt.get(SHARED) if self.config.shared else None
         net = self._build(stage.model, kept)
         net.attach(stage.model, self.name, freeze=True)
@@ -134,16 +135,16 @@ class SideTuning(Method):
             self._distil(stage, net)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """No weight decay on s: it would draw α to ½."""
+        """Exclude s from weight decay, which would draw α to ½."""
         merge = attached(stage.model, self.name).merge
         return without_decay(groups, merge.s) if isinstance(merge, SideBlend) else groups
 
     def detach(self, stage: Stage) -> None:
-        """Keep side network and merge, and leave the base model."""
+        """Keep side network and merge, and restore the base model."""
         self._learnt[SHARED if self.config.shared else stage.domain] = learnt_by(detach(stage.model, self.name))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """With the side network of the text's domain, or the shared one; a text of no learnt domain with none."""
+        """Attach the side network of the text's domain, or the shared one; none for a text of no learnt domain."""
         kept = self._learnt.get(SHARED if self.config.shared else str(reading.domain))
         if kept is not None:
             if self.config.freeze_base_at_end_task:
@@ -179,9 +180,9 @@ class SideTuning(Method):
         return SideBlend(self.config.start if learns else 0.0, learns)
 
     def _distil(self, stage: Stage, net: SideNet) -> None:
-        """Lower Σ ‖S(x) − B(x)‖² / Σ ‖B(x)‖², sums over the tokens of a batch, a step a batch of the domain.
+        """Minimise Σ ‖S(x) − B(x)‖² / Σ ‖B(x)‖², summed over the tokens of a batch, one step per batch of the domain.
 
-        What fills up an encoder-decoder's rows is no token.
+        Padding of encoder-decoder rows is excluded.
         """
         targets: list[Tensor] = []
         weights = list(net.layers.parameters())
@@ -207,13 +208,13 @@ class SideTuning(Method):
 
 
 class SideNet(BesideLayers):
-    """S, and how what it says is merged with what B says.
+    """S, and the merge of its output with that of B.
 
-    A pass of S is a pass of B with S's layers in the place of its own, so that embeddings, masks, positions and rotary
+    A pass of S is a pass of B with the layers replaced by those of S, so that embeddings, masks, positions and rotary
     tables are those of B.
 
     Args:
-        layers: of S.
+        layers: the layers of S.
         merge: from B(x) and S(x), [B, S, H] each, to R(x).
 
     Attributes:
@@ -248,7 +249,7 @@ class SideNet(BesideLayers):
             self.reading = False
 
     def keep(self, layer: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Forward hook of S's last layer."""
+        """Capture the output of S's last layer; a forward hook."""
         self.side = plain(output)
 
     def leave(self, hidden: Tensor) -> Tensor:
@@ -260,8 +261,8 @@ class SideBlend(nn.Module):
     """α B + (1 − α) S, α = sigmoid(s).
 
     Args:
-        start: s.
-        trained: whether it moves.
+        start: initial value of s.
+        trained: whether s is trained.
     """
 
     def __init__(self, start: float, trained: bool) -> None:
@@ -269,19 +270,19 @@ class SideBlend(nn.Module):
         self.s = nn.Parameter(torch.full((1,), start), requires_grad=trained)
 
     def forward(self, base: Tensor, side: Tensor) -> Tensor:
-        """[B, S, H] each."""
+        """Blend two tensors, [B, S, H] each."""
         return torch.lerp(side, base, torch.sigmoid(self.s).to(base.dtype))
 
 
 class TwoLayers(nn.Module):
-    """W₂ relu(W₁ [B; S] + b₁) + b₂, as wide as B inside."""
+    """W₂ relu(W₁ [B; S] + b₁) + b₂, with the width of B inside."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(2 * features, features), nn.Linear(features, features)
 
     def forward(self, base: Tensor, side: Tensor) -> Tensor:
-        """[B, S, H] each."""
+        """Merge two tensors, [B, S, H] each."""
         with computing_like(base):
             merged: Tensor = self.second(F.relu(self.first(torch.cat([base, side], -1))))
         return merged
