@@ -1,7 +1,7 @@
-"""Methods that stay near what an earlier model made of a text.
+"""Methods that keep the outputs of the model close to those of an earlier model.
 
-A method is one file; :mod:`teacher` promises a frozen model that computes as the trained one does (its precision, its
-adapters aside), for every family. A teacher costs a copy of the weights and a forward pass, which the method declares.
+A method is one file; :mod:`teacher` provides a frozen model that computes like the trained one (same precision, without
+its adapters), for every family. A teacher costs a copy of the weights and a forward pass, which the method declares.
 """
 
 KINDS = ("data-focused",)

@@ -1,4 +1,4 @@
-"""A teacher's answers in a file, so that no second model is in memory while its student learns."""
+"""The answers of a teacher in a file, so that no second model is in memory during training."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from everlearn.model.objectives import IGNORE, View
 
 
 class CachedAnswers:
-    """What the model says of a domain's training rows before it learns them: at each label its k likeliest words, and
-    all others as one.
+    """Predictions of a model for the training rows of a domain: for each label its k most likely tokens.
 
-    Words beyond the k likeliest are lumped, on both sides: probabilities p_1 … p_k and p_rest = 1 − Σ p_i are compared
-    with the student's for the same words and its own rest. A divergence of lumped distributions is at most that of the
-    whole ones (by the log sum inequality), is that of the whole ones where k is all words but one, and 0 where the
-    student is its teacher; a softmax over the k alone would ask of the student that it never says anything else.
+    They are computed before training. All other tokens are combined, on both sides: probabilities p_1 … p_k and p_rest
+    = 1 − Σ p_i are compared with those of the student for the same tokens and its own rest. A divergence of combined
+    distributions is at most that of the full ones (by the log sum inequality), equals that of the full ones if k is all
+    tokens but one, and is 0 if the student equals its teacher; a softmax over the k alone would require of the student
+    never to predict anything else.
 
-    The model itself is asked, in float32 and without dropout, once for each different row that the stage will train on,
-    in the order in which it will; the source is then put back. The answers lie in a file without a name in the system's
-    folder for temporary files (``TMPDIR``), 8 k + 4 bytes a label, and are read through memory maps. A row is found by
-    its content, so passes, shuffles and mixtures do not matter; of rows that are not there (another method's, such as
-    replayed ones) nothing is known. Every process makes a file of its own.
+    The model itself is evaluated, in float32 and without dropout, once for each different row that the stage will train
+    on, in training order; the source is then reset. The predictions are in a file without a name in the temporary
+    folder of the system (``TMPDIR``), 8 k + 4 bytes per label, and are read through memory maps. A row is found by its
+    content, so passes, shuffles and mixtures do not matter; for rows that are not there (from another method, such as
+    replayed ones) nothing is known. Every process writes its own file.
 
     Args:
-        stage: that begins, its model as it begins.
+        stage: the stage that begins, with its model at the starting weights.
         top_k: k.
-        temperature: T, that logits are divided by.
+        temperature: T, by which logits are divided.
 
     Raises:
         MethodError: no row has a label.
 
     Attributes:
-        rows: of which the answers are known.
-        asked: rows that the student has trained on.
-        found: of these, rows whose answers were known.
+        rows: number of rows with known predictions.
+        asked: number of rows that the student has trained on.
+        found: number of those whose predictions were known.
     """
 
     def __init__(self, stage: Stage, top_k: int, temperature: float) -> None:
@@ -98,13 +98,15 @@ class CachedAnswers:
             self._offsets, self._keys, self._places = _mapped(offsets), _mapped(keys[order]), _mapped(places[order])
 
     def beside(self, batch: Batch, of: Distance, host: Batch | None = None) -> View:
-        """The batch's own rows once more, with the cached answers in the place of labels; as
-        :func:`~everlearn.methods.distillation.teacher.answers_beside`.
+        """Return a view of the batch's own rows with a loss against the cached predictions.
+
+        See :func:`~everlearn.methods.distillation.teacher.answers_beside`.
 
         Args:
-            batch: says where the labels are. Of rows that are not known every loss is 0.
-            of: what is made of the two, [n, k + 1] log-probabilities each, the last that of all other words.
-            host: the same batch on the host: rows are looked up there, and reading `batch` would wait for its device.
+            batch: locates the labels. The losses of rows that are not cached are 0.
+            of: distance between [n, k + 1] log-probabilities of teacher and student, the last those of all other
+                tokens.
+            host: the same batch on the CPU: rows are looked up there, as reading `batch` would wait for its device.
         """
         labels, host = batch["labels"], batch if host is None else host
         at = (host["labels"] != IGNORE).cpu().numpy()
@@ -135,19 +137,19 @@ class CachedAnswers:
 
 
 def lumped(likely: Tensor, words: Tensor) -> Tensor:
-    """Log-probabilities of some words, [n, k], and of all others together: [n, k + 1] from [n, V]."""
+    """Return the log-probabilities of some tokens, [n, k], and of all others combined: [n, k + 1] from [n, V]."""
     others = likely.scatter(1, words, float("-inf")).logsumexp(1, keepdim=True)
     return torch.cat([likely.gather(1, words), others], 1)
 
 
 def _sent(values: np.ndarray, device: torch.device) -> Tensor:
-    """On the device, without waiting for what it does: for that a GPU copies from pinned memory."""
+    """Copy an array to the device asynchronously, from pinned memory for a GPU."""
     tensor = torch.from_numpy(values)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def _mapped(values: np.ndarray) -> np.ndarray:
-    """The same in a file; that goes when the memory map goes, and leaves nothing behind if the process dies."""
+    """Return the array as a memory map of an unnamed file, which disappears with the map or the process."""
     with tempfile.TemporaryFile() as file:
         file.write(values.tobytes())
         file.flush()
@@ -157,10 +159,10 @@ def _mapped(values: np.ndarray) -> np.ndarray:
 def _asked(
     stage: Stage, model: nn.Module, batch: Batch, top_k: int, temperature: float
 ) -> tuple[np.ndarray, list[int]]:
-    """The model's answers at every label of a batch, row after row, and how many each row has."""
+    """Return the predictions of the model at all labels of a batch, row after row, and the number of labels per row."""
     batch = {name: value.to(next(model.parameters()).device) for name, value in batch.items()}
     labelled = batch["labels"] != IGNORE
-    found = []
+    parts = []
     with torch.no_grad(), evaluating(model):
         features = stage.objective.label_features(model, batch)[labelled.flatten()]
         vocabulary = logits_of(model, features[:1]).shape[-1]
@@ -171,22 +173,22 @@ def _asked(
             words = likely.topk(k).indices
             answers = np.empty(len(part), dtype)
             answers["words"], answers["nats"] = words.cpu().numpy(), lumped(likely, words).cpu().numpy()
-            found.append(answers)
-    return np.concatenate(found), labelled.sum(1).tolist()
+            parts.append(answers)
+    return np.concatenate(parts), labelled.sum(1).tolist()
 
 
 def _keys(batch: Batch) -> list[int]:
-    """What tells the rows of a batch apart, 64 bits each: all that the model reads and is asked, without padding."""
+    """Return a 64-bit key for each row of a batch, computed from its inputs and labels without padding."""
     ids, labels = batch["input_ids"], batch["labels"].cpu().numpy()
     mask = batch.get("attention_mask")
     real = (mask == 1 if mask is not None and mask.shape == ids.shape else torch.ones_like(ids) == 1).cpu().numpy()
     read = [batch[name].cpu().numpy() for name in ("input_ids", "position_ids") if name in batch]
-    asked = [batch["positions"].cpu().numpy(), labels] if "positions" in batch else [labels]
+    targets = [batch["positions"].cpu().numpy(), labels] if "positions" in batch else [labels]
     keys = []
-    for row, wanted in enumerate(labels != IGNORE):
-        width = int(np.flatnonzero(wanted)[-1]) + 1 if wanted.any() else 0
+    for row, labelled in enumerate(labels != IGNORE):
+        width = int(np.flatnonzero(labelled)[-1]) + 1 if labelled.any() else 0
         content = hashlib.blake2b(digest_size=8)
-        for part in (*(values[row][real[row]] for values in read), *(values[row][:width] for values in asked)):
+        for part in (*(values[row][real[row]] for values in read), *(values[row][:width] for values in targets)):
             content.update(len(part).to_bytes(8, "little") + part.tobytes())
         keys.append(int.from_bytes(content.digest(), "little"))
     return keys

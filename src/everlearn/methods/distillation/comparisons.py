@@ -1,8 +1,7 @@
-"""What a student and its teacher are compared by, and how far apart that is: the parts of distillation.
+"""What the outputs of a student and its teacher are compared by: distributions and distances for distillation.
 
-A distance takes log-probabilities of the teacher first and of the student second; what these are over (words, features,
-other texts) is another matter. Each is summed over what the probabilities are of, and nothing else: whoever uses it
-takes the mean over labels, tokens or texts.
+A distance takes log-probabilities of the teacher first and of the student second; they may be over tokens, features or
+other texts. It sums over this dimension only; the caller averages over labels, tokens or texts.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ Divergence = Literal["forward_kl", "reverse_kl", "squared"]
 
 
 def forward_kl(old: Tensor, new: Tensor) -> Tensor:
-    """KL(teacher ‖ student) = Σ p (log p − log q), p the teacher's."""
+    """Return KL(teacher ‖ student) = Σ p (log p − log q), p the teacher's."""
     return (old.exp() * (old - new)).sum(-1)
 
 
 def reverse_kl(old: Tensor, new: Tensor) -> Tensor:
-    """KL(student ‖ teacher) = Σ q (log q − log p), q the student's."""
+    """Return KL(student ‖ teacher) = Σ q (log q − log p), q the student's."""
     return forward_kl(new, old)
 
 
 def cross_entropy(old: Tensor, new: Tensor) -> Tensor:
-    """H = −Σ p log q: the forward divergence and the teacher's entropy, a constant."""
+    """Return H = −Σ p log q: the forward divergence plus the entropy of the teacher, a constant."""
     return -(old.exp() * new).sum(-1)
 
 
@@ -41,15 +40,17 @@ DISTANCES: Mapping[str, Distance] = {"forward_kl": forward_kl, "reverse_kl": rev
 
 
 def over_texts(values: Tensor, counted: Tensor | None) -> Tensor:
-    """Of values [B, S] the mean over the positions of a text that count (None: all), then over texts, []: no text
-    counts more, and it does not matter how a batch is cut."""
+    """Average values, [B, S], over the counted positions of each text (None: all), then over texts, to [].
+
+    Every text has the same weight, and the result does not depend on how a batch is divided.
+    """
     if counted is None:
         return values.mean(1).mean()
     return ((values * counted).sum(1) / counted.sum(1).clamp(min=1)).mean()
 
 
 def texts_of(hidden: Tensor, counted: Tensor | None) -> Tensor:
-    """A vector of length 1 for each text, [B, H] float32: the mean of its tokens' hidden states [B, S, H]."""
+    """Return a unit vector for each text, [B, H] float32: the normalised mean of its hidden states, [B, S, H]."""
     hidden = hidden.float()
     if counted is None:
         return F.normalize(hidden.mean(1), dim=-1)
@@ -57,10 +58,10 @@ def texts_of(hidden: Tensor, counted: Tensor | None) -> Tensor:
 
 
 def among_the_batch(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of each text with all other texts, those of the other processes too, once in the teacher's eyes and once
-    in the student's, [B, n − 1] each from [B, H].
+    """Return the cosines of each text with all other texts, by teacher and by student, [B, n − 1] each from [B, H].
 
-    That of a text with itself is always 1; among the others it would take most of the probability and say nothing.
+    The texts of all processes are included. The cosine of a text with itself is always 1; it would take most of the
+    probability without any information.
     """
     first = rank() * len(student)
     own = torch.arange(first, first + len(student), device=student.device)
@@ -74,17 +75,19 @@ def among_the_batch(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def against_a_queue(student: Tensor, teacher: Tensor, queue: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines with K texts as the teacher saw them, and with what it makes of the text itself, [B, K + 1] each, of the
-    teacher's vectors and of the student's (arXiv 2101.04731, eq. 2 and 3)."""
+    """Return cosines with K queued texts of the teacher and with the teacher's vector of the text, [B, K + 1] each.
+
+    They are computed for the vectors of the teacher and of the student (arXiv 2101.04731, eq. 2 and 3).
+    """
     itself = [(texts * teacher).sum(-1, keepdim=True) for texts in (teacher, student)]
     return torch.cat([teacher @ queue.T, itself[0]], 1), torch.cat([student @ queue.T, itself[1]], 1)
 
 
 class TextQueue:
-    """A teacher's vectors of the last texts that all processes have trained on, oldest first; it moves once a step.
+    """The teacher's vectors of the last texts trained on by all processes, oldest first; it advances once per step.
 
     Args:
-        size: K, how many are kept.
+        size: K, the number of texts.
 
     Attributes:
         texts: [n, H] float32, n up to K.
@@ -96,18 +99,18 @@ class TextQueue:
         self._waiting: list[Tensor] = []
 
     def beside(self, texts: Tensor) -> Tensor:
-        """The queue on the device of some texts, [n, H]."""
+        """Return the queue on the device of some texts, [n, H]."""
         if not len(self.texts):
             return texts[:0]
         self.texts = self.texts.to(texts.device)
         return self.texts
 
     def add(self, texts: Tensor) -> None:
-        """Texts of this process's micro-batch, [B, H], which join when the step is over."""
+        """Add texts of this process's micro-batch, [B, H], which enter the queue at the end of the step."""
         self._waiting = [torch.cat([*self._waiting, everywhere(texts.detach())])[-self.size :]]
 
     def move(self) -> None:
-        """The step is over: its texts join, the oldest leave."""
+        """Advance the queue at the end of a step: the texts of the step enter, the oldest leave."""
         if self._waiting:
             known = [self.texts.to(self._waiting[0].device)] if len(self.texts) else []
             self.texts, self._waiting = torch.cat([*known, *self._waiting])[-self.size :], []

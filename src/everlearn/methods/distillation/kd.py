@@ -1,4 +1,4 @@
-"""KD: what a model makes of a text stays near what the model that the domain started from makes of it."""
+"""KD: keep the outputs of the model close to those of the model that the domain started from."""
 
 from __future__ import annotations
 
@@ -41,24 +41,26 @@ PER_TOKEN = ("representations", "logits")
 
 @register
 class KD(Method):
-    """Knowledge distillation (arXiv 1503.02531) from the model after the previous domain (in the first one the base
-    model): L = L_t + w · D(student, teacher), where `compare` says what is compared and `distance` how.
+    """Knowledge distillation (arXiv 1503.02531) from the model after the previous domain, or from the base model.
+
+    L = L_t + w · D(student, teacher), where `compare` sets what is compared and `distance` how:
 
     - ``representations``: the last hidden states of unmasked text, each made a distribution by a softmax over the
-      features, or (``squared``) ‖h − h*‖²; summed over features, mean over the tokens of a text, then over texts.
-    - ``logits``: the words at the labels of the batch: T² KL of softmax(logits / T), summed over the vocabulary, mean
-      over the labels of a row, then over rows. T² because the gradient of the softened divergence goes with 1/T².
-    - ``batch``: for each text the distribution softmax(cos(z, z_j) / T) over the other texts j of the micro-batch, of
-      all processes, z the mean of a text's last hidden states; mean over texts.
+    features, or (``squared``) ‖h − h*‖²; summed over features, averaged over the tokens of a text, then over texts.
+    - ``logits``: the predictions at the labels of the batch: T² KL of softmax(logits / T), summed over the vocabulary,
+    averaged over the labels of a row, then over rows. T² because the gradient of the softened divergence scales with
+    1/T².
+    - ``batch``: for each text the distribution softmax(cos(z, z_j) / T) over the other texts j of the micro-batch, over
+    all processes, with z the mean of the last hidden states of a text; averaged over texts.
     - ``queue``: the same over the teacher's z of the last K texts and of the text itself (SEED, arXiv 2101.04731).
 
     The four are the distillations of *Lifelong Pretraining* (arXiv 2110.08534, §3.3), `kd_logits`,
-    `kd_representations`, `kd_contrast` and `kd_seed`. As it stands this is the baseline of arXiv 2302.03241, §4.1; like
-    its released code, the KL is of the student from the teacher.
+    `kd_representations`, `kd_contrast` and `kd_seed`. The defaults are the baseline of arXiv 2302.03241, §4.1; as in
+    its released code, the KL is that of the student from the teacher.
 
-    The teacher is a frozen copy made when a domain begins. It is no part of the trained model, of its checkpoints or
-    of the memory: a resumed domain begins with the same weights. Under DDP and FSDP2 every process holds a whole one.
-    With `top_k` there is none: its answers lie in a file
+    The teacher is a frozen copy made when a domain begins; in the first domain it is the base model. It is not part of
+    the trained model, of its checkpoints or of the memory: a resumed domain begins with the same weights. Under DDP and
+    FSDP2 every process holds a complete one. With `top_k` there is none: its predictions are stored in a file
     (:class:`~everlearn.methods.distillation.cached.CachedAnswers`).
     """
 
@@ -143,7 +145,7 @@ class KD(Method):
         self.needs = replace(type(self).needs, importance_pass=asks_before)
 
     def check(self, setting: Setting) -> None:
-        """Answers that are kept must be to what is asked in training."""
+        """Require that stored predictions match the inputs of training."""
         super().check(setting)
         if self.config.weight and self.config.top_k is not None and kind_of(setting.model) == "encoder":
             raise MethodError(
@@ -152,9 +154,12 @@ class KD(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """A copy of the model and its forward pass (with `top_k` that pass alone, once for each different row, on each
-        process); for a masked model the student's pass over unmasked text too, and one more where SimCSE compares two.
-        A queue, and once more for the texts that wait to join it."""
+        """Return the cost: a copy of the model and its forward pass.
+
+        With `top_k` it is that pass alone, once for each different row, on each process. A masked model also runs the
+        student on unmasked text, and once more for SimCSE. A queue is held twice: its texts, and those that wait to
+        enter.
+        """
         config = self.config
         if not config.weight:
             return Cost()
@@ -167,7 +172,7 @@ class KD(Method):
         return Cost(memory_bytes=held, passes_per_step=FORWARD + unmasked + (config.simcse > 0))
 
     def begin_domain(self, stage: Stage) -> None:
-        """The teacher: the model as the domain finds it, or what it says."""
+        """Create the teacher: a copy of the model at the beginning of the domain, or its stored predictions."""
         if self.config.weight and self.config.top_k is not None:
             self._cached = CachedAnswers(stage, self.config.top_k, self.config.temperature)
         elif self.config.weight:
@@ -190,8 +195,10 @@ class KD(Method):
         return self._teacher
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """The batch's own rows once more, with the teacher's answers in the place of labels; or the unmasked text,
-        unless the batch is unmasked already, and the text a second time for SimCSE."""
+        """Return the rows of the batch with a loss against the teacher; or the unmasked text.
+
+        The unmasked text is left out if the batch is unmasked already, and added a second time for SimCSE.
+        """
         config = self.config
         if not config.weight:
             return []
@@ -204,7 +211,7 @@ class KD(Method):
         return [View(text)] * (("plain_ids" in batch) + (config.simcse > 0))
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """w times the mean distance of the texts of the batch; SimCSE's loss by itself."""
+        """Return w times the mean distance over the texts of the batch, and the loss of SimCSE."""
         config = self.config
         if not config.weight:
             return {}
@@ -225,7 +232,7 @@ class KD(Method):
         return losses
 
     def _of_tokens(self, student: Tensor, teacher: Tensor, counted: Tensor | None) -> Tensor:
-        """Between hidden states [B, S, H]."""
+        """Return the distance between hidden states, [B, S, H]."""
         softmax, temperature = self.config.softmax, self.config.temperature
         if self.config.distance == "squared":
             return over_texts((student.float() - teacher.float()).square().sum(-1), counted)
@@ -235,7 +242,7 @@ class KD(Method):
         return divergence * student.shape[-1] if softmax == "sequence" else divergence
 
     def _of_texts(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Between what vectors of texts [B, H] are like."""
+        """Return the distance between the similarities of text vectors, [B, H]."""
         if self.config.compare == "queue":
             old, new = against_a_queue(student, teacher, self._queue.beside(teacher))
             self._queue.add(teacher)
@@ -248,11 +255,11 @@ class KD(Method):
         return DISTANCES[self.config.distance](*softened).mean()
 
     def after_step(self, stage: Stage) -> None:
-        """The queue moves on."""
+        """Advance the queue."""
         self._queue.move()
 
     def end_domain(self, stage: Stage) -> None:
-        """The teacher has taught; the next domain has another, which sees the texts in another way."""
+        """Drop the teacher and the queue; the next domain has another teacher, for which texts have other vectors."""
         if self._cached is not None and self._cached.found < self._cached.asked:
             stage.notes.append(
                 f"Method '{self.label}' had cached answers for {self._cached.found:,} of {self._cached.asked:,} rows; "
@@ -276,12 +283,12 @@ class KD(Method):
 
 
 def _softened(old: Tensor, new: Tensor, *, of: Any, temperature: float) -> Tensor:
-    """T² times a distance."""
+    """Return T² times a distance."""
     return temperature**2 * of(old, new)
 
 
 def _counted(batch: Batch) -> Tensor | None:
-    """Where the last hidden state is of text, [B, S]: of an encoder-decoder it is of the answers; None: everywhere."""
+    """Return where the last hidden state is of text, [B, S] (of answers in an encoder-decoder); None: everywhere."""
     if "decoder_input_ids" in batch:
         return batch["labels"] != IGNORE
     mask = batch.get("attention_mask")  # of documents that are hidden from each other it is of another shape

@@ -1,4 +1,4 @@
-"""Published settings of KD."""
+"""Published variants of KD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LwF: answers to new text that stay near those of the model that the domain started from."""
+"""LwF: keep predictions on new text close to those of the model that the domain started from."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 class LwF(Method):
     """Learning without forgetting (arXiv 1606.09282, eq. 2 and 3): L = L_new + λₒ · H(p′_old, p′_new).
 
-    H = −Σ_words p′_old log p′_new, p′ = softmax(logits / T): the old model's answers to the *new* text, at the labels
-    (masked positions, next tokens, the tokens of an answer), summed over the vocabulary, mean over the labels of a row
-    and over rows. No factor T², as in the paper: the gradient carries 1/T. H is the divergence of the two and a
-    constant, the old model's entropy, so it does not begin at 0.
+    H = −Σ_words p′_old log p′_new, p′ = softmax(logits / T): the predictions of the old model on the *new* text, at the
+    labels (masked positions, next tokens, the tokens of an answer), summed over the vocabulary, averaged over the
+    labels of a row and over rows. There is no factor T², as in the paper: the gradient carries 1/T. H is the divergence
+    of the two plus a constant, the entropy of the old model, so it does not start at 0.
 
-    The paper records the answers once for each image, without augmentation; here they are computed in each step from
-    the very input that is learnt, and held as features instead of logits. Warming up a new head is for classifiers.
+    The paper records the predictions once for each image, without augmentation; here they are computed in each step
+    from the input that is trained on, and held as features instead of logits. The warm-up of a new head applies to
+    classifiers only.
     """
 
     name = "lwf"
@@ -55,16 +56,16 @@ class LwF(Method):
         self._teacher: nn.Module | None = None
 
     def cost(self, model: nn.Module) -> Cost:
-        """A copy of the model and its forward pass."""
+        """Return the cost: a copy of the model and its forward pass."""
         return Cost(memory_bytes=cost_of_teacher(model), passes_per_step=FORWARD) if self.config.weight else Cost()
 
     def begin_domain(self, stage: Stage) -> None:
-        """The old model."""
+        """Create the old model."""
         if self.config.weight:
             self._teacher = teacher_of(stage, self.config.anchor)
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """The batch's own rows once more, with the old model's answers in the place of labels."""
+        """Return the rows of the batch with a loss against the predictions of the old model."""
         if not self.config.weight:
             return []
         if self._teacher is None:
@@ -72,10 +73,10 @@ class LwF(Method):
         return [answers_beside(stage, self._teacher, batch, self.config.temperature, cross_entropy)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λₒ · H."""
+        """Return λₒ · H."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         return {} if losses is None else {"answers": self.config.weight * row_means(losses, batch["labels"])}
 
     def end_domain(self, stage: Stage) -> None:
-        """The old model has answered; the next domain has another."""
+        """Drop the old model; the next domain has another."""
         self._teacher = None

@@ -20,7 +20,7 @@ from everlearn.model.objectives import IGNORE, View
 
 
 def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
-    """A frozen copy, in evaluation mode, of what answers when the domain begins, or of the pre-trained model."""
+    """Return a frozen copy, in evaluation mode, of the model that the domain starts from, or the pre-trained model."""
     if anchor == "last":
         answering = stage.answering
         own = copy.deepcopy(answering) if answering is stage.model else answering
@@ -29,19 +29,19 @@ def teacher_of(stage: Stage, anchor: Anchor = "last") -> nn.Module:
 
 
 def cost_of_teacher(model: nn.Module) -> int:
-    """Bytes of a copy of a model."""
+    """Return the bytes of a copy of a model."""
     return sum(tensor.numel() * tensor.element_size() for tensor in [*model.parameters(), *model.buffers()])
 
 
 def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: float, of: Distance) -> View:
-    """The batch's own rows once more, with a teacher's answers to the very same input in the place of labels.
+    """Return a view of the batch's own rows with a loss against the predictions of a teacher on the same input.
 
     Args:
-        stage: that is learnt.
-        teacher: to the same words.
-        batch: says where the labels are.
-        temperature: that the logits of both are divided by.
-        of: what is made of the two.
+        stage: the current stage.
+        teacher: a model with the same vocabulary.
+        batch: locates the labels.
+        temperature: the divisor of the logits of both.
+        of: distance between the log-probabilities of teacher and student.
     """
     with torch.no_grad(), rounding_like(stage.model):
         features = stage.objective.label_features(teacher, batch)
@@ -55,14 +55,14 @@ def answers_beside(stage: Stage, teacher: nn.Module, batch: Batch, temperature: 
 
 
 def rounding_like(student: nn.Module) -> AbstractContextManager[Any]:
-    """Inside, a teacher computes in the precision that its student is trained in.
+    """Return a context in which a teacher computes in the precision of its student.
 
-    Accelerate's mixed precision lives in a forward that it puts on the student itself (and keeps the one before it as
+    Accelerate's mixed precision is a forward that it assigns to the student itself (the earlier one is kept as
     ``_original_forward``). A teacher without it would differ from an equal student by rounding. That forward cannot be
-    borrowed: a student with PEFT adapters is of another class than a teacher without them.
+    reused: a student with PEFT adapters is of another class than a teacher without them.
 
     Args:
-        student: as it is while it is trained.
+        student: the model as it is trained.
     """
     if "_original_forward" not in vars(student):
         return contextlib.nullcontext()
