@@ -1,4 +1,4 @@
-"""B-CL: knowledge shared through capsules, and kept apart by hard attention, in adapters beside a frozen model."""
+"""B-CL: share knowledge through capsules and separate domains by hard attention, in adapters of a frozen model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from everlearn.model.anatomy import Site
 
 @register
 class BCL(HATAdapter):
-    """BERT-based continual learning (arXiv 2112.03271), as in DAS's comparison: HAT-Adapter with a capsule network in
-    front of the gated layers.
+    """BERT-based continual learning (arXiv 2112.03271), as in DAS's comparison: HAT-Adapter with capsule networks.
 
-    For each token with features x, each domain k ≤ t has a semantic capsule p_k = squash(W₂ GELU(W₁ x)), which
-    predicts the transfer capsules, u_{j|k} = W_{jk} p_k. Dynamic routing (arXiv 1710.09829) lets predictions that
-    agree count more: from b = 0, three times
+    Each gated adapter has a capsule network in front. For each token with features x, each domain k ≤ t has a semantic
+    capsule p_k = squash(W₂ GELU(W₁ x)), which predicts the transfer capsules, u_{j|k} = W_{jk} p_k. Dynamic routing
+    (arXiv 1710.09829) gives more weight to predictions that agree: from b = 0, three times
 
         c = softmax_k(b),   s_j = Σ_k c_{jk} u_{j|k},   b_{jk} ← b_{jk} + ⟨u_{j|k}, squash(s_j)⟩
 
     with squash(v) = |v|² / (1 + |v|²) · v / |v|. Then x' = x + W_t [s_1 …] and, as in HAT-Adapter, x + up(down(x')).
 
-    A domain's capsules are its own and are frozen when it ends, so that a learnt domain stays as it is; the released
-    code goes on training them. That code also routes whole sequences of one fixed length through one capsule; here
-    every token is routed by itself, which any length allows, and a causal model needs.
+    The capsules of a domain are its own and are frozen when it ends, so that a learnt domain does not change; the
+    released code continues to train them. It also routes complete sequences of one fixed length through one capsule;
+    here every token is routed by itself, which supports any length and is required for causal models.
     """
 
     name = "bcl"
@@ -51,7 +50,7 @@ class BCL(HATAdapter):
     config: Config
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """An adapter with the capsules of every domain so far; the last domain's are trained."""
+        """Create adapters with the capsules of every domain so far; those of the last domain are trained."""
         hidden, inner, sites = hidden_size(model), self.inner(model), feed_forward_outputs(model)
         routers = [
             Capsules(hidden, inner, self.config.capsule_size, domains, self.config.routing_iterations) for _ in sites
@@ -63,8 +62,8 @@ class CapsuleAdapters(GatedAdapters):
     """Gated adapters with a capsule network in front of each.
 
     Args:
-        sites: whose modules' outputs the adapters change.
-        inner: size between `down` and `up`.
+        sites: the sites whose module outputs the adapters change.
+        inner: width between `down` and `up`.
         smax: the largest s.
         routers: the capsule networks.
     """
@@ -85,7 +84,7 @@ class CapsuleAdapter(GatedAdapter):
         self.capsules = capsules
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Apply the adapter, [..., H] to [..., H]."""
         changed: Tensor = hidden + self.up(self.down(hidden + self.capsules(hidden)))
         return changed
 
@@ -94,10 +93,10 @@ class Capsules(nn.Module):
     """Semantic capsules of every domain so far, routed to transfer capsules, as the last domain reads them.
 
     Args:
-        hidden: features H.
-        inner: features between a capsule's two layers.
-        size: transfer capsules, and features of a capsule.
-        domains: how many there are; all but the last are frozen.
+        hidden: number of features H.
+        inner: width between the two layers of a capsule.
+        size: number of transfer capsules, and features of a capsule.
+        domains: number of domains; all but the last are frozen.
         iterations: rounds of routing.
     """
 
@@ -108,7 +107,7 @@ class Capsules(nn.Module):
         self.iterations = iterations
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., H] to [..., H]: what the shared knowledge adds."""
+        """Return the contribution of the shared knowledge, [..., H] to [..., H]."""
         with computing_like(features):
             predictions = torch.stack([domain(features) for domain in self.domains], dim=-3)
             reader: SemanticCapsule = self.domains[-1]  # type: ignore[assignment]
@@ -116,7 +115,7 @@ class Capsules(nn.Module):
 
 
 class SemanticCapsule(nn.Module):
-    """One domain's capsule, its predictions of the transfer capsules, and how the domain reads those."""
+    """The capsule of one domain, its predictions of the transfer capsules, and the projection that reads them."""
 
     def __init__(self, hidden: int, inner: int, size: int) -> None:
         super().__init__()
@@ -129,20 +128,20 @@ class SemanticCapsule(nn.Module):
         nn.init.zeros_(self.reading.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """u_{j|k}: [..., H] to [..., transfer capsules, size]."""
+        """Return u_{j|k}, [..., H] to [..., transfer capsules, size]."""
         capsule = squash(self.capsule(F.gelu(self.inner(features))))
         return torch.einsum("...c,jcd->...jd", capsule, self.route)
 
 
 def squash(vectors: Tensor) -> Tensor:
-    """|v|² / (1 + |v|²) · v / |v| along the last dimension: the direction stays, the length becomes less than 1."""
+    """Return |v|² / (1 + |v|²) · v / |v| along the last dimension: same direction, length less than 1."""
     square = vectors.square().sum(-1, keepdim=True)
     # |v| / (1 + |v|²) · v; the small term gives the root a gradient at 0.
     return vectors * (square + 1e-12).sqrt() / (1 + square)
 
 
 def route(predictions: Tensor, iterations: int) -> Tensor:
-    """Dynamic routing by agreement (arXiv 1710.09829, procedure 1).
+    """Route by agreement (arXiv 1710.09829, procedure 1).
 
     Args:
         predictions: u_{j|k}, [..., k, j, d].

@@ -1,4 +1,4 @@
-"""CLASSIC: hard attention in adapters, and a contrast that brings earlier domains' knowledge into the new one."""
+"""CLASSIC: hard attention in adapters, and a contrastive loss that transfers knowledge of earlier domains."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 class CLASSIC(HATAdapter):
     """Contrastive continual learning with hard attention in adapters (arXiv 2112.02714), as in DAS's comparison.
 
-    HAT-Adapter, and from the second domain on a contrast. With h_k the mean last hidden state of a text under the
-    gates of domain k (earlier ones without gradient) and X = [h_1 … h_t],
+    HAT-Adapter, with a contrastive loss from the second domain on. With h_k the mean last hidden state of a text under
+    the gates of domain k (earlier ones without gradient) and X = [h_1 … h_t],
 
         A = softmax((W_q X)ᵀ (W_k X)),   Y = γ (W_v X) Aᵀ + X,   y = normalise(dropout(Σ_k Y_k)),
 
-    and SimCLR's loss (arXiv 2002.05709, eq. 1) makes h_t and y of the same text a pair among those of all texts. γ
-    starts at 0; W_q and W_k give an eighth of the features, as in the self-attention that this is (arXiv 1805.08318).
-    What the original distils into its classifiers, so that they need no domain id, has no place in pre-training.
+    and the loss of SimCLR (arXiv 2002.05709, eq. 1) makes h_t and y of the same text a pair among those of all texts. γ
+    starts at 0; W_q and W_k project to an eighth of the features, as in the self-attention of arXiv 1805.08318. The
+    distillation of the original into its classifiers, which removes the need for a domain id, does not apply to
+    pre-training.
     """
 
     name = "classic"
@@ -60,7 +61,7 @@ class CLASSIC(HATAdapter):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """The contrast needs representations of texts."""
+        """Require representations of texts for the contrastive loss."""
         super().check(setting)
         if self.config.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
@@ -69,21 +70,21 @@ class CLASSIC(HATAdapter):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """That of HAT-Adapter, and for each earlier domain a forward pass (the number given is for one)."""
+        """Return the cost of HAT-Adapter, plus a forward pass per earlier domain (the number is for one)."""
         return replace(super().cost(model), passes_per_step=FORWARD if self.config.contrast else 0.0)
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """An adapter after each feed-forward network, and the mixing of representations."""
+        """Create an adapter after each feed-forward network, and the mixing of representations."""
         mixing = Mixing(hidden_size(model), self.config.contrast_dropout)
         return ContrastedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax, mixing)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """The mixing has no part in reading a text."""
+        """Freeze the mixing, which is not used for reading a text."""
         super().at_end_task(model, attachment)
         attachment.get_submodule("mixing").requires_grad_(False)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """The batch's representations under the gates of each earlier domain, [B, t − 1, H]."""
+        """Compute the representations of the batch under the gates of each earlier domain, [B, t − 1, H]."""
         told = super().before_forward(stage, batch)
         if not self.config.contrast or not self._embeddings:
             return told
@@ -98,7 +99,7 @@ class CLASSIC(HATAdapter):
         return told | {"past": torch.stack(past, dim=1)}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ · R, and the contrast when there are earlier domains."""
+        """Return λ · R, and the contrastive loss if there are earlier domains."""
         losses = super().extra_losses(stage, batch, outputs)
         if (past := batch.get("classic/past")) is not None:
             own = outputs.hidden.float().mean(1)
@@ -111,8 +112,8 @@ class Mixing(nn.Module):
     """Self-attention over the domains' representations of a text.
 
     Args:
-        hidden: features H.
-        dropout: on the sum.
+        hidden: number of features H.
+        dropout: dropout on the sum.
     """
 
     def __init__(self, hidden: int, dropout: float) -> None:
@@ -124,20 +125,20 @@ class Mixing(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """X, [n, t, H], to y, [n, H]."""
+        """Mix X, [n, t, H], to y, [n, H]."""
         attention = (self.query(states) @ self.key(states).transpose(1, 2)).softmax(-1)
         mixed = self.gamma * (attention @ self.value(states)) + states
         return F.normalize(self.dropout(mixed.sum(1)), dim=-1)
 
 
 class ContrastedAdapters(GatedAdapters):
-    """Gated adapters with the mixing that the contrast needs.
+    """Gated adapters with the mixing that the contrastive loss needs.
 
     Args:
-        sites: whose modules' outputs the adapters change.
-        inner: size between `down` and `up`.
+        sites: the sites whose module outputs the adapters change.
+        inner: width between `down` and `up`.
         smax: the largest s.
-        mixing: of the domains' representations.
+        mixing: mixes the domains' representations.
     """
 
     def __init__(self, sites: Sequence[Site], inner: int, smax: float, mixing: Mixing) -> None:
@@ -146,15 +147,15 @@ class ContrastedAdapters(GatedAdapters):
         self.whole: dict[str, Tensor] = {}
 
     def place(self, model: nn.Module) -> None:
-        """Also end every pass with the mixing's parameters in hand."""
+        """Register hooks on the adapters, and one that captures the parameters of the mixing at the end of a pass."""
         super().place(model)
         model.register_forward_hook(self.tie)
 
     def tie(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-        """Forward hook of the whole model.
+        """Capture the parameters of the mixing; a forward hook of the whole model.
 
-        The contrast is computed after the pass, where FSDP2 has sharded the parameters again; so take them now. And
-        make them a part of the pass (times 0), or DDP takes them for unused.
+        The contrastive loss is computed after the pass, where FSDP2 has sharded the parameters again, so they are
+        captured here. They are also added to the output (times 0), or DDP would regard them as unused.
         """
         if self.attention.fixed is None:
             self.whole = {name: parameter.clone() for name, parameter in self.mixing.named_parameters()}
@@ -162,18 +163,18 @@ class ContrastedAdapters(GatedAdapters):
         return output
 
     def mix(self, states: Tensor) -> Tensor:
-        """The mixing, with the parameters as the last pass found them."""
+        """Apply the mixing with the parameters that the last pass captured."""
         weights, self.whole = self.whole, {}
         mixed: Tensor = functional_call(self.mixing, weights, (states,))
         return mixed
 
 
 def simclr(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """SimCLR's loss of two views, [n, H] each, over the rows of all processes (arXiv 2002.05709, eq. 1).
+    """Return the SimCLR loss of two views, [n, H] each, over the rows of all processes (arXiv 2002.05709, eq. 1).
 
-    ℓ(i, j) = −log( e^{s(i, j)/τ} / Σ_{k ≠ i} e^{s(i, k)/τ} ), s the cosine, over all 2N rows k, averaged over this
-    process's rows i of both views, with j the other view of i. The gathered rows keep their gradient, so that the
-    average over processes is the loss of one process with all rows.
+    ℓ(i, j) = −log( e^{s(i, j)/τ} / Σ_{k ≠ i} e^{s(i, k)/τ} ), s the cosine, over all 2N rows k, averaged over the rows
+    i of this process in both views, with j the other view of i. Gathered rows keep their gradient, so the average over
+    processes equals the loss of one process with all rows.
     """
     views = [F.normalize(view.float(), dim=-1) for view in (first, second)]
     gathered = [everywhere(view) for view in views]

@@ -1,4 +1,4 @@
-"""CPT: hard attention in plug-ins that run in parallel to attention and feed-forward of a frozen model."""
+"""CPT: hard attention in plug-ins parallel to the attention and feed-forward networks of a frozen model."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from everlearn.model.anatomy import anatomy
 class CPT(HardAttentionMethod):
     """Continual post-training with CL-plugins (arXiv 2210.05549).
 
-    Beside each attention and each feed-forward network f runs a plug-in of two layers with hard attention
-    (arXiv 1801.01423),
+    Parallel to each attention and feed-forward network f there is a plug-in of two layers with hard attention (arXiv
+    1801.01423),
 
         f(x) + a₂ ⊗ ReLU(W₂ (a₁ ⊗ ReLU(W₁ x + b₁)) + b₂),   a = σ(s · e),
 
-    shared by all domains; the model is frozen. At the end of a domain its gates become 0 and 1 (a > ½ at s = smax):
-    these are used at test and say what is taken, so that a learnt domain does not change at all. As in the released
-    code, it is the update that is masked: Adam would undo a mask on gradients.
+    shared by all domains; the model is frozen. At the end of a domain its gates become 0 or 1 (a > ½ at s = smax):
+    these are used at test time and determine which units are taken, so that a learnt domain does not change at all. As
+    in the released code, the update is masked: Adam would undo a mask on gradients.
     """
 
     name = "cpt"
@@ -54,19 +54,19 @@ class CPT(HardAttentionMethod):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """There must be attention to stand beside."""
+        """Require a model with attention."""
         super().check(setting)
         refuse_without_attention(self, setting, "puts plug-ins beside attention too")
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """A plug-in beside each attention and feed-forward network."""
+        """Create a plug-in for each attention and feed-forward network."""
         hidden = hidden_size(model)
         sizes = {"head": self.config.attention_size, "output": self.config.feed_forward_size}
         inner = {kind: max(1, round(size * hidden)) for kind, size in sizes.items()}
         return PlugIns(list(sublayers(model)), hidden, inner, self.config.smax)
 
     def attach(self, stage: Stage) -> None:
-        """Also let the normalisation layers learn, if asked for."""
+        """Attach the plug-ins, and make the normalisation layers trainable if configured."""
         super().attach(stage)
         if self.config.train_normalisation:
             for module in stage.model.modules():
@@ -75,14 +75,14 @@ class CPT(HardAttentionMethod):
                         parameter.requires_grad_(True)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Freeze the model, if asked for."""
+        """Freeze the model, if configured."""
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """An attention or feed-forward network: the projections that it begins and ends with."""
+    """An attention or feed-forward network, with the paths of its first and last projection."""
 
     kind: str
     first: str
@@ -90,7 +90,7 @@ class Sublayer:
 
 
 def sublayers(model: nn.Module) -> Iterator[Sublayer]:
-    """From the first layer to the last."""
+    """Yield the sublayers from the first layer to the last."""
     first = ""
     for site in anatomy(model).sites:
         if site.kind != "output":
@@ -100,12 +100,12 @@ def sublayers(model: nn.Module) -> Iterator[Sublayer]:
 
 
 class PlugIns(GatedNetworks):
-    """A plug-in beside each of some sublayers.
+    """A plug-in for each of some sublayers.
 
     Args:
         places: the sublayers.
-        hidden: features that enter and leave a sublayer.
-        inner: inner size of the plug-ins by kind of sublayer.
+        hidden: number of input and output features of a sublayer.
+        inner: width of the plug-ins by kind of sublayer.
         smax: the largest s.
     """
 
@@ -121,7 +121,7 @@ class PlugIns(GatedNetworks):
         )
 
     def place(self, model: nn.Module) -> None:
-        """Take what enters a sublayer's first projection, add to what leaves its last."""
+        """Register hooks that read the input of a sublayer's first projection and change the output of its last."""
         super().place(model)
         for place, plugin in zip(self.places, self.plugins, strict=True):
             model.get_submodule(place.first).register_forward_pre_hook(plugin.on_first)  # type: ignore[arg-type]
@@ -138,11 +138,11 @@ class PlugIn(nn.Module):
         self.entering: Tensor | None = None
 
     def on_first(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Forward pre-hook of the first projection."""
+        """Capture the input of the sublayer; a forward pre-hook of the first projection."""
         self.entering = inputs[0]
 
     def on_last(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Forward hook of the last projection."""
+        """Add the output of the plug-in; a forward hook of the last projection."""
         entering, self.entering = self.entering, None
         changed: Tensor = output + self.network(entering)
         return changed

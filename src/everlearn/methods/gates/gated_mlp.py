@@ -1,4 +1,4 @@
-"""Small networks beside a frozen model whose every layer is gated by hard attention (HAT in adapters)."""
+"""Small networks in a frozen model whose layers are all gated by hard attention (HAT in adapters)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everlearn.methods.gates.hard_attention import GatedAttachment
 
 
 def hidden_size(model: nn.Module) -> int:
-    """Features between the layers: the outputs of a feed-forward network."""
+    """Return the size of the hidden state: the number of outputs of a feed-forward network."""
     return feed_forward_outputs(model)[0].units
 
 
@@ -23,10 +23,10 @@ class GatedMLP(nn.Module):
     """Layers h ← a ⊗ φ(W h + b), whose outputs are the units.
 
     Args:
-        name: of the network; its groups of units are called "<name>.0", "<name>.1" …
-        sizes: features before the first layer and after each.
+        name: name of the network; its groups of units are called "<name>.0", "<name>.1" …
+        sizes: number of features before the first layer and after each layer.
         activation: φ.
-        values: the gates by group, filled anew in each pass.
+        values: the gates by group, which are set again in each pass.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class GatedMLP(nn.Module):
 
     @staticmethod
     def units(name: str, sizes: Sequence[int]) -> dict[str, int]:
-        """Groups of units and their sizes."""
+        """Return the groups of units and their sizes."""
         return {f"{name}.{number}": size for number, size in enumerate(sizes[1:])}
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., first size] to [..., last size]."""
+        """Apply the network, [..., first size] to [..., last size]."""
         with computing_like(features):
             for group, layer in zip(self.groups, self.layers, strict=True):
                 activated = self.activation(layer(features))
@@ -51,10 +51,10 @@ class GatedMLP(nn.Module):
         return features
 
     def factors(self, free: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Factors of weights and biases by parameter name, from 1 − a of every unit.
+        """Yield factors of weights and biases by parameter name, from 1 − a of every unit.
 
         Rows of the first weight: 1 − a_i. Weights between two layers: 1 − min(a_i, a_j), since a weight from or to a
-        closed unit does nothing (arXiv 1801.01423, section 2.3). Biases: 1 − a_i.
+        closed unit has no effect (arXiv 1801.01423, section 2.3). Biases: 1 − a_i.
         """
         for number, group in enumerate(self.groups):
             rows = free[group][:, None]
@@ -63,17 +63,17 @@ class GatedMLP(nn.Module):
             yield f"layers.{number}.bias", free[group]
 
     def start(self) -> None:
-        """Make the last layer nearly silent: the model starts near what it was."""
+        """Initialise the last layer with small values, so that the model starts close to its original function."""
         last: Any = self.layers[-1]
         nn.init.normal_(last.weight, std=START)
         nn.init.zeros_(last.bias)
 
 
 class GatedNetworks(GatedAttachment):
-    """An attachment that consists of gated networks, whatever else there is."""
+    """An attachment with gated networks, and possibly other modules."""
 
     def factors(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of every gated network in it."""
+        """Return the factors of all gated networks."""
         found: dict[str, Tensor] = {}
         for path, module in self.named_modules():
             if isinstance(module, GatedMLP):

@@ -1,6 +1,6 @@
-"""Hard attention to the task (HAT, arXiv 1801.01423): learnt gates on units, and what used units may still change.
+"""Hard attention to the task (HAT, arXiv 1801.01423): learnt gates on units, and the protection of used units.
 
-Equations by their numbers in the paper; e is the embedding of a domain, one number a unit:
+Equations by their numbers in the paper; e is the embedding of a domain, one number per unit:
 
     a = σ(s · e)                                                        (eq. 1)
     a^{≤t} = max(a^t, a^{≤t−1}), at s = smax                            (eq. 2, text)
@@ -27,11 +27,11 @@ LARGEST_EXPONENT = 50.0
 
 
 def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:
-    """s of a step (eq. 3): from 1/smax, where every gate is half open, to smax, where nearly all are 0 or 1.
+    """Return s for a step (eq. 3): from 1/smax, where every gate is half open, to smax, where nearly all are 0 or 1.
 
     Args:
-        step: optimizer steps of this domain already taken.
-        steps: optimizer steps of this domain.
+        step: number of optimizer steps of this domain already taken.
+        steps: number of optimizer steps of this domain.
         smax: the last and largest s.
         cycles: how often s rises in a domain; each rise takes steps / cycles.
     """
@@ -42,11 +42,11 @@ def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:
 
 
 class _Gate(torch.autograd.Function):
-    """a = σ(s · e), whose backward pass is the compensated one.
+    """a = σ(s · e), with the compensated gradient.
 
-    dL/de · compensation = dL/da · s σ'(s e) · smax/s · (cosh(clip(s e)) + 1) / (cosh(e) + 1). Since σ'(x) is
-    1 / (2 (cosh(x) + 1)), that is dL/da · smax · σ'(e), times e^{−(|s e| − 50)} where the clip acts. Computed in this
-    form it is right for closed gates too, where σ'(s e) alone underflows.
+    dL/de · compensation = dL/da · s σ'(s e) · smax/s · (cosh(clip(s e)) + 1) / (cosh(e) + 1). Since σ'(x) is 1 / (2
+    (cosh(x) + 1)), that is dL/da · smax · σ'(e), times e^{−(|s e| − 50)} where the clip acts. This form is correct for
+    closed gates too, where σ'(s e) alone underflows.
     """
 
     @staticmethod
@@ -64,22 +64,22 @@ class _Gate(torch.autograd.Function):
 
 
 def gate(embedding: Tensor, scale: float, smax: float) -> Tensor:
-    """a = σ(s · e) with the compensated gradient (eqs. 1 and 4), [units]."""
+    """Return a = σ(s · e) with the compensated gradient (eqs. 1 and 4), [units]."""
     opened: Tensor = _Gate.apply(embedding, scale, smax)
     return opened
 
 
 def settled(embedding: Tensor, smax: float, binary: bool = False) -> Tensor:
-    """Gates of a learnt domain: s = smax, or 0 and 1 alone (a > ½), [units]; no gradient."""
+    """Return the gates of a learnt domain, [units], without gradient: at s = smax, or 0 or 1 if `binary` (a > ½)."""
     embedding = embedding.detach()
     return (embedding > 0).to(embedding.dtype) if binary else torch.sigmoid(smax * embedding)
 
 
 def regulariser(gates: Tensor, taken: Tensor | None) -> Tensor:
-    """R: the share of the units not yet taken that this domain takes (eq. 5).
+    """Return R, the share of the free units that this domain takes (eq. 5).
 
     Args:
-        gates: of this domain, [units].
+        gates: gates of this domain, [units].
         taken: a^{<t}, [units]; None in the first domain.
     """
     if taken is None:
@@ -90,10 +90,10 @@ def regulariser(gates: Tensor, taken: Tensor | None) -> Tensor:
 
 
 class HardAttention(nn.Module):
-    """The embedding of the domain being learnt or tested, and the gates made of it once in each forward pass.
+    """The embedding of the domain that is trained or tested, and its gates, computed once in each forward pass.
 
     Args:
-        units: name of each group of units to their number.
+        units: group of units → number of units.
         smax: the largest s.
     """
 
@@ -110,11 +110,11 @@ class HardAttention(nn.Module):
         """The gates by group. Whatever is gated holds this very dict."""
 
     def open(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Forward pre-hook of the whole model.
+        """Compute the gates; a forward pre-hook of the whole model.
 
-        Every layer reads gates that were made outside of it, so they are there again when gradient checkpointing runs
-        it a second time, and FSDP2 has the embedding whole at this moment. A pass without gradient inside the step
-        (another method's) reads those of the step's own pass, which still have to be differentiated.
+        Every layer reads gates that were computed outside of it, so they exist when gradient checkpointing recomputes
+        the layer, and FSDP2 has gathered the embedding at this moment. A pass without gradient inside the step (of
+        another method) reads the gates of the step's own pass, which will still be differentiated.
         """
         if self.fixed is None and self.gates is not None and not torch.is_grad_enabled():
             return
@@ -122,31 +122,31 @@ class HardAttention(nn.Module):
         self.values.update(self.split(self.gates))
 
     def split(self, units: Tensor) -> dict[str, Tensor]:
-        """One number a unit, [units], by group."""
+        """Split one number per unit, [units], by group."""
         return dict(zip(self.sizes, units.split(list(self.sizes.values())), strict=True))
 
     def close(self) -> None:
-        """Forget the gates of the last pass, which hold on to its graph."""
+        """Drop the gates of the last pass, which keep its graph alive."""
         self.gates = None
         self.values.clear()
 
     @torch.no_grad()
     def clamp(self) -> None:
-        """Keep |e| within its limit."""
+        """Clamp |e| to its limit."""
         local(self.embedding).clamp_(-LIMIT, LIMIT)
 
 
 class GatedAttachment(Attachment):
-    """An attachment whose parts are multiplied by hard attention. Subclasses add parts, and place their hooks too."""
+    """An attachment whose parts are multiplied by hard attention. Subclasses add parts and register their hooks."""
 
     def __init__(self, units: Mapping[str, int], smax: float) -> None:
         super().__init__()
         self.attention = HardAttention(units, smax)
 
     def place(self, model: nn.Module) -> None:
-        """Make the gates before anything of the model runs."""
+        """Register a hook that computes the gates before any other module runs."""
         model.register_forward_pre_hook(self.attention.open)
 
     def factors(self, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Factors of the attachment's own parameters, by their names in it, from factors per unit (1 − a^{<t})."""
+        """Return factors of the attachment's own parameters by name, from factors per unit (1 − a^{<t})."""
         return {}

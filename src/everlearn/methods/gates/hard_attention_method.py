@@ -1,4 +1,4 @@
-"""What every method with hard attention does: anneal, regularise, protect, remember (HAT, arXiv 1801.01423)."""
+"""The common part of methods with hard attention: anneal, regularise, protect, save (HAT, arXiv 1801.01423)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class HardAttentionMethod(Method):
-    """Base of the methods with hard attention: subclasses say what is gated and which parameters units own."""
+    """Base class of methods with hard attention: subclasses define what is gated and which parameters units own."""
 
     needs = Needs(domain_id_test=True, extra_parameters=True, peft=False, anatomy=True, memory="parameters")
     binary: ClassVar[bool] = False
-    """Whether the gates of a learnt domain are 0 and 1 alone."""
+    """Whether the gates of a learnt domain are exactly 0 or 1."""
 
     class Config(MethodConfig):
         """Options of every method with hard attention."""
@@ -61,28 +61,28 @@ class HardAttentionMethod(Method):
     # -- what differs from method to method -------------------------------------------------------------------
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """What is attached to a model that has learnt, or is learning, so many domains; on the default device."""
+        """Create the attachment for a model that has learnt, or is learning, some domains; on the default device."""
         raise NotImplementedError
 
     def factors(self, stage: Stage, attachment: GatedAttachment, free: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Factors by parameter name from factors per unit, 1 − a^{<t}; without more, those of the attachment."""
+        """Return factors by parameter name from factors per unit, 1 − a^{<t}; by default those of the attachment."""
         return {f"{PREFIX}{self.name}.{name}": values for name, values in attachment.factors(free).items()}
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Say what is trained when the model is fine-tuned; without more, everything but the gates."""
+        """Set which parameters are fine-tuned on an end task; by default all but the gates."""
 
     # -- hooks ------------------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        """Where the model is frozen, no second method may add parameters: it would freeze them."""
+        """Refuse other methods that add parameters if the model is frozen, as they would be frozen too."""
         super().check(setting)
         if self.freezes:
             refuse_other_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Embedding and parts; in memory their copy, the mask, and the copy that it restores after an update.
+        """Return the cost: embedding and parts; in memory their copy, the mask, and the copy of masked parameters.
 
-        An embedding is kept for each domain, and of the parts what a domain has of its own.
+        An embedding is stored for each domain, and of the parts those that belong to one domain.
         """
         with torch.device("meta"):
             one, two = self.build(model, 1), self.build(model, 2)
@@ -97,7 +97,7 @@ class HardAttentionMethod(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """Attach the parts as they were left, with a new embedding; protect what earlier domains use."""
+        """Attach the parts as they were saved, with a new embedding; protect what earlier domains use."""
         self._mask = self._taken = None
         attachment = self.build(stage.model, stage.index)
         self._fill(attachment)
@@ -110,34 +110,37 @@ class HardAttentionMethod(Method):
             self._mask = Mask(self.factors(stage, attachment, free), self.config.apply_to)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """No weight decay on the embedding: it would draw every number towards 0, where a gate is neither open nor
-        closed. The papers have none (HAT: plain SGD; the DAS authors: AdamW with 0.0 on everything)."""
+        """Exclude the embedding from weight decay.
+
+        Decay would draw every number towards 0, where a gate is neither open nor closed. The papers have none (HAT:
+        plain SGD; the DAS authors: AdamW with 0.0 for all parameters).
+        """
         return without_decay(groups, attached(stage.model, self.name).attention.embedding)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Say which s the coming pass has."""
+        """Set s for the next pass."""
         attention = attached(stage.model, self.name).attention
         attention.close()
         attention.scale = annealed(stage.step, stage.steps, self.config.smax, self.config.annealing_cycles)
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ · R."""
+        """Return λ · R."""
         gates = attached(stage.model, self.name).attention.gates
         return {"sparsity": self.config.sparsity * regulariser(gates, self._taken)}
 
     def mask(self, stage: Stage) -> Mask | None:
-        """What earlier domains leave free; the same all through a domain."""
+        """Return the mask of what earlier domains leave free; constant within a domain."""
         return self._mask
 
     def after_step(self, stage: Stage) -> None:
-        """Keep the embedding within its limit; the gates that were made of it before are out of date."""
+        """Clamp the embedding to its limit, and drop the gates that were computed from it before the update."""
         attention = attached(stage.model, self.name).attention
         attention.clamp()
         attention.close()
 
     def detach(self, stage: Stage) -> None:
-        """Keep the domain's embedding and the parts."""
+        """Keep the embedding of the domain and the parts."""
         attachment = detach(stage.model, self.name)
         attachment.attention.close()
         kept = {name: value.detach().cpu().clone() for name, value in attachment.named_parameters()}
@@ -146,7 +149,7 @@ class HardAttentionMethod(Method):
         self._mask = self._taken = None
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The parts and gates of the text's domain; nothing for a text of none, or of one that is not learnt yet."""
+        """Attach the parts with the gates of the text's domain; nothing if it has none, or one not learnt yet."""
         if reading.domain not in self._embeddings:
             return model
         number = list(self._embeddings).index(reading.domain) + 1
@@ -174,10 +177,10 @@ class HardAttentionMethod(Method):
         }
 
     def _fill(self, attachment: GatedAttachment) -> None:
-        """Give the attachment the parts that are remembered; what is new to it keeps its start.
+        """Load the saved parts into the attachment; parts that are new to it keep their initial values.
 
         Raises:
-            MethodError: the memory is of another model.
+            MethodError: the memory belongs to another model.
         """
         own = dict(attachment.named_parameters())
         embeddings = (("attention.embedding", value) for value in self._embeddings.values())

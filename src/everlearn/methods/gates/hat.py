@@ -1,4 +1,4 @@
-"""HAT: each domain takes the heads, neurons and outputs that it needs, and what is taken stays as it is."""
+"""HAT: each domain takes the heads, neurons and outputs that it needs, and taken units are protected."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from everlearn.model.anatomy import Site, anatomy
 class HAT(HardAttentionMethod):
     """Hard attention to the task (arXiv 1801.01423), on a transformer as in DAS (arXiv 2302.03241, appendix).
 
-    A domain t has an embedding e of one number a unit (head, neuron, output). In every pass the units are multiplied
-    by a = σ(s · e), s rising from 1/smax to smax while the domain is learnt; at test s = smax and a text is read with
-    its domain's gates. Parameters of a unit change by 1 − a^{<t} of what they would, where a^{<t} is the largest gate
-    of the earlier domains; λ Σ a (1 − a^{<t}) / Σ (1 − a^{<t}) keeps units free.
+    A domain t has an embedding e of one number per unit (head, neuron, output). In every pass the units are multiplied
+    by a = σ(s · e), with s rising from 1/smax to smax during the domain; at test time s = smax and a text is read with
+    the gates of its domain. Updates of the parameters of a unit are multiplied by 1 − a^{<t}, where a^{<t} is the
+    largest gate of the earlier domains; the regulariser λ Σ a (1 − a^{<t}) / Σ (1 − a^{<t}) keeps units free.
 
-    A weight belongs to the unit of its row (the attention's output projection: to the head of its column). The
-    original holds back less, 1 − min(a_i, a_j) of a weight between units i and j; a weight from a closed unit is
+    A weight belongs to the unit of its row (in the attention's output projection: to the head of its column). The
+    original protects less, 1 − min(a_i, a_j) for a weight between units i and j; a weight from a closed unit is
     multiplied by 0 either way. Embeddings, normalisation layers, the bias of the attention's output projection and the
     vocabulary head belong to no unit: earlier domains drift with them unless `freeze_shared` is set.
     """
@@ -57,7 +57,7 @@ class HAT(HardAttentionMethod):
         self.needs = replace(type(self).needs, domain_id_test=self.config.test_gates == "domain")
 
     def cost(self, model: nn.Module) -> Cost:
-        """The embedding; in memory also the mask, and the copy of what it restores after an update."""
+        """Return the cost: the embedding; in memory also the mask, and the copy that restores masked updates."""
         layout, parameters = anatomy(model), dict(model.named_parameters())
         factors = layout.parameter_factors({site.name: torch.ones(site.units) for site in layout.sites})
         held = sum(4 * factor.numel() for factor in factors.values())
@@ -68,11 +68,11 @@ class HAT(HardAttentionMethod):
         return replace(own, memory_bytes=own.memory_bytes + held + 4 * len(masked))
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """A gate on every unit."""
+        """Create a gate for every unit."""
         return UnitGates(anatomy(model).sites, self.config.smax)
 
     def factors(self, stage: Stage, attachment: GatedAttachment, free: dict[str, Tensor]) -> dict[str, Tensor]:
-        """1 − a^{<t} for the parameters of a unit; 0 for what belongs to none, if that is frozen."""
+        """Return 1 − a^{<t} for the parameters of units; 0 for the others, if they are frozen."""
         own = stage.anatomy.parameter_factors(free)
         if not self.config.freeze_shared:
             return own
@@ -82,12 +82,12 @@ class HAT(HardAttentionMethod):
         return dict.fromkeys(shared, nothing) | own
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The gates of the text's domain, or the plain model."""
+        """Attach the gates of the text's domain, or return the plain model."""
         return model if self.config.test_gates == "open" else super().test_model(model, reading)
 
     @property
     def tested_as_saved(self) -> bool:
-        """With open gates the model is read as it is."""
+        """Whether all gates are open at test time, which is the plain model."""
         return self.config.test_gates == "open"
 
 
@@ -104,7 +104,7 @@ class UnitGates(GatedAttachment):
         self.gated = nn.ModuleList([GatedSite(site, self.attention.values) for site in sites])
 
     def place(self, model: nn.Module) -> None:
-        """Gate the input or output of each site's module."""
+        """Register hooks that gate the input or output of each site's module."""
         super().place(model)
         for gated in self.gated:
             gated.place(model)  # type: ignore[operator]
@@ -118,7 +118,7 @@ class GatedSite(nn.Module):
         self.site, self.values = site, values
 
     def place(self, model: nn.Module) -> None:
-        """Where the anatomy says."""
+        """Register the hook on the input or output of the module, as the anatomy says."""
         module = model.get_submodule(self.site.module)
         if self.site.where == "input":
             module.register_forward_pre_hook(self.on_input)
@@ -126,14 +126,14 @@ class GatedSite(nn.Module):
             module.register_forward_hook(self.on_output)
 
     def on_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Forward pre-hook."""
+        """Gate the input; a forward pre-hook."""
         return (self.gated(inputs[0]), *inputs[1:])
 
     def on_output(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Forward hook."""
+        """Gate the output; a forward hook."""
         return self.gated(output)
 
     def gated(self, activation: Tensor) -> Tensor:
-        """Features times the gate of their unit, [..., units · width]."""
+        """Return features times the gate of their unit, [..., units · width]."""
         gates = self.values[self.site.name].to(activation.dtype)
         return activation * (gates.repeat_interleave(self.site.width) if self.site.width > 1 else gates)

@@ -1,4 +1,4 @@
-"""HAT-Adapter: hard attention inside adapters beside a frozen model."""
+"""HAT-Adapter: hard attention inside adapters of a frozen model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class HATAdapter(HardAttentionMethod):
 
         x ← x + up(down(x)),   down: H → d' → d',   up: d' → H → H,
 
-    where every layer is h ← a ⊗ GELU(W h + b) with the gates a = σ(s · e) of HAT (arXiv 1801.01423), at test those of
-    the text's domain. The adapters are shared by all domains and the model itself is frozen. Of what earlier domains
-    use, rows of the first layer of `down` and of `up` move by 1 − a, weights of the second by 1 − min(a_i, a_j).
+    where every layer is h ← a ⊗ GELU(W h + b) with the gates a = σ(s · e) of HAT (arXiv 1801.01423), at test time those
+    of the text's domain. The adapters are shared by all domains and the model itself is frozen. For units that earlier
+    domains use, updates of rows of the first layer of `down` and of `up` are multiplied by 1 − a, those of weights of
+    the second layer by 1 − min(a_i, a_j).
     """
 
     name = "hat_adapter"
@@ -48,15 +49,15 @@ class HATAdapter(HardAttentionMethod):
     config: Config
 
     def build(self, model: nn.Module, domains: int) -> GatedAttachment:
-        """An adapter after each feed-forward network."""
+        """Create an adapter after each feed-forward network."""
         return GatedAdapters(feed_forward_outputs(model), self.inner(model), self.config.smax)
 
     def inner(self, model: nn.Module) -> int:
-        """d', the size inside the adapters of a model."""
+        """Return d', the width of the adapters of a model."""
         return max(1, hidden_size(model) // self.config.reduction_factor)
 
     def at_end_task(self, model: nn.Module, attachment: GatedAttachment) -> None:
-        """Freeze the model, if asked for."""
+        """Freeze the model, if configured."""
         if self.config.freeze_base_at_end_task:
             freeze_base(model)
 
@@ -65,8 +66,8 @@ class GatedAdapters(GatedNetworks):
     """A gated adapter after each of some projections.
 
     Args:
-        sites: whose modules' outputs the adapters change.
-        inner: size between `down` and `up`.
+        sites: the sites whose module outputs the adapters change.
+        inner: width between `down` and `up`.
         smax: the largest s.
     """
 
@@ -81,7 +82,7 @@ class GatedAdapters(GatedNetworks):
         )
 
     def place(self, model: nn.Module) -> None:
-        """After each projection."""
+        """Register a hook on each projection."""
         super().place(model)
         for path, adapter in zip(self.modules_after, self.adapters, strict=True):
             model.get_submodule(path).register_forward_hook(adapter.hook)  # type: ignore[arg-type]
@@ -98,15 +99,15 @@ class GatedAdapter(nn.Module):
 
     @staticmethod
     def units(name: str, hidden: int, inner: int) -> dict[str, int]:
-        """Groups of units and their sizes."""
+        """Return the groups of units and their sizes."""
         down = GatedMLP.units(f"{name}.down", (hidden, inner, inner))
         return down | GatedMLP.units(f"{name}.up", (inner, hidden, hidden))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] to [..., H]."""
+        """Apply the adapter, [..., H] to [..., H]."""
         changed: Tensor = hidden + self.up(self.down(hidden))
         return changed
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Forward hook of the projection."""
+        """Apply the adapter to the output of the projection; a forward hook."""
         return self.forward(output)
