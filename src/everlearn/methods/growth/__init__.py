@@ -1,8 +1,8 @@
 """Methods that grow the model.
 
-A method is one file; :mod:`growth` promises a larger model that computes what the smaller one did, or as near as the
-architecture allows (its docstring says how near), and :mod:`recovery` a teacher's word inside a forward pass. A method
-here says from which stage it grows (``grows``), since others may hold on to shapes.
+A method is one file; :mod:`growth` creates a larger model that computes the same function as the smaller one, or as
+closely as the architecture allows (see its docstring), and :mod:`recovery` adds a teacher to the loss inside a forward
+pass. A method declares from which stage on it grows (``grows``), since other methods may depend on shapes.
 """
 
 KINDS = ("isolation",)

@@ -1,4 +1,4 @@
-"""ELLE: a model that grows with each domain, keeps what it computed, and reads each domain behind a prompt."""
+"""ELLE: a model that grows with each domain, preserves its function, and reads each domain with a prompt."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ class ELLE(Method):
     """ELLE (arXiv 2203.06311): efficient lifelong pre-training by function-preserving growth.
 
     Before each domain but the first the model is made wider and deeper by copies
-    (:mod:`everlearn.methods.growth.growth`). Then it recovers what the approximation cost: at update u of the first U
+    (:mod:`everlearn.methods.growth.growth`). Then it recovers the loss of the approximation: at update u of the first U
     the loss is
 
         L = (1 − r) · L_t + r · T² · KL(p_before(·; T) ‖ p(·; T)),   r = max(0, 1 − u/U)
 
-    at the labelled positions, with the model before it grew as the teacher. A share of the text is of earlier domains,
-    and every text is read with the trained prompt of its own domain, at test too. After each domain the model is a
-    plain transformers model of its new size; prompts and old text are in the method's memory.
+    at the labelled positions, with the model before the growth as the teacher. A share of the text comes from earlier
+    domains, and every text is read with the trained prompt of its own domain, at test time too. After each domain the
+    model is a plain transformers model of its new size; prompts and old text are in the memory of the method.
 
-    What differs from the paper: its runs have no teacher, and recover in updates of their own on old text alone before
-    the domain begins (5,000 before 20,000). This loss is an option of the authors' code, with other teachers.
-    Here recovery is the first part of the domain's own steps, on its mixture of new and old text. The authors' model
-    has prompts from its first pre-training on; here the first domain of the stream is the first that has one. They
-    copy features at random; here every feature is copied before one is copied twice.
+    Differences from the paper: its runs have no teacher, and recover in separate updates on old text before the domain
+    begins (5,000 before 20,000). This loss is an option of the authors' code, with other teachers. Here recovery is the
+    first part of the steps of the domain, on its mixture of new and old text. The authors' model has prompts from its
+    pre-training on; here the first domain of the stream is the first with a prompt. They copy features at random; here
+    every feature is copied once before any is copied twice.
     """
 
     name = "elle"
@@ -137,7 +137,7 @@ class ELLE(Method):
     # -- what it fits ------------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        """The architecture must be able to grow, and nothing else may hold on to the old shapes."""
+        """Require an architecture that can grow, and no other method, as it would depend on the old shapes."""
         super().check(setting)
         kind = config_of(setting.model).model_type
         if kind not in FORMS:
@@ -161,7 +161,10 @@ class ELLE(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """The largest growth, from the model as it is; later ones cost in proportion. A teacher while it recovers."""
+        """Return the cost of the largest growth, from the current model; later ones cost in proportion.
+
+        A teacher is held during recovery.
+        """
         if config_of(model).model_type not in FORMS:
             return Cost()  # :meth:`check` refuses it
         replay = self._replay.cost(model)
@@ -180,7 +183,7 @@ class ELLE(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def attach(self, stage: Stage) -> None:
-        """Grow the model and the prompts of earlier domains alike; a new prompt begins at random."""
+        """Grow the model and the prompts of earlier domains; a new prompt is initialised at random."""
         prompts = {name: self._prompts[name] for name in stage.earlier if name in self._prompts}
         self._next_lineage = self._lineage
         layers, heads = self._amounts(stage)
@@ -202,11 +205,11 @@ class ELLE(Method):
             self._domains = self._whose({name: number for number, name in enumerate(prompts)})
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
-        """The domain with old text mixed in."""
+        """Return the domain with old text mixed in."""
         return self._replay.training_data(source, stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Tell the prompts whose text the rows are, and the head what the teacher says, while it still has a say."""
+        """Set the domains of the rows for the prompts, and the teacher's features for the head, while it recovers."""
         rows = self._rows(stage, batch)
         if rows is not None:
             attached(stage.model, self.name).rows = rows
@@ -220,11 +223,11 @@ class ELLE(Method):
         return {}
 
     def end_domain(self, stage: Stage) -> None:
-        """Keep a sample of the text."""
+        """Store a sample of the text."""
         self._replay.end_domain(stage)
 
     def detach(self, stage: Stage) -> None:
-        """Leave a plain model; keep the prompts."""
+        """Restore a plain model; keep the prompts."""
         if self.config.prompts:
             vectors = detach(stage.model, self.name).vectors.detach().cpu()
             names = [*(name for name in stage.earlier if name in self._prompts), stage.domain]
@@ -235,18 +238,18 @@ class ELLE(Method):
         self._lineage = self._next_lineage
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """A learnt domain's text is read with its prompt, which fine-tuning may change; other text without one."""
+        """Attach the prompt of a learnt domain, which fine-tuning may change; other text is read without one."""
         if reading.domain in reading.learnt and reading.domain in self._prompts:
             DomainPrompts(self._prompts[reading.domain][None]).attach(model, self.name)
         return model
 
     @property
     def tested_as_saved(self) -> bool:
-        """Without prompts the model is read as it is."""
+        """Whether there are no prompts, so that the plain model is tested."""
         return not self.config.prompts
 
     def recovery_weight(self, stage: Stage) -> float:
-        """r = max(0, 1 − u/U)."""
+        """Return r = max(0, 1 − u/U)."""
         last = self.config.recovery * stage.steps
         return max(0.0, 1 - stage.step / last) if last > 0 else 0.0
 
@@ -276,7 +279,7 @@ class ELLE(Method):
     # -- details -----------------------------------------------------------------------------------------------
 
     def _amounts(self, stage: Stage) -> tuple[int, int]:
-        """Layers and heads to add before a domain."""
+        """Return the number of layers and heads to add before a domain."""
         growth = stage.index - self.grows
         if growth < 0:
             return 0, 0
@@ -284,14 +287,14 @@ class ELLE(Method):
         return layers[min(growth, len(layers) - 1)], heads[min(growth, len(heads) - 1)]
 
     def _teach(self, model: nn.Module, prompts: dict[str, Tensor]) -> None:
-        """The model before it grew, with the prompts that it had: it is not needed for anything else any more."""
+        """Make the model before its growth, with its prompts, the teacher; it is not needed otherwise."""
         self._teacher = model.requires_grad_(False).eval()
         self._teacher_domains = tuple(prompts)
         if prompts:
             DomainPrompts(torch.stack(list(prompts.values()))).attach(model, self.name)
 
     def _taught(self, stage: Stage, batch: Batch, rows: Tensor | None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """What enters the teacher's vocabulary projection at each label, [N, H], and that projection."""
+        """Return the inputs of the teacher's vocabulary projection at each label, [N, H], and that projection."""
         teacher = self._teacher
         head = output_head(teacher) if teacher is not None else None
         if teacher is None or head is None:
@@ -310,7 +313,7 @@ class ELLE(Method):
         return seen[0], projection(head, logit_cap(teacher), logit_bias(teacher))
 
     def _whose(self, numbers: dict[str, int]) -> dict[bytes, int]:
-        """Digest of each kept block to the number of its domain: a batch does not say where a row is from."""
+        """Return digest → domain number for each stored block, as a batch does not contain the origin of its rows."""
         memory = self._replay.memory()
         if not memory:
             return {}
@@ -319,7 +322,7 @@ class ELLE(Method):
         return {_digest(block["input_ids"]): numbers[domain] for block, domain in pairs if domain in numbers}
 
     def _rows(self, stage: Stage, batch: Batch) -> Tensor | None:
-        """Number of the domain of each row, [B] on the CPU; this domain's is the last."""
+        """Return the domain number of each row, [B] on the CPU; this domain's is the last."""
         if not self.config.prompts:
             return None
         plain = batch.get("plain_ids", batch["input_ids"]).cpu().numpy()

@@ -1,4 +1,4 @@
-"""Experts in the place of a model's feed-forward networks: more of them with each domain, all but the last frozen."""
+"""Experts in place of the feed-forward networks of a model: more with each domain, all but the last frozen."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ TOKENS_TO = 64
 
 
 def feed_forward_networks(model: nn.Module, label: str) -> list[str]:
-    """Paths of the feed-forward networks, from the first layer to the last.
+    """Return the paths of the feed-forward networks, from the first layer to the last.
 
     Args:
-        model: a plain one.
-        label: of the method that asks.
+        model: a plain model.
+        label: label of the method, for the error message.
 
     Raises:
-        MethodError: in this architecture they are no modules of their own (BERT's end behind the residual sum).
+        MethodError: they are not separate modules in this architecture (BERT's include the residual sum).
     """
     for stack in architecture_of(config_of(model).model_type).stacks:
         network = stack.feed_forward.output.rpartition(".")[0]
@@ -44,15 +44,15 @@ def feed_forward_networks(model: nn.Module, label: str) -> list[str]:
 class ExpertLayer(nn.Module):
     """y = Σ_{e ∈ top-k} g_e E_e(x),   p = softmax([0, W_1 x, …, W_t x]),   g_e = p_e / Σ_{top-k} p.
 
-    E_0 is the model's own feed-forward network, whose score is 0: only differences of scores count. W_j has a row for
-    each expert of domain j. The last domain's experts and rows are trained.
+    E_0 is the original feed-forward network, whose score is 0: only differences of scores matter. W_j has a row for
+    each expert of domain j. The experts and rows of the last domain are trained.
 
     Args:
-        network: E_0, which new experts are copies of.
-        features: of x.
+        network: E_0, of which new experts are copies.
+        features: size of x.
         domains: t.
-        experts: of each domain.
-        top_k: experts that a token is read with, all where there are fewer.
+        experts: number of experts per domain.
+        top_k: number of experts per token; all if there are fewer.
     """
 
     def __init__(self, network: nn.Module, features: int, domains: int, experts: int, top_k: int) -> None:
@@ -67,7 +67,7 @@ class ExpertLayer(nn.Module):
         self.gates[-1].requires_grad_(True)
 
     def hook(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Forward hook of E_0: the mixture in place of its output, [..., H]."""
+        """Return the mixture in place of the output of E_0, [..., H]; a forward hook of E_0."""
         tokens = inputs[0].flatten(0, -2)
         scores = F.linear(tokens, torch.cat([*self.gates]).to(tokens.dtype)).float()
         gates, _ = gates_of(F.pad(scores, (1, 0)).softmax(-1), self.top_k)
@@ -82,21 +82,23 @@ class ExpertLayer(nn.Module):
 
 
 def _read(gate: Tensor, count: int) -> Tensor:
-    """Numbers of the tokens that an expert reads: the `count` with a gate, and as many without as round their number
-    up, so that no expert is left out of the backward pass either, which DDP would wait for."""
+    """Return the indices of the tokens that an expert reads: the `count` with a gate, rounded up with others.
+
+    So every expert takes part in the backward pass, as DDP requires.
+    """
     rounded = -(-max(1, count) // TOKENS_TO) * TOKENS_TO
     return (gate > 0).to(torch.int8).argsort(descending=True, stable=True)[:rounded]
 
 
 class GrowingExperts(Attachment):
-    """The experts of all domains so far, beside every feed-forward network.
+    """The experts of all domains so far, for every feed-forward network.
 
     Args:
-        model: a plain one.
+        model: a plain model.
         networks: paths of its feed-forward networks.
         domains: t.
-        experts: of each domain.
-        top_k: experts that a token is read with.
+        experts: number of experts per domain.
+        top_k: number of experts per token.
     """
 
     def __init__(self, model: nn.Module, networks: list[str], domains: int, experts: int, top_k: int) -> None:
@@ -109,12 +111,12 @@ class GrowingExperts(Attachment):
         )
 
     def place(self, model: nn.Module) -> None:
-        """Hook the feed-forward networks."""
+        """Register hooks on the feed-forward networks."""
         for path, layer in zip(self.networks, self.layers, strict=True):
             model.get_submodule(path).register_forward_hook(layer.hook)  # type: ignore[arg-type]
 
     def attach(self, model: nn.Module, name: str, *, freeze: bool = False) -> None:
-        """As any attachment; the model's own feed-forward networks, the first experts, are frozen in any case."""
+        """Attach the experts; the original feed-forward networks, the first experts, are always frozen."""
         super().attach(model, name, freeze=freeze)
         own = {f"{path}.{key}": p for path in self.networks for key, p in model.get_submodule(path).named_parameters()}
         held = {key: parameter for key, parameter in own.items() if parameter.requires_grad}

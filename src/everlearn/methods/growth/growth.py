@@ -1,17 +1,17 @@
-"""Make a transformer wider and deeper without losing what it computes (Net2Net, arXiv 1511.05641; ELLE, arXiv
-2203.06311, §3.2).
+"""Make a transformer wider and deeper while preserving its function.
 
-**Width.** Every new feature, head or neuron copies an old one: with a map g from new to old units, whatever writes a
-unit is copied, W'[i, ·] = W[g(i), ·], and whatever reads it shares its weight among the copies,
-W'[·, i] = W[·, g(i)] / |{j : g(j) = g(i)}|. That is exact for heads, neurons and every projection. Normalisations see
-the mean and variance of the widened hidden state, which stay what they were if every feature has the same number of
-copies: so no feature is copied twice before each was copied once, and growing by a whole multiple of the hidden size
-is exact. In between it is an approximation (so it is in the paper), which ELLE's warm-up makes good. The vocabulary
-projection may be the embedding itself, whose columns must not be divided; its share is taken from the normalisation
-before it instead.
+It follows Net2Net (arXiv 1511.05641) and ELLE (arXiv 2203.06311, §3.2).
 
-**Depth.** A new layer is a copy of a layer, right behind it. That is an approximation. Where the normalisation comes
-before a block (GPT-2, Llama) the copy may write nothing at first (``new_layers="identity"``), which is exact.
+**Width.** Every new feature, head or neuron copies an old one: with a map g from new to old units, parameters that
+write a unit are copied, W'[i, ·] = W[g(i), ·], and those that read it divide their weight among the copies, W'[·, i] =
+W[·, g(i)] / |{j : g(j) = g(i)}|. That is exact for heads, neurons and every projection. Normalisations use the mean and
+variance of the widened hidden state, which are unchanged if every feature has the same number of copies: so no feature
+is copied twice before each was copied once, and growing by a whole multiple of the hidden size is exact. In between it
+is an approximation (as in the paper), which ELLE's recovery corrects. The vocabulary projection may be the embedding
+itself, whose columns must not be divided; its share is moved to the normalisation before it.
+
+**Depth.** A new layer is a copy of a layer, inserted after it. That is an approximation. If the normalisation precedes
+a block (GPT-2, Llama) the copy may write zeros at first (``new_layers="identity"``), which is exact.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NewLayers = Literal["copy", "identity"]
 
 @dataclass(frozen=True)
 class Form:
-    """What growing must know of an architecture beyond its anatomy.
+    """Facts about an architecture that growth needs, beyond its anatomy.
 
     Attributes:
-        last_norm: path of the normalisation whose result the vocabulary projection reads.
-        pre_norm: whether blocks normalise what they read (and not the sum that they add to).
-        neurons: key of the number of feed-forward neurons in the configuration.
+        last_norm: path of the normalisation before the vocabulary projection.
+        pre_norm: whether blocks normalise their input (and not the residual sum).
+        neurons: configuration key of the number of feed-forward neurons.
     """
 
     last_norm: str
@@ -64,7 +64,7 @@ class Grown:
     """A larger model.
 
     Attributes:
-        model: of the same class, with a configuration of its own: ``save_pretrained`` and ``from_pretrained`` know it.
+        model: a model of the same class with its own configuration, for ``save_pretrained`` and ``from_pretrained``.
         hidden: for each feature of its hidden state, the old feature that it copies, [H'].
         origins: for each of its layers, the old layer that it copies.
     """
@@ -75,10 +75,10 @@ class Grown:
 
 
 def form_of(model: nn.Module) -> Form:
-    """How a model's architecture grows.
+    """Return how the architecture of a model grows.
 
     Raises:
-        ModelError: it cannot.
+        ModelError: it cannot grow.
     """
     kind = config_of(model).model_type
     if kind not in FORMS:
@@ -87,16 +87,16 @@ def form_of(model: nn.Module) -> Form:
 
 
 def key_value_heads(model: nn.Module) -> int:
-    """Heads that can be copied one by one: in grouped-query attention those of the keys, else all."""
+    """Return the number of heads that can be copied one by one: key-value heads in grouped-query attention."""
     config = config_of(model)
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def grown_config(model: nn.Module, layers: Sequence[int] = (), heads: int = 0) -> Any:
-    """The configuration of a model after :func:`grow`.
+    """Return the configuration of a model after :func:`grow`.
 
     As in ELLE, heads keep their size, and hidden state and neurons keep their proportion to the number of heads. In
-    grouped-query attention a head is one of keys and values with all its queries.
+    grouped-query attention a head is a key-value head with all its queries.
     """
     form, config, known = form_of(model), copy.deepcopy(config_of(model)), anatomy(model)
     width = next(site.width for site in known.sites if site.kind == "head")
@@ -118,7 +118,7 @@ def grown_config(model: nn.Module, layers: Sequence[int] = (), heads: int = 0) -
 
 
 def added_parameters(model: nn.Module, layers: int = 0, heads: int = 0) -> int:
-    """How many parameters :func:`grow` adds; nothing is allocated."""
+    """Return the number of parameters that :func:`grow` adds; nothing is allocated."""
     owner: Any = type(model)
     with torch.device("meta"):
         larger = owner._from_config(grown_config(model, (0,) * layers, heads))
@@ -126,11 +126,11 @@ def added_parameters(model: nn.Module, layers: int = 0, heads: int = 0) -> int:
 
 
 def choose_layers(lineage: Sequence[int], count: int) -> tuple[int, ...]:
-    """Which layers to copy: random ones, but none whose ancestor has more copies already than another's (ELLE, §3.2).
+    """Choose layers to copy at random, always among those whose ancestors have the fewest copies (ELLE, §3.2).
 
     Args:
         lineage: for each layer, the layer of the first model that it descends from.
-        count: how many to choose; a layer comes twice only when all have come once.
+        count: number of layers; a layer is chosen twice only after all were chosen once.
     """
     copies = Counter(lineage)
     chosen = []
@@ -144,7 +144,7 @@ def choose_layers(lineage: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def copy_map(old: int, new: int) -> Tensor:
-    """g: the old unit of each of `new` units, [new]; the old ones first, then random ones, copied equally often."""
+    """Return g, the old unit of each of `new` units, [new]: the old ones, then random ones, copied equally often."""
     parts = [torch.arange(old)]
     while sum(map(len, parts)) < new:
         parts.append(torch.randperm(old))
@@ -160,18 +160,19 @@ def grow(
     noise: float = 0.0,
     new_layers: NewLayers = "copy",
 ) -> Grown:
-    """A wider and deeper copy of a model; draws from torch's generator.
+    """Return a wider and deeper copy of a model; it uses torch's random generator.
 
     Args:
-        model: with a language-model head; it is not changed.
-        layers: numbers of the layers to copy, each as often as it comes.
-        heads: to add in every layer (see :func:`grown_config`); the hidden state and the neurons grow in proportion.
-        noise: standard deviation of what is added to the weights that read copies, so that a unit and its copy do not
-            stay the same (0.01 in ELLE's code). Nothing is exact with it.
-        new_layers: ``identity`` lets new layers write nothing at first.
+        model: a model with a language-model head; it is not changed.
+        layers: numbers of the layers to copy, with repetitions.
+        heads: number of heads to add in every layer (see :func:`grown_config`); hidden state and neurons grow in
+            proportion.
+        noise: standard deviation of noise on weights that read copies, so that a unit and its copy can diverge (0.01 in
+            ELLE's code). With noise nothing is exact.
+        new_layers: ``identity`` makes new layers write zeros at first.
 
     Raises:
-        ModelError: the architecture cannot grow, or ``identity`` is asked of one that normalises after its blocks.
+        ModelError: the architecture cannot grow, or ``identity`` is requested for one that normalises after its blocks.
     """
     form, known = form_of(model), anatomy(model)
     if new_layers == "identity" and layers and not form.pre_norm:
@@ -211,7 +212,7 @@ def grow(
 
 @dataclass(frozen=True)
 class _Axis:
-    """One dimension of a parameter: which old entry each new one copies, and whether it is read or written."""
+    """One dimension of a parameter: the old entry that each new one copies, and whether it is read or written."""
 
     dim: int
     index: Tensor
@@ -235,7 +236,7 @@ Maps = Mapping[tuple[str, Literal["read", "write"]], Tensor]
 
 
 def _axes(model: nn.Module, name: str, form: Form, hidden: Tensor, maps: Maps) -> Iterator[_Axis]:
-    """The dimensions of a parameter that run along something that grows."""
+    """Yield the dimensions of a parameter that grow."""
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
     if isinstance(module, nn.Embedding):
@@ -253,7 +254,7 @@ def _axes(model: nn.Module, name: str, form: Form, hidden: Tensor, maps: Maps) -
 
 
 def _units(model: nn.Module, known: Anatomy, prefix: str, heads: int, neurons: int) -> Maps:
-    """How the heads and neurons of one layer are copied."""
+    """Return how the heads and neurons of one layer are copied."""
     maps: dict[tuple[str, Literal["read", "write"]], Tensor] = {}
     before = key_value_heads(model)
     for site in (site for site in known.sites if site.module.startswith(prefix)):
@@ -272,7 +273,7 @@ def _units(model: nn.Module, known: Anatomy, prefix: str, heads: int, neurons: i
 
 
 def _entries(owned: Owned, site: Site, chosen: Tensor) -> Tensor:
-    """A map of units, spread over the entries of a parameter that belong to them."""
+    """Expand a map of units to the entries of a parameter that belong to them."""
     old = int(chosen.max()) + 1
     groups = site.units // owned.group
     each = groups // old * owned.each
@@ -285,12 +286,12 @@ def _writer(known: Anatomy, prefix: str) -> str:
 
 
 def _writers(known: Anatomy) -> set[str]:
-    """Projections that write to the hidden state: behind the heads and behind the neurons."""
+    """Return the projections that write to the hidden state: after the heads and after the neurons."""
     return {site.module for site in known.sites if site.kind in ("head", "output")}
 
 
 def _origins(model: nn.Module, layers: Sequence[int]) -> tuple[int, ...]:
-    """The old layer behind each new one: copies follow right after what they copy."""
+    """Return the old layer of each new one; copies follow their original."""
     return tuple(i for i in range(config_of(model).num_hidden_layers) for _ in range(1 + list(layers).count(i)))
 
 

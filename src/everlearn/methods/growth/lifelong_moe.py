@@ -1,4 +1,4 @@
-"""Lifelong-MoE: new experts for each domain, old ones and their gating frozen, and outputs that stay near the old."""
+"""Lifelong-MoE: new experts for each domain, frozen old experts and gates, and distillation from the previous model."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 class LifelongMoE(Method):
     """A mixture of experts that grows with the stream (Lifelong-MoE, arXiv 2305.12281, section 3).
 
-    y = Σ_{e ∈ top-k} g_e E_e(x) in the place of each feed-forward network, with g the renormalised softmax of W_r x.
-    Each domain adds experts, and as many rows to W_r. Old experts and their rows are frozen; what all domains share
-    (attention, embeddings, norms) is trained, and held by the outputs of the model before the domain:
+    y = Σ_{e ∈ top-k} g_e E_e(x) in place of each feed-forward network, with g the renormalised softmax of W_r x. Each
+    domain adds experts, and as many rows to W_r. Old experts and their rows are frozen; what all domains share
+    (attention, embeddings, norms) is trained, and kept close to the model before the domain by its outputs:
 
-    L + λ · KL(p_{t−1} ‖ p_t), summed over the vocabulary, mean over the labels of a row, then over rows.
+    L + λ · KL(p_{t−1} ‖ p_t), summed over the vocabulary, averaged over the labels of a row, then over rows.
 
-    The paper trains a mixture from scratch. Here a dense model becomes one: its own feed-forward networks are the first
-    expert, frozen from the first domain on, and new experts begin as copies of them (sparse upcycling, arXiv
-    2212.05055), so that the first domain begins at the base model's function. Every feed-forward network has experts;
-    in the paper every second. There is no loss that balances them: with frozen rows it could only send the new domain's
-    tokens to old experts.
+    The paper trains a mixture from scratch. Here a dense model is converted: its feed-forward networks are the first
+    expert, frozen from the first domain on, and new experts start as copies of them (sparse upcycling, arXiv
+    2212.05055), so that the first domain starts from the function of the base model. Every feed-forward network has
+    experts; in the paper every second. There is no load-balancing loss: with frozen rows it could only send the tokens
+    of the new domain to old experts.
 
-    A stage's model is what is shared and the first expert, a plain model; the experts are the method's memory, which
-    texts of all domains are read with, without a domain id.
+    The model of a stage, a plain model, consists of the shared parts and the first expert; the other experts are the
+    memory of the method, with which texts of all domains are read, without a domain id.
     """
 
     name = "lifelong_moe"
@@ -85,7 +85,7 @@ class LifelongMoE(Method):
         self._teacher: nn.Module | None = None
 
     def check(self, setting: Setting) -> None:
-        """There must be feed-forward networks, and nobody else who adds parameters."""
+        """Require feed-forward networks, and refuse other methods that add parameters."""
         super().check(setting)
         feed_forward_networks(setting.model, self.label)
         for other in setting.methods:
@@ -96,8 +96,11 @@ class LifelongMoE(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """The experts of a domain. In memory those of one earlier domain twice, here and with the teacher; each further
-        domain adds as much again."""
+        """Return the cost of the experts of a domain.
+
+        In memory those of one earlier domain are counted twice, here and in the teacher; each further domain adds as
+        much.
+        """
         linears = [path for path, one in anatomy(model).linears.items() if one.component.startswith("feed_forward")]
         one = sum(parameter.numel() for path in linears for parameter in model.get_submodule(path).parameters())
         added = self.config.experts * (one + sum(site.units for site in feed_forward_outputs(model)))
@@ -113,42 +116,42 @@ class LifelongMoE(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
-        """The teacher: the previous model, with its experts."""
+        """Create the teacher, the previous model with its experts."""
         if self.config.weight:
             self._teacher = teacher_of(stage)
 
     def attach(self, stage: Stage) -> None:
-        """New experts beside the old ones."""
+        """Attach new experts beside the old ones."""
         self._with_experts(stage.model, list(self._learnt.values()), new=True)
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """The batch's own rows once more, with the previous model's answers in the place of labels."""
+        """Return the rows of the batch with a loss against the predictions of the previous model."""
         if self._teacher is None:
             return []
         return [answers_beside(stage, self._teacher, batch, 1.0, forward_kl)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ KL."""
+        """Return λ KL."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         return {} if losses is None else {"outputs": self.config.weight * row_means(losses, batch["labels"])}
 
     def end_domain(self, stage: Stage) -> None:
-        """The teacher has taught."""
+        """Drop the teacher."""
         self._teacher = None
 
     def detach(self, stage: Stage) -> None:
-        """Keep the new experts, and leave a plain model."""
+        """Keep the new experts, and restore a plain model."""
         self._learnt[stage.domain] = learnt_by(detach(stage.model, self.name))
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """All experts, for text of any domain; fine-tuning for an end task trains them with the model."""
+        """Attach all experts, for text of any domain; fine-tuning on an end task trains them with the model."""
         if self._learnt:
             self._with_experts(model, list(self._learnt.values()))
             model.requires_grad_(True)
         return model
 
     def _with_experts(self, model: nn.Module, known: Sequence[Learnt], *, new: bool = False) -> None:
-        """Attach what domains have learnt, and where there is a new one its experts."""
+        """Attach the experts of learnt domains, and those of a new one if `new`."""
         options = self.config
         networks = feed_forward_networks(model, self.label)
         experts = GrowingExperts(model, networks, len(known) + new, options.experts, options.top_k)

@@ -1,4 +1,4 @@
-"""A teacher's word mixed into the loss of each label, inside the model's own forward pass (ELLE, arXiv 2203.06311)."""
+"""Mix the loss of a teacher into the loss of each label, inside the forward pass (ELLE, arXiv 2203.06311)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Project = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the head is told before a pass: the teacher's side of the KL, and its weight r.
+    """The teacher's side of the KL for the next pass, and its weight r.
 
     Attributes:
-        features: what enters the teacher's vocabulary projection, [N, H].
+        features: inputs of the teacher's vocabulary projection, [N, H].
         project: that projection.
-        labels: of the student's first N rows at the head, [N].
+        labels: labels of the first N rows of the student at the head, [N].
         weight: r.
         temperature: T.
     """
@@ -39,10 +39,10 @@ class Lesson:
 
 
 class Recovery(Attachment):
-    """Hooks the vocabulary projection, where the objective makes a loss of each label.
+    """Hooks the vocabulary projection, where the objective computes a loss for each label.
 
-    A loss that is mixed there is averaged with all the others over the accumulated batch, so it weighs the same however
-    batches are cut or distributed, and (1 − r) reaches the objective's own loss.
+    The mixed loss is averaged with all the others over the accumulated batch, so its weight does not depend on how
+    batches are divided or distributed, and (1 − r) applies to the objective's own loss.
 
     Attributes:
         lesson: for the next pass; without one nothing is changed.
@@ -55,7 +55,7 @@ class Recovery(Attachment):
         self.bias: Tensor | None = None
 
     def place(self, model: nn.Module) -> None:
-        """Hook the vocabulary projection."""
+        """Register a hook on the vocabulary projection."""
         head = output_head(model)
         if head is None:
             raise ModelError(f"'{type(model).__name__}' has no vocabulary head to learn from a teacher at.")
@@ -63,7 +63,7 @@ class Recovery(Attachment):
         head.register_forward_hook(self._mix)
 
     def _mix(self, head: nn.Module, args: tuple[Tensor, ...], losses: Tensor) -> Tensor | None:
-        """(1 − r) · loss + r · T² · KL for each label; other rows at the head (other methods' views) are left alone."""
+        """Return (1 − r) · loss + r · T² · KL for each label; other rows (views of other methods) are unchanged."""
         lesson, self.lesson = self.lesson, None
         if lesson is None:
             return None
@@ -78,16 +78,16 @@ class Recovery(Attachment):
 def kl_per_row(
     student: Tensor, project: Project, teacher: Tensor, teach: Project, temperature: float, rows: int | None = None
 ) -> Tensor:
-    """T² · KL(softmax(teacher / T) ‖ softmax(student / T)) of each row, [N] float32.
+    """Return T² · KL(softmax(teacher / T) ‖ softmax(student / T)) for each row, [N] float32.
 
     Args:
         student: features of the student, [N, H].
         project: its vocabulary projection.
         teacher: features of the teacher, [N, H'].
-        teach: its vocabulary projection, to the same words.
+        teach: its vocabulary projection, to the same tokens.
         temperature: T.
-        rows: projected at once, and computed again in the backward pass if there are more; None for as many as the
-            objective takes.
+        rows: number of rows projected at once, recomputed in the backward pass if there are more; None for the chunk
+            size of the objective.
     """
 
     def part(ours: Tensor, theirs: Tensor) -> Tensor:
