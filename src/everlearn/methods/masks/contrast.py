@@ -1,4 +1,4 @@
-"""The contrast of DAS: which representations are a pair, and the loss over the rows of all processes."""
+"""The contrastive loss of DAS: pairs of representations, and the loss over the rows of all processes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ Pair = Literal["correct", "interleaved"]
 
 
 def contrasted(rows: int, fraction: float) -> int:
-    """Rows of a batch that are contrasted: the fraction, but two at least where there are two."""
+    """Return the number of rows of a batch in the contrastive loss: the fraction, but at least two if possible."""
     return min(rows, max(2, round(fraction * rows)))
 
 
 def paired(full: Tensor, again: Tensor, pair: Pair = "correct") -> tuple[Tensor, Tensor]:
-    """Anchors and their positives from two representations of the same texts in the same order, [n, H] each.
+    """Return anchors and their positives from two representations of the same texts in the same order, [n, H] each.
 
-    `interleaved` is the released code: it stacks the two copies behind each other (a text's copies are n rows apart)
-    and takes neighbouring rows as pairs, so that from two texts on hardly an anchor's positive is its own text. Its
-    loss is defined on (positive, anchor, previous) and called with (first, second, previous): the second is the anchor.
+    `interleaved` is as in the released code: it stacks the two copies after each other (the copies of a text are n rows
+    apart) and takes adjacent rows as pairs, so that with two or more texts the positive of an anchor is hardly ever its
+    own text. Its loss is defined on (positive, anchor, previous) and called with (first, second, previous): the second
+    is the anchor.
     """
     if pair == "correct":
         return full, again
@@ -34,19 +35,19 @@ def paired(full: Tensor, again: Tensor, pair: Pair = "correct") -> tuple[Tensor,
 def contrast(
     full: Tensor, again: Tensor, previous: Tensor | None, temperature: float, gather_grad: GatherGrad = "full"
 ) -> Tensor:
-    """InfoNCE between texts (the contrastive loss of arXiv 2302.03241).
+    """Return the InfoNCE loss between texts (the contrastive loss of arXiv 2302.03241).
 
-    −(1/N) Σ_n log( e^{s(a_n, p_n)/τ} / Σ_j (e^{s(a_n, p_j)/τ} + e^{s(a_n, v_j)/τ}) ), s the cosine, in float32, with
-    N the rows of all processes together.
+    −(1/N) Σ_n log( e^{s(a_n, p_n)/τ} / Σ_j (e^{s(a_n, p_j)/τ} + e^{s(a_n, v_j)/τ}) ), s the cosine, in float32, with N
+    the number of rows of all processes.
 
     Args:
         full: representations a, [n, H].
         again: representations p of the same texts in the same order, under another dropout, [n, H].
         previous: representations v through the gated network, [n, H]; None leaves their terms out.
         temperature: τ.
-        gather_grad: `full`: the gradient reaches the gathered rows of every process, summed, so once the processes'
-            gradients are averaged, as DDP and FSDP do, the result is that of one process with all rows. `local` is
-            the released code: every process takes the whole loss, but differentiates its own rows only, so that the
+        gather_grad: `full`: the gradient reaches the gathered rows of every process, summed, so once gradients are
+            averaged over processes, as DDP and FSDP do, the result is that of one process with all rows. `local`, as in
+            the released code: every process computes the complete loss, but differentiates its own rows only, so the
             average is 1/W of it on W processes.
 
     Returns:

@@ -1,4 +1,4 @@
-"""DAS: soft-masking of what important units may change, and a contrast that integrates old and new knowledge."""
+"""DAS: soft-masking of updates to important units, and a contrastive loss that integrates old and new knowledge."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ Map = dict[str, Tensor]
 class DAS(Method):
     """Continual domain-adaptive pre-training with soft-masking (arXiv 2302.03241).
 
-    Importance of a unit (attention head, neuron, output): I = (1/N) Σ_n |∂L(x_n)/∂g| at g = 1 (eq. 3); before the
-    first domain with L = KL of two dropout passes, which stands in for general knowledge (eq. 5), after each domain
-    with its own loss. Each map is squashed to [0, 1) layer by layer, and the largest over general knowledge and all
-    earlier domains counts. While a domain is learnt the parameters of a unit change by (1 − I) of what they would
-    (eq. 4), and a contrast pulls a text's representation towards itself under another dropout and away from all other
-    texts and from what the gated network (g = I) makes of any text.
+    The importance of a unit (attention head, neuron, output) is I = (1/N) Σ_n |∂L(x_n)/∂g| at g = 1 (eq. 3); before the
+    first domain with L = KL of two dropout passes, a proxy for general knowledge (eq. 5), after each domain with its
+    own loss. Each map is normalised to [0, 1) layer by layer, and the maximum over general knowledge and all earlier
+    domains is used. While a domain is learnt, updates of the parameters of a unit are multiplied by 1 − I (eq. 4), and
+    a contrastive loss pulls the representation of a text towards itself under another dropout and away from all other
+    texts and from the representations of any text in the gated network (g = I).
     """
 
     name = "das"
@@ -78,17 +78,20 @@ class DAS(Method):
 
     @property
     def _gated(self) -> bool:
-        """Whether the contrast looks through importance gates."""
+        """Whether the contrastive loss uses importance gates."""
         return self.config.contrast > 0 and self.config.contrast_kind != "simcse"
 
     @property
     def _important(self) -> bool:
-        """Whether importance is used for anything."""
+        """Whether importance is used at all."""
         return self.config.strength > 0 or self._gated
 
     def check(self, setting: Setting) -> None:
-        """The contrast needs representations of texts; the mask a model that is trained; the proxy dropout; Wiki+… a
-        general corpus."""
+        """Require what the options need.
+
+        The contrastive loss needs representations of texts, the mask a trainable model, the proxy dropout, and Wiki+KL
+        and Wiki+MLM a general corpus.
+        """
         super().check(setting)
         options = self.config
         if options.contrast > 0 and kind_of(setting.model) == "encoder-decoder":
@@ -131,11 +134,11 @@ class DAS(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """Maps and mask, one number a unit each; the copy of the masked parameters; three extra rows a row; a new map
-        and its sums while it is measured.
+        """Return the cost: maps and mask with one number per unit, the copy of the masked parameters, and extra rows.
 
-        Two where a pass of the batch's own rows is one of the three (plain text, ``anchor: masked``) or nothing is
-        gated. The proxy for general importance takes two passes over ``samples``.
+        There are three extra rows per row; two if one of them is the batch's own pass (plain text, ``anchor: masked``)
+        or nothing is gated. A new map and its sums are held while it is measured. The proxy for general importance
+        takes two passes over ``samples``.
         """
         options, layout = self.config, anatomy(model)
         extra = 0.0
@@ -171,7 +174,7 @@ class DAS(Method):
     # -- importance -------------------------------------------------------------------------------------------
 
     def begin_domain(self, stage: Stage) -> None:
-        """General importance, unless it is remembered already; then this domain's mask."""
+        """Measure general importance, unless the memory has it; then create the mask of this domain."""
         self._mask, self._specific = None, {}
         if not self._important:
             return
@@ -189,7 +192,7 @@ class DAS(Method):
             self._specific = {name: 1 - values for name, values in self._importance.items()}
 
     def end_domain(self, stage: Stage) -> None:
-        """The domain's own importance: its training loss, on masked input where the objective masks (eq. 3)."""
+        """Measure the importance for the domain by its training loss, on masked input if the objective masks."""
         self._mask, self._specific = None, {}
         if not self._important or not self.config.accumulate:
             return
@@ -198,7 +201,7 @@ class DAS(Method):
         self._learnt = [*self._learnt, stage.domain]
 
     def _general_source(self, stage: Stage) -> tuple[BlockSource, bool]:
-        """What text general importance is measured on, and whether by the proxy."""
+        """Return the text for measuring general importance, and whether the proxy is used."""
         if self.config.general == "proxy":
             return stage.source, True
         if stage.general is None:
@@ -206,7 +209,7 @@ class DAS(Method):
         return stage.general, self.config.general == "corpus_kl"
 
     def _map(self, stage: Stage, source: BlockSource, proxy: bool) -> Map:
-        """Importance in [0, 1) on a text: by the proxy (eq. 5) or by the training loss (eq. 3), or random."""
+        """Return importance in [0, 1) on a text: by the proxy (eq. 5), by the training loss (eq. 3), or random."""
         options, sites = self.config, self._sites(stage.anatomy)
         batches = stage.batches(options.samples, source)
         if options.scores == "random":
@@ -233,7 +236,7 @@ class DAS(Method):
     # -- the mask ---------------------------------------------------------------------------------------------
 
     def mask(self, stage: Stage) -> Mask | None:
-        """1 − strength · I for every parameter of a unit; the same all through a domain."""
+        """Return 1 − strength · I for every parameter of a unit; constant within a domain."""
         return self._mask
 
     def _sites(self, layout: Anatomy) -> tuple[Site, ...]:
@@ -242,9 +245,10 @@ class DAS(Method):
     # -- the contrast -----------------------------------------------------------------------------------------
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Unmasked rows to contrast: the text, again under another dropout, and gated by the importance.
+        """Return unmasked rows for the contrastive loss.
 
-        The text itself is in the batch already unless the objective masked it.
+        They are the text, the text under another dropout, and the text gated by importance. The text itself is in the
+        batch already unless the objective masked it.
         """
         if not self.config.contrast:
             return []
@@ -256,7 +260,7 @@ class DAS(Method):
         return views
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ times the contrast of mean hidden states."""
+        """Return λ times the contrastive loss of mean hidden states."""
         if not self.config.contrast:
             return {}
         hidden = list(outputs.views)
@@ -279,14 +283,14 @@ class DAS(Method):
         return {name: value[:rows] for name, value in inputs.items()}
 
     def _has_anchor(self, batch: Batch) -> bool:
-        """Whether the batch's own pass gives the first representation."""
+        """Return whether the pass of the batch itself provides the first representation."""
         plain = "plain_ids" not in batch or self.config.anchor == "masked"
         return plain and self.config.contrast_kind != "specific"
 
     # -- state ------------------------------------------------------------------------------------------------
 
     def importance(self) -> UnitImportance | None:
-        """The maps of general knowledge and of everything so far."""
+        """Return the importance for general knowledge and the accumulated one."""
         if not self._importance:
             return None
         return UnitImportance(self._general, self._importance, self.config.normalise, self.config.accumulate)
@@ -314,5 +318,5 @@ class DAS(Method):
 
 
 def _plain_ids(batch: Batch) -> Tensor:
-    """The text before masking."""
+    """Return the text before masking."""
     return batch.get("plain_ids", batch["input_ids"])

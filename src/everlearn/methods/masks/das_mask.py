@@ -1,4 +1,4 @@
-"""The mask of DAS: from what units may change to what their parameters may change (arXiv 2302.03241, eq. 4)."""
+"""The mask of DAS: convert factors per unit to factors per parameter (arXiv 2302.03241, eq. 4)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ Axis = Literal["out", "in"]
 def mask_factors(
     model: nn.Module, layout: Anatomy, free: Mapping[str, Tensor], axis: Axis = "out"
 ) -> dict[str, Tensor]:
-    """Factors per unit to factors per parameter.
+    """Convert factors per unit to factors per parameter.
 
     Args:
-        model: has the parameters.
-        layout: of the model.
-        free: site name to 1 − importance, [units].
-        axis: along what the heads are masked in queries, keys and values: `out` is a head's own rows; `in` is the
-            released code, see :func:`along_inputs`.
+        model: the model with the parameters.
+        layout: its anatomy.
+        free: site name → 1 − importance, [units].
+        axis: the axis along which heads are masked in queries, keys and values: `out` for a head's own rows; `in` as in
+            the released code, see :func:`along_inputs`.
 
     Returns:
-        Parameter name to a tensor that broadcasts to it.
+        Parameter name → a tensor that broadcasts to it.
 
     Raises:
-        MethodError: no such site or number of units; or `in`, where the heads have not as many features as go in.
+        MethodError: there is no such site or the number of units is wrong; or, with `in`, the heads do not have as many
+            features as the input.
     """
     if axis == "in":
         layout = replace(layout, sites=tuple(along_inputs(site, model) for site in layout.sites))
@@ -38,13 +39,13 @@ def mask_factors(
 
 
 def along_inputs(site: Site, model: nn.Module) -> Site:
-    """A site of heads as the released code masks it: weights of query, key and value along their *input* features.
+    """Return a site of heads as the released code masks it: query, key and value weights along their *input* features.
 
-    Input feature i has nothing to do with the head that stands at i among the outputs. The same factors go onto the
-    bias of the attention's output projection, whose entries are no heads either. Other sites stay as they are.
+    Input feature i is unrelated to the head at position i of the outputs. The same factors are applied to the bias of
+    the attention's output projection, whose entries do not belong to heads either. Other sites are returned unchanged.
 
     Raises:
-        MethodError: a projection takes another number of features than all heads together have.
+        MethodError: a projection has another number of inputs than all heads have features.
     """
     if site.kind != "head":
         return site

@@ -1,4 +1,4 @@
-"""The options of DAS, each a choice of the paper or of its released code, and its published settings by name."""
+"""The options of DAS, each a choice of the paper or of its released code, and its published variants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Weight gradients for the kept rows of a linear layer only: what a row mask removes is never computed.
+"""Compute weight gradients for the kept rows of a linear layer only; those that a row mask removes are skipped.
 
-With y = x Wᵀ the gradient is dW = dYᵀ X, [d_out, d_in]. A mask that is known when the forward pass ends leaves
-dW[kept] = dY[:, kept]ᵀ X to compute: the same numbers, and (1 − T) of a third of the arithmetic of a training step.
+With y = x Wᵀ the gradient is dW = dYᵀ X, [d_out, d_in]. With a mask that is known at the end of the forward pass only
+dW[kept] = dY[:, kept]ᵀ X must be computed: the same numbers, at (1 − T) of a third of the arithmetic of a training
+step.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ Plan = Mapping[str, Tensor]
 
 
 class KeptRows:
-    """Replaces the weight gradient of some linear layers by that of the rows that each pass's plan keeps.
+    """Replaces the weight gradients of some linear layers by those of the rows that the plan of a pass keeps.
 
-    The layer's own forward pass runs on its detached weight, so autograd makes the gradients of input and bias and not
-    the weight's. Parameters, ``state_dict`` and optimizer see no change.
+    The forward of the layer runs on its detached weight, so autograd computes the gradients of input and bias and not
+    that of the weight. Parameters, ``state_dict`` and optimizer see no change.
 
     Args:
-        model: the model; its layers must be plain ones (`nn.Linear` or `Conv1D`).
+        model: the model; the layers must be plain (`nn.Linear` or `Conv1D`).
         modules: paths of the layers.
-        plan: gives the plan of the pass that is going on, which may be filled in until the pass's backward. What
-            gradient checkpointing computes again in the backward pass has the plan that it had.
+        plan: returns the plan of the current pass, which may be filled until its backward pass. Layers that gradient
+            checkpointing recomputes in the backward pass use the original plan.
     """
 
     def __init__(self, model: nn.Module, modules: Iterable[str], plan: Callable[[], Plan]) -> None:
@@ -40,7 +41,7 @@ class KeptRows:
             self._handles.append(module.register_forward_hook(self._attach_rows(path, plan), prepend=True))
 
     def close(self) -> None:
-        """Give the layers their own gradients back."""
+        """Restore the ordinary gradients of the layers."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -65,7 +66,7 @@ class KeptRows:
 
 
 class _RowGradient(torch.autograd.Function):
-    """The identity of y; backward also gives `weight` the gradient dY[:, kept]ᵀ X in its kept rows."""
+    """The identity of y; its backward pass also gives `weight` the gradient dY[:, kept]ᵀ X in its kept rows."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""MIGU: only the rows of a linear layer whose outputs are largest on the current batch are updated."""
+"""MIGU: update only the rows of a linear layer whose outputs are largest on the current batch."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ PROJECTIONS: tuple[Part, ...] = get_args(Component)
 class MIGU(Method):
     """Magnitude-based gradient updating (arXiv 2406.17245, §3.2).
 
-    For a linear layer with outputs y, let n_i = Σ |y_i| over every position of the current optimizer step. Of the
-    d_out rows of its weight, the floor(T · d_out) with the smallest n_i are held back in this step.
+    For a linear layer with outputs y, let n_i = Σ |y_i| over all positions of the current optimizer step. Of the d_out
+    rows of its weight, the floor(T · d_out) with the smallest n_i are masked in this step.
 
     With LoRA (§3.3), and low-rank blocks of other methods, the rows of A are ranked by the outputs of A, and the rows
-    of B by the outputs of the whole layer.
+    of B by the outputs of the complete layer.
     """
 
     name = "migu"
@@ -110,7 +110,7 @@ class MIGU(Method):
         self._active = False
 
     def check(self, setting: Setting) -> None:
-        """Some linear layer of the model must be trained, and kept rows must be rows of plain layers."""
+        """Require a trainable linear layer, and plain layers if only kept rows are computed."""
         super().check(setting)
         refuse_frozen_model(self, setting, low_rank=True)
         if not _layers(setting.model, anatomy(setting.model), self.config.components):
@@ -134,7 +134,7 @@ class MIGU(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """One float per output feature, and the copy of the masked parameters that an update mask restores."""
+        """Return the cost: one float per output feature, and the copy that restores masked updates."""
         if not self.config.threshold:
             return Cost()
         held = 0
@@ -151,10 +151,10 @@ class MIGU(Method):
         self._active = self.config.threshold > 0 and not (stage.first and self.config.skip_first_domain)
 
     def begin_training(self, stage: Stage) -> None:
-        """Place the hooks: adapters of any method are in the model by now.
+        """Register the hooks, after the adapters of all methods were attached.
 
         Raises:
-            MethodError: nothing of the wanted components is trained.
+            MethodError: no layer of the configured components is trained.
         """
         self._layers = _layers(stage.model, stage.anatomy, self.config.components)
         paths = trained(stage.model, self._layers)
@@ -176,7 +176,7 @@ class MIGU(Method):
             self._handles.append(stage.model.register_forward_hook(self._choose))
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """Say which positions of the coming pass are the batch's text, so that other methods' views do not count."""
+        """Set which positions of the next pass belong to the batch, so that views of other methods are not counted."""
         if self._magnitude is not None:
             self._plan = {}
             self._magnitude.rows, self._magnitude.labels = len(batch["labels"]), batch["labels"].numel()
@@ -192,7 +192,7 @@ class MIGU(Method):
         return {path: masks[tokens] for path, tokens in self._layers.items() if tokens in masks}
 
     def _choose(self, *_: Any) -> None:
-        """At the end of a pass that counts, the rows to keep of it; passes after it (references, views) keep all."""
+        """Choose the rows to keep at the end of a counted pass; later passes (references, views) keep all rows."""
         sums = self._magnitude.take() if self._magnitude is not None else {}
         if not sums:
             return
@@ -202,7 +202,7 @@ class MIGU(Method):
             self._moved[path] = self._moved[path].maximum(factors) if path in self._moved else factors
 
     def mask(self, stage: Stage) -> Mask | None:
-        """The rows that this step's outputs were smallest in."""
+        """Return the mask of the rows with the smallest outputs in this step."""
         if not self._active:
             return None
         if self._kept is not None:
@@ -221,7 +221,7 @@ class MIGU(Method):
                 yield name, rows.view([-1 if at == dim else 1 for at in range(parameter.dim())])
 
     def detach(self, stage: Stage) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._close()
 
     def _close(self) -> None:
@@ -235,7 +235,7 @@ class MIGU(Method):
 
 
 def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> dict[str, str]:
-    """Paths of the layers to mask, and what their positions are (:attr:`Projection.tokens`)."""
+    """Return the paths of the layers to mask, and the tokens of their positions (:attr:`Projection.tokens`)."""
     beside = low_rank_beside(model)
     layers: dict[str, str] = {
         beside.get(path, path): each.tokens for path, each in found.linears.items() if each.component in components

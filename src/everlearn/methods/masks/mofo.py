@@ -1,4 +1,4 @@
-"""MoFO: of every parameter, only the entries with the largest momentum move."""
+"""MoFO: update only the entries of each parameter with the largest momentum."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class MoFO(Method):
 
     θ_t = θ_{t−1} − η_t FLT_α(m_t) ⊙ m̂_t / (√v̂_t + ε)
 
-    FLT_α is 1 for the floor(α · n) of a parameter's n entries that are largest in |m_t|, at least one, and 0 for the
-    others, which stay where they are, weight decay included. Both moments of all entries go on. A block of the paper is
-    a parameter of the model here: a weight matrix, a bias, a matrix of an adapter, as a whole however it is sharded.
+    FLT_α is 1 for the floor(α · n) of a parameter's n entries with the largest |m_t|, at least one, and 0 for the
+    others, which do not change, weight decay included. Both moments of all entries are updated. A block of the paper is
+    a parameter of the model here: a weight matrix, a bias, a matrix of an adapter, as a whole even if it is sharded.
 
-    m_t is what the optimizer's step has made of the clipped gradient, so the filter is asked for after the step. Of
-    entries that equal the smallest chosen one all move; an entry without momentum (a token that was never read) does
-    not.
+    m_t includes the clipped gradient of the current step, so the filter is computed after the step of the optimizer.
+    Entries that tie with the smallest selected one all move; an entry without momentum (a token that was never read)
+    does not.
     """
 
     name = "mofo"
@@ -57,17 +57,19 @@ class MoFO(Method):
     config: Config
 
     def cost(self, model: nn.Module) -> Cost:
-        """The copy of the trained parameters that the held entries are restored from, during the optimizer's step; and
-        what looking for the largest entries takes, of one parameter after the other."""
+        """Return the cost: a copy of the trained parameters that restores masked entries, during the optimizer's step.
+
+        Finding the largest entries needs additional memory for one parameter at a time.
+        """
         if self.config.fraction == 1:
             return Cost()
-        found = self._filtered(model).values()
-        largest = max((parameter.numel() for parameter in found), default=0)
-        copy = sum(parameter.numel() * parameter.element_size() for parameter in found)
+        filtered = self._filtered(model).values()
+        largest = max((parameter.numel() for parameter in filtered), default=0)
+        copy = sum(parameter.numel() * parameter.element_size() for parameter in filtered)
         return Cost(memory_bytes=copy + SELECTING * largest)
 
     def mask(self, stage: Stage) -> Mask | None:
-        """FLT_α of the momentum that the coming step makes."""
+        """Return FLT_α of the momentum of the current step."""
         if self.config.fraction == 1:
             return None
         if stage.optimizer is None:
@@ -89,10 +91,10 @@ class MoFO(Method):
         return largest_entries(whole(momentum), self.config.fraction)
 
     def _momentum(self, optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
-        """m_t, laid out as the parameter is.
+        """Return m_t, with the layout of the parameter.
 
         Raises:
-            MethodError: the optimizer keeps none that can be read.
+            MethodError: the optimizer has no readable momentum.
         """
         state = optimizer.state.get(parameter, {})
         for name in MOMENTA:
@@ -110,11 +112,11 @@ class MoFO(Method):
 
 
 def largest_entries(momentum: Tensor, fraction: float) -> Tensor:
-    """1 for the entries that are largest in magnitude, 0 for the others; the shape of `momentum`, float32.
+    """Return 1 for the entries that are largest in magnitude, 0 for the others, in the shape of `momentum`, float32.
 
     Args:
-        momentum: of one parameter, whole.
-        fraction: share of its entries, in (0, 1]; floor(fraction · n) are chosen, at least one.
+        momentum: the complete momentum of one parameter.
+        fraction: share of its entries, in (0, 1]; floor(fraction · n) are selected, at least one.
     """
     sizes = momentum.float().abs().flatten()
     # The small term undoes binary rounding: 0.29 * 100 is 28.999999999999996.

@@ -1,4 +1,4 @@
-"""Rows of linear layers: whose parameters they are, and which are kept by their scores."""
+"""Rows of linear layers: their parameters, and their selection by scores."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Rule = Literal["floor", "quantile"]
 
 
 def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "floor") -> dict[str, Tensor]:
-    """1 for the rows to update and 0 for those with the smallest scores, layer by layer.
+    """Return 1 for the rows to update and 0 for those with the smallest scores, layer by layer.
 
     Args:
-        scores: layer to a score per row, [n].
+        scores: layer → a score per row, [n].
         threshold: share of rows that are masked, in [0, 1).
-        rule: as :func:`largest` has it.
+        rule: see :func:`largest`.
 
     Returns:
-        Layer to factors, [n] float32.
+        Layer → factors, [n] float32.
     """
     by_size: dict[int, list[str]] = {}
     for name, values in scores.items():
@@ -36,13 +36,13 @@ def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "f
 
 
 def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
-    """1 for the rows to keep, 0 for those with the smallest scores, [layers, n] float32.
+    """Return 1 for the rows to keep, 0 for those with the smallest scores, [layers, n] float32.
 
     Args:
         scores: [layers, n].
         threshold: share of rows that are masked, in [0, 1).
-        rule: `floor` masks exactly floor(threshold · n) rows, of equal ones the lower index first (arXiv 2406.17245,
-            §3.2); `quantile` masks what is below the interpolated quantile, as the paper's code does.
+        rule: `floor` masks exactly floor(threshold · n) rows, the lower index first if tied (arXiv 2406.17245, §3.2);
+            `quantile` masks rows below the interpolated quantile, as in the released code.
     """
     if rule == "quantile":
         return (scores >= scores.quantile(threshold, dim=1, keepdim=True)).float()
@@ -52,22 +52,22 @@ def largest(scores: Tensor, threshold: float, rule: Rule = "floor") -> Tensor:
 
 
 def trained(model: nn.Module, paths: Iterable[str]) -> list[str]:
-    """The linear layers with a trainable weight of their own or of a LoRA adapter."""
+    """Return the linear layers with a trainable weight of their own or of a LoRA adapter."""
     return [path for path in paths if any(True for _ in rows_of(model, path, bias=False))]
 
 
 def units_of(model: nn.Module, paths: Iterable[str]) -> Iterator[str]:
-    """Each layer, and the A of each LoRA adapter on it: what has rows to rank."""
+    """Yield the modules whose rows are ranked: each layer, and the A of each of its LoRA adapters."""
     for path in paths:
         yield path
         yield from (f"{path}.lora_A.{name}" for name in getattr(model.get_submodule(path), "lora_A", ()))
 
 
 def rows_of(model: nn.Module, path: str, bias: bool) -> Iterator[tuple[str, nn.Parameter, int]]:
-    """Trainable parameters whose rows are this layer's outputs: name, parameter, dimension of the rows.
+    """Yield name, parameter and row dimension of the trainable parameters whose rows are the outputs of a layer.
 
-    `path` may be a plain layer, a layer with LoRA (its B matrices) or the A of one adapter. A tied weight goes by the
-    name that ``model.named_parameters()`` gives it.
+    `path` may be a plain layer, a layer with LoRA (its B matrices) or the A of one adapter. A tied weight has its name
+    in ``model.named_parameters()``.
     """
     module = model.get_submodule(path)
     adapters = getattr(module, "lora_B", None)

@@ -1,4 +1,4 @@
-"""What rows may be ranked by instead of their outputs (named, but not defined, in Table 11 of arXiv 2406.17245)."""
+"""Alternatives to outputs for ranking rows (named, but not defined, in Table 11 of arXiv 2406.17245)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Selector = Literal["magnitude", "random", "weight", "gradient"]
 
 
 def by_chance(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
-    """Other rows at each step, the same on all processes."""
+    """Return random scores, new at each step and the same on all processes."""
     generator = torch.Generator().manual_seed(seed_for(stage.seed, stage.index, "migu", "rows", stage.step))
     return {
         unit: torch.rand(parameter.shape[dim], generator=generator).to(parameter.device)
@@ -27,12 +27,12 @@ def by_chance(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
 
 
 def by_weight(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
-    """Σ |w| of each row."""
+    """Return Σ |w| of each row."""
     return _sums(stage, units, lambda parameter: parameter.detach())
 
 
 def by_gradient(stage: Stage, units: Sequence[str]) -> dict[str, Tensor]:
-    """Σ |g| of each row, of the step's whole gradient."""
+    """Return Σ |g| of each row, for the complete gradient of the step."""
     return _sums(stage, units, lambda parameter: parameter.grad)
 
 
