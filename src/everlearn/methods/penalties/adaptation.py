@@ -1,4 +1,4 @@
-"""What methods of adaptation share: a penalty on the weights, and a frozen copy of the earlier model."""
+"""The common part of adaptation methods: a penalty on the weights, and a frozen copy of the earlier model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from everlearn.methods.penalties.ewc import EWC
 
 
 class Adaptation(Method):
-    """Base of methods that hold weights (a penalty of their own) and outputs (a teacher's) at once.
+    """Base class of methods that constrain weights (by a penalty) and outputs (by a teacher) at once.
 
-    The model that is adapted is protected from the first domain on. The teacher is a copy made when a domain begins; it
-    is no part of the trained model, of its checkpoints or of the memory. Under DDP and FSDP2 every process holds a
-    whole one.
+    The pre-trained model is protected from the first domain on. The teacher is a copy made when a domain begins; it is
+    not part of the trained model, of its checkpoints or of the memory. Under DDP and FSDP2 every process holds a
+    complete one.
     """
 
     kinds = ("prior-focused", "data-focused")
@@ -33,12 +33,12 @@ class Adaptation(Method):
         self._teacher: nn.Module | None = None
 
     def penalty(self) -> EWC:
-        """The penalty on the weights."""
+        """Return the penalty on the weights."""
         raise NotImplementedError
 
     @property
     def has_teacher(self) -> bool:
-        """Whether an earlier model is asked."""
+        """Whether the method uses an earlier model."""
         raise NotImplementedError
 
     @property
@@ -53,13 +53,16 @@ class Adaptation(Method):
         return self._teacher
 
     def check(self, setting: Setting) -> None:
-        """What the penalty does not work with."""
+        """Refuse what the penalty does not support."""
         super().check(setting)
         self.weights.label = self.label
         self.weights.check(replace(setting, methods=tuple(m for m in setting.methods if m is not self)))
 
     def cost(self, model: nn.Module) -> Cost:
-        """The penalty's; a copy of the model and its forward pass. The copy is gone when importance is measured."""
+        """Return the cost of the penalty, plus a copy of the model and its forward pass.
+
+        The copy is dropped before importance is measured.
+        """
         beside = self.weights.cost(model)
         if not self.has_teacher:
             return beside
@@ -72,21 +75,21 @@ class Adaptation(Method):
         )
 
     def begin_domain(self, stage: Stage) -> None:
-        """The penalty's beginning; the teacher is the model as the domain finds it."""
+        """Begin the domain of the penalty, and create the teacher."""
         self.weights.begin_domain(stage)
         if self.has_teacher:
             self._teacher = teacher_of(stage)
 
     def begin_training(self, stage: Stage) -> None:
-        """The penalty is laid beside the parameters."""
+        """Place the penalty beside the parameters."""
         self.weights.begin_training(stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """The penalty, ahead of the pass."""
+        """Compute the penalty before the pass."""
         return self.weights.before_forward(stage, batch)
 
     def end_domain(self, stage: Stage) -> None:
-        """The teacher has taught; the weights are protected as they are now."""
+        """Drop the teacher, and protect the current weights."""
         self._teacher = None
         self.weights.end_domain(stage)
 

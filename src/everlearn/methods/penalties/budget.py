@@ -1,4 +1,4 @@
-"""A forgetting budget: the user says how many bits per byte may be lost, in place of a penalty's strength."""
+"""A forgetting budget: the user sets how many bits per byte may be lost, instead of the strength of a penalty."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ USUAL_BLOCK = 512
 
 @dataclass
 class LastLook:
-    """The last look at a group of texts: what the limit of the next steps follows from.
+    """The last measurement for a group of texts, from which the limit of the next steps follows.
 
     Attributes:
-        predicted: p = ½ Δᵀ F Δ, bits per byte.
-        measured: m; where there is no probe, predicted times ratio.
+        predicted: p = ½ Δᵀ F Δ, in bits per byte.
+        measured: m; predicted times ratio if there is no probe.
         error: standard error of m.
         ratio: κ, measured over predicted, at least 1.
     """
@@ -51,9 +51,10 @@ class LastLook:
     ratio: float
 
     def limit(self, budget: float) -> float:
-        """Of the predicted drift, for the measured one to stay within the budget: p + (B − m) / κ; p B / m beyond.
+        """Return the limit of the predicted drift for the measured one to stay within the budget.
 
-        It is above 0 even where much is lost of which nothing was predicted.
+        It is p + (B − m) / κ, or p B / m if m exceeds B. It is above 0 even if much is lost of which nothing was
+        predicted.
         """
         if self.measured > budget:
             return max(self.predicted * budget / self.measured, LEAST * budget)
@@ -64,27 +65,29 @@ class LastLook:
 class Budget(Method):
     """Learn as much as a forgetting budget allows: at most B bits per byte of a group of texts are lost.
 
-    The groups are the general text, against the base model, and the mean of the earlier domains, each against the model
-    that had just learnt it. Of a text known with the weights θ*, a step Δ = θ − θ* is predicted to lose
+    The groups are the general text, relative to the base model, and the mean of the earlier domains, each relative to
+    the model that had just learnt it. For a text that was known with weights θ*, the predicted loss of a step Δ = θ −
+    θ* is
 
-        d(θ) = ½ Δᵀ F Δ ≈ ½ ‖G Δ‖²,   g_j = Σ_{n in pile j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n · ln 2 · bytes per label),
+        d(θ) = ½ Δᵀ F Δ ≈ ½ ‖G Δ‖²,   g_j = Σ_{n in group j} Σ_t ∂ℓ_nt/∂θ / √(Σ_n T_n · ln 2 · bytes per label),
 
-    bits per byte, with the Fisher information of one label, labels drawn by the model (EWC's quadratic, arXiv
-    1612.00796, in the units of the loss and with the whole F: K directions G have E[Gᵀ G] = F, while weights move
-    together and a diagonal is far too small). After every optimizer step that leaves d(θ) ≤ L, weights are
-    moved back, to the nearest ones in the optimizer's own metric where the form of the *diagonal* of F, which knows of
-    every weight how it may give way, has fallen as d must. A step within is plain training; the multiplier of a
-    projection plays the part of λ, and nobody sets it. Drift is measured, too, on a probe of held-out rows, at some
-    steps, and corrects the limit: with the last p and m, predicted and measured, and
-    κ = max(1, (m² m/p + e² κ')/(m² + e²)), e the standard error of m and κ' the κ before,
+    in bits per byte, with the Fisher information of one label, for labels sampled from the model (EWC's quadratic,
+    arXiv 1612.00796, in the units of the loss and with the full F: K directions G have E[Gᵀ G] = F, while weights move
+    together and a diagonal is far too small). After every optimizer step that violates d(θ) ≤ L, weights are moved
+    back, to the nearest ones in the optimizer's own metric for which the quadratic form of the *diagonal* of F, which
+    has a value for every weight, has decreased as much as d must. A step within the limit is plain training; the
+    multiplier of the projection plays the role of λ, which nobody has to set. Drift is also measured, on a probe of
+    held-out rows at some steps, and corrects the limit: with the last predicted p and measured m, and κ = max(1, (m²
+    m/p + e² κ')/(m² + e²)), where e is the standard error of m and κ' the previous κ,
 
-        L = p + (B − m)/κ,   and p B/m where m > B.
+        L = p + (B − m)/κ,   and p B/m if m > B.
 
     At the end of a domain the weights are θ_start + s · Δ_stage with the largest s ≤ 1 whose measured drift is within
-    every budget (a line search as in arXiv 2510.16089, on the whole update); s = 0 rolls the domain back. What was
-    predicted and measured goes to the log, and a sentence to the results.
+    every budget (a line search as in arXiv 2510.16089, on the whole update); s = 0 rolls the domain back. Predictions
+    and measurements are written to the log, and a sentence to the results.
 
-    A budget is one for the whole stream: the first domain may use it up, and later ones move where nothing is lost.
+    A budget holds for the whole stream: the first domain may use it up, and later ones may then move only where nothing
+    is lost.
     """
 
     name = "budget"
@@ -138,7 +141,7 @@ class Budget(Method):
         self._inside: dict[str, Ellipsoid] = {}
 
     def check(self, setting: Setting) -> None:
-        """A general corpus must exist where it is to be kept; nothing may train parameters of its own."""
+        """Require a general corpus if it has a budget, and refuse methods with parameters of their own."""
         super().check(setting)
         if GENERAL in self.budgets and not setting.has_general:
             raise MethodError(
@@ -148,20 +151,19 @@ class Budget(Method):
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance, anchor and directions of each group, the weights that a domain began with, and the probes; while
-        it is measured the new importance and, once more where domains were known before, the new directions, with the
-        gradients of a batch and of a pile.
+        """Return the cost: importance, anchor and directions of each group, the starting weights, and the probes.
 
-        Looks are counted at their most: each at a whole probe, as if every domain left its budget and its part that is
-        within were searched for."""
+        During measurements it also holds the new importance, the new directions (twice if there are earlier domains),
+        and the gradients of a batch and of a group of rows. Evaluations of probes are counted at their maximum: each on
+        a complete probe, as if every domain exceeded its budget and needed the line search.
+        """
         if not self.budgets:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
         rows = self.config.probe * (8 * min(USUAL_BLOCK, longest) + 8)
         probes = (GENERAL in self.budgets) + self._keeps
-        # To know how well the rows are read, where a domain begins, at the checks, at its end; searching, and once more
-        # what was found.
+        # Initial losses of the rows; the beginning of a domain, its checks, its end; the line search and its result.
         looks = probes * self.config.probe * (1 + 1 + self.config.checks + 1 + HALVINGS + 1)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
         measuring = (12 + 2 * self.config.rank if EARLIER in self.budgets else 4) * numbers
@@ -181,7 +183,7 @@ class Budget(Method):
     # -- a domain ---------------------------------------------------------------------------------------------
 
     def hold_out(self, stage: Stage) -> None:
-        """The rows of the probes."""
+        """Exclude the rows of the probes from training."""
         if GENERAL in self.budgets and stage.general is not None:
             self._general = self._held_out(stage.general, stage, "set `general: null`")
             stage.general = Without(stage.general, self._general)
@@ -190,7 +192,7 @@ class Budget(Method):
             stage.source = Without(stage.source, self._own)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Measure what matters to general text, and how well it is read, once in a stream."""
+        """Measure the Fisher information and the losses of the general text, once per stream."""
         if not self.budgets:
             return
         self._check_memory()
@@ -211,10 +213,10 @@ class Budget(Method):
         self._general_probe = replace(probe, nats=self._general_nats)
 
     def _check_memory(self) -> None:
-        """What is known of earlier domains must be of these options: this one is added to it.
+        """Check that the memory of earlier domains matches the options, since this domain is added to it.
 
         Raises:
-            MethodError: it has another number of directions, or a sample is missing or too many.
+            MethodError: it has another number of directions, or a sample is missing or superfluous.
         """
         known = self._known.get(EARLIER, Known())
         ranks = {len(rows) for rows in known.directions.values()} - {self.config.rank}
@@ -231,12 +233,12 @@ class Budget(Method):
         )
 
     def _rows(self, text: BlockSource, stage: Stage) -> list[Block]:
-        """The first rows of a seeded pass, the same ones each time."""
+        """Return the first rows of a seeded pass, which are always the same."""
         most = self.config.probe if text.size is None else min(self.config.probe, -(-text.size // MOST_HELD_OUT))
         return list(islice(text.once(seed_for(stage.seed, self.name)), most))
 
     def _held_out(self, text: BlockSource, stage: Stage, otherwise: str) -> list[Block]:
-        """Those rows, where some are left to learn from."""
+        """Return the rows to hold out, if enough are left for training."""
         rows = self._rows(text, stage)
         if text.size is not None and text.size <= len(rows):
             raise MethodError(
@@ -246,10 +248,11 @@ class Budget(Method):
         return rows
 
     def _know(self, stage: Stage, group: str, text: BlockSource, width: float) -> None:
-        """Add F of a text, in bits per byte, at the weights as they are.
+        """Add F of a text, in bits per byte, at the current weights.
 
-        The diagonal and the directions have labels of their own: with the same ones a projection by the diagonal would
-        take most where these draws happen to be large, and the directions, which are made of them, predict too little.
+        The diagonal and the directions use separately sampled labels: with the same ones, a projection by the diagonal
+        would move most where these samples are large by chance, and the directions, computed from them, would predict
+        too little.
         """
         per_bit, most = 1 / (math.log(2) * width), self.config.samples
         rows = most if text.size is None else min(most, text.size)
@@ -264,10 +267,10 @@ class Budget(Method):
         self._known[group].add(GENERAL if group == GENERAL else stage.domain, diagonal, directions, stage.model)
 
     def begin_training(self, stage: Stage) -> None:
-        """Lay F and θ* beside the parameters, as this process holds them, and look at where the domain begins.
+        """Place F and θ* beside the local parameters, and measure the drift at the beginning of the domain.
 
         Raises:
-            MethodError: the optimizer steps on tensors of its own.
+            MethodError: the optimizer updates tensors other than the parameters.
         """
         self._inside = self._ellipsoids(stage)
         if not self._inside:
@@ -288,7 +291,7 @@ class Budget(Method):
 
     @torch.no_grad()
     def confine(self, stage: Stage) -> None:
-        """Go back inside."""
+        """Move the weights back within the limit."""
         if not self._inside:
             return
         limits = {group: self._checks[group].limit(self.budgets[group]) for group in self._inside}
@@ -298,7 +301,7 @@ class Budget(Method):
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
-        """At some steps, look at how much is lost."""
+        """Measure the drift at some steps."""
         step = stage.step + 1
         if self._inside and step in {
             math.ceil((i / self.config.checks) ** 2 * stage.steps) for i in range(1, self.config.checks + 1)
@@ -306,7 +309,7 @@ class Budget(Method):
             self._look(stage, step)
 
     def final_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """θ_start + s · Δ_stage with the largest s ≤ 1 that is within every budget."""
+        """Return θ_start + s · Δ_stage with the largest s ≤ 1 that is within every budget."""
         self._inside = self._ellipsoids(stage)
         if not self._inside:
             return {}
@@ -334,7 +337,7 @@ class Budget(Method):
         return weights(share)
 
     def end_domain(self, stage: Stage) -> None:
-        """Add the domain to the earlier ones: F and θ*, and how well its probe is read now."""
+        """Add the domain to the earlier ones: F and θ*, and the current losses of its probe."""
         if EARLIER not in self.budgets:
             return
         rows = self._own or self._rows(stage.source, stage)
@@ -348,13 +351,13 @@ class Budget(Method):
         self._know(stage, EARLIER, stage.source, probe.width)
 
     def detach(self, stage: Stage) -> None:
-        """What belongs to the domain goes."""
+        """Drop everything that belongs to the domain."""
         self._start, self._own, self._general, self._inside, self._checks = {}, [], [], {}, {}
 
     # -- looking ----------------------------------------------------------------------------------------------
 
     def _look(self, stage: Stage, step: int, share: float | None = None) -> None:
-        """Predict and measure each group; with a share of the stage's way, at its end."""
+        """Predict and measure the drift of each group; `share` is the position of the line search at the end."""
         found: dict[str, Any] = {}
         for group, inside in self._inside.items():
             probes: dict[str, DriftProbe | None] = {GENERAL: self._general_probe}
@@ -366,7 +369,7 @@ class Budget(Method):
         stage.log({"step": step, "drift": found} | ({} if share is None else {"share": share}))
 
     def _taken(self, group: str, predicted: float, drifts: Mapping[str, Drift], ratio: float) -> dict[str, Any]:
-        """Keep what was seen of a group; for the log."""
+        """Store a measurement of a group; return it for the log."""
         if not drifts:
             ratio = self._checks[GENERAL].ratio if GENERAL in self._checks else ratio
             self._checks[group] = LastLook(predicted, predicted * ratio, 0.0, ratio)

@@ -1,4 +1,4 @@
-"""How much of a text is lost, in bits per byte, measured on a few held-out rows of it."""
+"""Measure how many bits per byte of a text are lost, on a few held-out rows."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LEVEL = 1.96
 
 @dataclass(frozen=True)
 class Drift:
-    """Bits per byte that are lost.
+    """Lost bits per byte.
 
     Attributes:
-        value: measured; below 0 the text is read better than before.
-        error: standard error of it, of a sample of rows.
+        value: the measured value; below 0 the text is predicted better than before.
+        error: its standard error, by the sample of rows.
     """
 
     value: float
@@ -37,18 +37,18 @@ class Drift:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %."""
+        """The 95 % interval."""
         return self.value - LEVEL * self.error, self.value + LEVEL * self.error
 
 
 @dataclass
 class DriftProbe:
-    """A few held-out rows of a text, and how well they were read when it was known.
+    """A few held-out rows of a text, and their losses when it was known.
 
     Attributes:
-        rows: of the text; nothing else of it is kept.
-        width: UTF-8 bytes that a label stands for.
-        nats: of each row when the text was known, float64 [n]; None before.
+        rows: rows of the text; nothing else of it is stored.
+        width: number of UTF-8 bytes per label.
+        nats: loss of each row when the text was known, float64 [n]; None before.
     """
 
     rows: list[Block]
@@ -57,19 +57,19 @@ class DriftProbe:
 
     @classmethod
     def of(cls, rows: list[Block], stage: Stage) -> DriftProbe:
-        """These rows."""
+        """Create a probe from rows."""
         return cls(rows, bytes_per_label(rows, stage))
 
     def learn(self, stage: Stage) -> None:
-        """Remember how well the rows are read now."""
+        """Store the current losses of the rows."""
         self.nats = self._losses(stage)[0]
 
     def first(self, count: int) -> DriftProbe:
-        """The first so many of the rows."""
+        """Return a probe of the first `count` rows."""
         return DriftProbe(self.rows[:count], self.width, None if self.nats is None else self.nats[:count])
 
     def drift(self, stage: Stage) -> Drift:
-        """How much worse the rows are read now; of a single row nothing says how sure that is: as much as it is."""
+        """Return how much the losses have increased; for a single row the error equals the value."""
         assert self.nats is not None
         now, labels = self._losses(stage)
         lost = now - self.nats
@@ -80,10 +80,11 @@ class DriftProbe:
         return Drift(mean / bits, (error if rows > 1 else abs(mean)) / bits)
 
     def _losses(self, stage: Stage) -> tuple[Tensor, Tensor]:
-        """Nats and labels of each row, float64 [n]; the same on every process.
+        """Return nats and number of labels of each row, float64 [n]; the same on every process.
 
-        In the middle of training, too, without its mixed precision: what was known was measured without, and rounding
-        would count as drift."""
+        It runs without the mixed precision of the training, as the stored losses were measured without it, and rounding
+        would count as drift.
+        """
         objective, size = stage.objective.reseeded(MASKS), len(self.rows)
         source = PackedBlocks.from_blocks(self.rows, 0, "probe")
         with as_its_class_computes(stage.model):
@@ -95,15 +96,15 @@ class DriftProbe:
 
 
 def mean_drift(drifts: Sequence[Drift]) -> Drift:
-    """Of several texts, each counting the same."""
+    """Average the drifts of several texts with equal weights."""
     values, errors = ([getattr(each, key) for each in drifts] for key in ("value", "error"))
     return Drift(float(np.mean(values)), float(np.sqrt(np.square(errors).sum()) / len(drifts)))
 
 
 def bytes_per_label(rows: Sequence[Block], stage: Stage) -> float:
-    """UTF-8 bytes of text that a predicted token of these rows stands for; special tokens have none.
+    """Return the number of UTF-8 bytes of text per predicted token of these rows; special tokens have none.
 
-    A masked model predicts some of the tokens, so there it is the mean over all but special ones.
+    A masked model predicts some of the tokens, so the mean over all tokens but special ones is used there.
     """
     ids: list[int] = []
     special = set(stage.tokenizer.all_special_ids)

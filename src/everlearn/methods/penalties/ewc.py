@@ -1,4 +1,4 @@
-"""EWC: a penalty on moving the weights that mattered to earlier domains."""
+"""EWC: a penalty on changes of the weights that mattered to earlier domains."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ class EWC(MeasuredPenalty):
 
     @property
     def reads_gradients(self) -> bool:
-        """Of the last steps, where that is wanted."""
+        """Whether the gradients of the last steps are used."""
         return bool(self.config.gradients == "steps")
 
     def cost(self, model: nn.Module) -> Cost:
-        """Fisher information and anchor; the pass over the samples, or what is gathered from the steps."""
+        """Return the cost: Fisher information and anchor; the pass over the samples, or the sums over steps."""
         beside = super().cost(model)
         if not self.config.strength:
             return beside
@@ -149,7 +149,7 @@ class EWC(MeasuredPenalty):
         return beside
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Nothing is held back: the last steps' gradients are read here, whole and not yet clipped."""
+        """Read the gradients of the last steps before they are clipped; return no mask."""
         last = -(-self.config.samples // stage.rows_per_step)
         if self.reads_gradients and self.config.strength and stage.step >= stage.steps - last:
             weights = dict(stage.model.named_parameters())
@@ -159,7 +159,7 @@ class EWC(MeasuredPenalty):
         return None
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """F, on `samples` blocks, or of the last steps."""
+        """Return F, on `samples` blocks, or of the last steps."""
         if self._gathered.steps:
             found, self._gathered = self._gathered.result(), TrainingFisher()
             return found

@@ -30,13 +30,13 @@ class ForgetMeNot(Adaptation):
     L = L_t + λ₁ · ½ Σ F Δ² + λ₂ · ½ Σ F⁽ᵏ⁾/max F⁽ᵏ⁾ Δ² + λ₃ · Σ Δ²
             + λ₄ · mean_s (1 − cos(h_s, h*_s)) + λ₅ · mean_s ‖h_s − h*_s‖²
 
-    with Δ = θ − θ*, k a tensor, h and h* the last hidden states that the model and the one that the domain began with
-    make of the same input, mean over positions s of a text, then over texts. EWC, EWCn and L2 have one anchor, so they
-    are one quadratic penalty with the importance λ₁ F + λ₂ F/max F + 2 λ₃, which is all that is kept. The model that is
-    adapted is protected from the first domain on, with F measured on the general corpus, or on the first domain's text
-    when the recipe names none (the paper has no source data either); over several domains the mean counts.
+    with Δ = θ − θ*, k a tensor, h and h* the last hidden states of the current model and of the one at the beginning of
+    the domain for the same input, averaged over positions s of a text, then over texts. EWC, EWCn and L2 have the same
+    anchor, so they are one quadratic penalty with the importance λ₁ F + λ₂ F/max F + 2 λ₃, and only this is stored. The
+    pre-trained model is protected from the first domain on, with F measured on the general corpus, or on the text of
+    the first domain if the recipe names none (the paper has no source data either); over several domains F is averaged.
 
-    The paper's weights and exact forms were not to be had, so the λ here are places to start from.
+    The weights and exact forms of the paper were not available, so the defaults of λ are starting points.
     """
 
     name = "forget_me_not"
@@ -70,7 +70,7 @@ class ForgetMeNot(Adaptation):
     config: Config
 
     def penalty(self) -> EWC:
-        """λ₁, λ₂ and λ₃ as one importance."""
+        """Return λ₁, λ₂ and λ₃ as one penalty."""
         config = self.config
         held = config.ewc + config.ewc_normalised + config.l2 > 0
         options = {"strength": float(held), "samples": config.samples, "accumulate": "mean", "protect_base": True}
@@ -82,7 +82,7 @@ class ForgetMeNot(Adaptation):
         return self.config.cosine + self.config.representations > 0
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """The penalty on the weights and, each by itself, those on representations."""
+        """Return the penalty on the weights and, separately, those on representations."""
         losses = self.weights.extra_losses(stage, batch, outputs)
         if not self.has_teacher:
             return losses
@@ -112,7 +112,7 @@ class _Weights(EWC):
         self.needs = replace(self.needs, importance_pass=self._measures)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor; the passes for F, where it counts."""
+        """Return the cost of importance and anchor, and of the passes for F if it is used."""
         beside = super().cost(model)
         return beside if self._measures else replace(beside, measuring_bytes=0, passes_per_domain=0, passes_once=0)
 

@@ -1,4 +1,4 @@
-"""L2: every weight stays near where it was, whatever it is for."""
+"""L2: keep every weight close to its earlier value, with equal importance."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from everlearn.methods.penalties.penalty import MeasuredPenalty
 
 @register
 class L2(MeasuredPenalty):
-    """L2 penalty towards earlier weights, the yardstick of arXiv 1612.00796: L = L_t + λ/2 · Σ_i (θ_i − θ*_i)².
+    """L2 penalty towards earlier weights, the baseline of arXiv 1612.00796: L = L_t + λ/2 · Σ_i (θ_i − θ*_i)².
 
-    The importance is 1 for every weight: a number a tensor is kept, and one anchor. By the mean over domains (the
-    default) λ stays what it is however many were learnt; with separate anchors it is a pull to their mean.
+    The importance is 1 for every weight: one number per tensor is stored, and one anchor. With the mean over domains
+    (the default) the effective λ does not depend on their number; with separate anchors the weights are pulled to their
+    mean.
     """
 
     name = "l2"
@@ -51,7 +52,7 @@ class L2(MeasuredPenalty):
         self.refuse_without_effect(("normalise",), "the importance of every weight is 1")
 
     def cost(self, model: nn.Module) -> Cost:
-        """One copy of the weights, and a number a tensor."""
+        """Return the cost: one copy of the weights, and a number per tensor."""
         if not self.config.strength:
             return Cost()
         trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
@@ -59,6 +60,6 @@ class L2(MeasuredPenalty):
         return replace(super().cost(model), memory_bytes=held, measuring_bytes=0, disk_bytes=held)
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """1."""
+        """Return 1 for every tensor."""
         weights = dict(stage.model.named_parameters())
         return {name: torch.ones((), device=weights[name].device) for name in self.held(stage.model)}

@@ -1,4 +1,4 @@
-"""MAS: weights matter as much as the model's output depends on them."""
+"""MAS: the importance of a weight is the sensitivity of the model's output to it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from everlearn.model.modes import evaluating
 class MAS(MeasuredPenalty):
     """Memory aware synapses (arXiv 1711.09601, eq. 2 to 4): L = L_t + λ/2 · Σ_i Ω_i (θ_i − θ*_i)².
 
-    Ω_i = (1/N) Σ_n |∂ ‖F(x_n)‖² / ∂θ_i| needs no labels, only texts. What F(x) is for a language model the paper leaves
-    open. Here it is the logits, averaged over the positions at which the objective has labels. The last hidden state
-    would be cheaper, but most models normalise it, and the norm of what is normalised hardly depends on anything.
+    Ω_i = (1/N) Σ_n |∂ ‖F(x_n)‖² / ∂θ_i| needs no labels, only texts. The paper does not define F(x) for a language
+    model. Here it is the logits, averaged over the positions at which the objective has labels. The last hidden state
+    would be cheaper, but most models normalise it, and the norm of a normalised vector hardly depends on anything.
     """
 
     name = "mas"
@@ -46,15 +46,15 @@ class MAS(MeasuredPenalty):
         self.needs = replace(type(self).needs, importance_pass=self.config.strength > 0)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor; the pass over the samples."""
+        """Return the cost: importance and anchor; the pass over the samples."""
         beside = super().cost(model)
         return self.with_passes(beside, self.config.samples) if self.config.strength else beside
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Ω, on `samples` blocks without dropout."""
+        """Return Ω, on `samples` blocks without dropout."""
 
         def size(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-            """‖logits‖², mean over the labels of each row, [B]."""
+            """Return ‖logits‖², averaged over the labels of each row, [B]."""
             return stage.objective.per_sample_loss(model, batch, lambda logits, *_: logits.square().sum(-1))
 
         batches = stage.batches(self.config.samples, source)

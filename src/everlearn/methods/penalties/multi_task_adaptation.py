@@ -1,4 +1,4 @@
-"""Adaptation as two tasks: learn the new domain, and retain what the model knew; their weights are balanced."""
+"""Adaptation as two balanced tasks: learn the new domain, and retain what the model knew."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 @register
 class MultiTaskAdaptation(Adaptation):
-    """Adaptation as multi-task learning. The idea is that of arXiv 1904.08039 (end-to-end speech recognition): one task
-    learns the new domain, the other keeps parameters near the original ones and penalises forgetting what was known,
-    and a mechanism balances the two. Its formulas were not to be had, so these are **our reading**:
+    """Adaptation as multi-task learning, after the idea of arXiv 1904.08039 (end-to-end speech recognition).
+
+    One task learns the new domain, the other keeps parameters close to the original ones and penalises forgetting, and
+    a mechanism balances the two. The formulas of the paper were not available, so these are **our reading**:
 
         L = L_new + r · L_retain,   L_retain = λ₁ · ½ Σ F (θ − θ*)² + λ₂ · T² KL(p*(·; T) ‖ p(·; T))
 
-    with p and p* what the model and the one that the domain began with say at the labelled positions (mean over those
-    of a text, then over texts), and r = w_r / w_n. Only the ratio of the two weights counts: a common factor is a
-    learning rate. `fixed`: w_r = `retain`, w_n = 1 − `retain`. `uncertainty` (arXiv 1705.07115): w = e^(−s) of each
-    task, with s ← s − η (1 − e^(−s) L), the gradient of e^(−s) L + s, so that w goes to 1 / L. L_retain is 0 where
-    nothing has moved, so by itself its weight would grow without bound and end all learning; r is at most `largest`.
+    with p and p* the predictions of the current model and of the one at the beginning of the domain at the labelled
+    positions (averaged over those of a text, then over texts), and r = w_r / w_n. Only the ratio of the two weights
+    matters: a common factor acts like a learning rate. `fixed`: w_r = `retain`, w_n = 1 − `retain`. `uncertainty`
+    (arXiv 1705.07115): w = e^(−s) for each task, with s ← s − η (1 − e^(−s) L), the gradient of e^(−s) L + s, so that w
+    converges to 1 / L. L_retain is 0 as long as nothing has moved, so its weight alone would grow without bound and
+    stop all learning; r is at most `largest`.
     """
 
     name = "multi_task_adaptation"
@@ -72,29 +74,29 @@ class MultiTaskAdaptation(Adaptation):
         self._seen: Tensor | None = None
 
     def cost(self, model: nn.Module) -> Cost:
-        """As :class:`Adaptation`; the four numbers that the balance is learnt from."""
+        """Return the cost of :class:`Adaptation`, plus the four numbers that the balance is learnt from."""
         beside = super().cost(model)
         active = self.config.drift + self.config.distillation > 0
         return replace(beside, memory_bytes=beside.memory_bytes + 16) if active else beside
 
     def penalty(self) -> EWC:
-        """λ₁ times EWC's."""
+        """Return the penalty of EWC times λ₁."""
         return EWC(strength=self.config.drift, samples=self.config.samples, protect_base=True)
 
     @property
     def has_teacher(self) -> bool:
-        """Whether there is something to distil."""
+        """Whether there is a distillation term."""
         return self.config.distillation > 0
 
     @property
     def ratio(self) -> float:
-        """r."""
+        """The ratio r."""
         if self.config.balance == "fixed":
             return self.config.retain / (1 - self.config.retain)
         return min(math.exp(self._s[0] - self._s[1]), self.config.largest)
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """The batch's own rows once more, with the divergence from the teacher in the place of cross-entropy."""
+        """Return the rows of the batch with the divergence from the teacher in place of cross-entropy."""
         if not self.has_teacher:
             return []
         temperature = self.config.temperature
@@ -105,7 +107,7 @@ class MultiTaskAdaptation(Adaptation):
         return [answers_beside(stage, self.teacher, batch, temperature, divergence)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """r times the drift and r times the distillation."""
+        """Return r times the drift and r times the distillation."""
         weights = self.weights.extra_losses(stage, batch, outputs)
         losses = {"drift": weights["penalty"]} if weights else {}
         if self.has_teacher and (divergence := outputs.view_losses[0]) is not None:
@@ -122,7 +124,7 @@ class MultiTaskAdaptation(Adaptation):
         return {name: self.ratio * value for name, value in losses.items()}
 
     def after_step(self, stage: Stage) -> None:
-        """The learnt balance moves a step, on the losses of all micro-batches and processes."""
+        """Update the learnt balance by the losses of all micro-batches and processes."""
         if self._seen is None:
             return
         new, labels, retained, count = of_all_processes({"seen": self._seen})["seen"].tolist()

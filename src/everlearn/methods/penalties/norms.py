@@ -1,4 +1,4 @@
-"""How far weights have moved, weighed by their importance: the norms of a penalty."""
+"""Norms of the change of weights, weighted by their importance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT_EPSILON = 1e-8
 
 
 class Quadratic(torch.autograd.Function):
-    """Σ Ω Δ² with the gradient 2 Ω Δ, Δ = θ − θ*, holding no copy of the parameters for the backward pass."""
+    """Σ Ω Δ² with the gradient 2 Ω Δ, Δ = θ − θ*, without a copy of the parameters for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, importance: Tensor, anchor: Tensor) -> Tensor:
@@ -46,11 +46,11 @@ class Norm:
     """One of the norms.
 
     Attributes:
-        terms: (parameter, importance, anchor) to the parameter's sum, a float32 scalar.
-        of: from the sum over all parameters to the penalty at λ = 1.
-        pulled: (Δ, λ η Ω) to the Δ that minimises η λ · penalty + ½ (Δ' − Δ)², entry by entry; None where entries do
-            not come apart.
-        adds_up: whether several penalties with anchors of their own are one with another anchor, up to a constant.
+        terms: function from (parameter, importance, anchor) to the sum over the parameter, a float32 scalar.
+        of: function from the sum over all parameters to the penalty at λ = 1.
+        pulled: function from (Δ, λ η Ω) to the Δ' that minimises η λ · penalty + ½ (Δ' − Δ)², element-wise; None if the
+            penalty is not a sum over elements.
+        adds_up: whether several penalties with different anchors equal one with another anchor, up to a constant.
     """
 
     terms: type[torch.autograd.Function]

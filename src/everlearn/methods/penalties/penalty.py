@@ -1,4 +1,4 @@
-"""A penalty on moving weights: importance × anchor × norm."""
+"""A penalty on changes of the weights: importance × anchor × norm."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
 
 
 class Penalty(Method):
-    """Base of the penalties: L = L_t + λ · N(Ω, θ − θ*), with importance Ω, anchor θ* and norm N each chosen by itself.
+    """Base class of penalties L = L_t + λ · N(Ω, θ − θ*), with independent importance Ω, anchor θ* and norm N.
 
-    A subclass says what its importance is (:meth:`importance_of`); anchors and norms are options. However long the
-    stream is, one Ω and one θ* are kept:
+    A subclass defines its importance (:meth:`importance_of`); anchors and norms are options. One Ω and one θ* are
+    stored, whatever the length of the stream:
 
     * Anchor `online`: Ω ← γ Ω + Ω_t, θ* the weights after the last domain (online EWC, arXiv 1805.06370). In the first
-      domain nothing has been learnt, and nothing is held: unlike the `last` of methods that stay near a model.
-    * `separate`: Σ_k ½ Σ Ω_k (θ − θ_k)², a penalty for each domain (EWC, arXiv 1612.00796). It is kept as
-      ½ Σ (Σ_k Ω_k)(θ − θ̄)² + c with θ̄ = Σ_k Ω_k θ_k / Σ_k Ω_k and the number c = ½ Σ_k Σ Ω_k (θ_k − θ̄)², which is the
-      same function of θ, exactly. That holds for the quadratic norm only; others are refused. With `follow` β each
-      θ_k goes on by β (θ_t − θ̄) when domain t is added: between the two, 0 is EWC and 1 online EWC.
+      domain nothing has been learnt, and nothing is constrained: unlike the `last` of methods that stay close to a
+      model.
+    * `separate`: Σ_k ½ Σ Ω_k (θ − θ_k)², a penalty for each domain (EWC, arXiv 1612.00796). It is stored as ½ Σ (Σ_k
+      Ω_k)(θ − θ̄)² + c with θ̄ = Σ_k Ω_k θ_k / Σ_k Ω_k and the number c = ½ Σ_k Σ Ω_k (θ_k − θ̄)², which is exactly the
+      same function of θ. That holds for the quadratic norm only; others are refused. With `follow` β each θ_k moves by
+      β (θ_t − θ̄) when domain t is added: 0 is EWC, 1 is online EWC.
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
     Attributes:
-        stored: what the importance is called in memory.
-        halved: whether the paper's λ is that of ½ Σ Ω Δ², and not of Σ Ω Δ².
+        stored: name of the importance in memory.
+        halved: whether the λ of the paper is that of ½ Σ Ω Δ², and not of Σ Ω Δ².
     """
 
     needs = Needs(peft=False, memory="statistics")
@@ -125,34 +126,34 @@ class Penalty(Method):
 
     @property
     def factor(self) -> float:
-        """2 where a paper's λ takes the ½ of the quadratic norm away; no other norm has one."""
+        """2 for the quadratic norm if λ of the paper is that of Σ Ω Δ², without the ½; otherwise 1."""
         return 1.0 if self.halved or self.config.norm != "quadratic" else 2.0
 
     # -- what a subclass says ---------------------------------------------------------------------------------
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """Ω of the weights as they are, by name: of the parameter's shape or a number, float32 tensors of its own.
+        """Return Ω at the current weights by name: new float32 tensors, in the shape of the parameter or scalar.
 
         Args:
             stage: at the beginning or end of a domain.
-            source: text to measure on; None for the domain's.
+            source: text to measure on; None for that of the domain.
         """
         raise NotImplementedError
 
     def held(self, model: nn.Module) -> list[str]:
-        """Names of the parameters that are penalised."""
+        """Return the names of the penalised parameters."""
         free = _free(model, self.config.exclude)
         return [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in free]
 
     # -- what it fits -----------------------------------------------------------------------------------------
 
     def check(self, setting: Setting) -> None:
-        """The penalty holds all that is trained; what another method adds is there while a domain is learnt only."""
+        """Refuse methods that add parameters, which exist only while a domain is learnt."""
         super().check(setting)
         refuse_additions(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor, in float32, beside the model."""
+        """Return the cost of importance and anchor, in float32."""
         if not self.config.strength:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -161,12 +162,13 @@ class Penalty(Method):
     # -- a domain ---------------------------------------------------------------------------------------------
 
     def begin_training(self, stage: Stage) -> None:
-        """Lay importance and anchor beside the parameters.
+        """Place importance and anchor beside the parameters.
 
-        Under FSDP2 every parameter is a shard at this moment, whereas the outermost ones stay whole after a pass.
+        Under FSDP2 every parameter is sharded at this moment, whereas the outermost ones stay gathered after a pass.
 
         Raises:
-            MethodError: gradients are measured on, and the loss is scaled: a step that overflows is no number.
+            MethodError: importance is computed from the gradients of training, and the loss is scaled (fp16), so that
+                gradients may overflow.
         """
         if self.config.strength:
             self._refuse_scaled_losses()
@@ -175,22 +177,25 @@ class Penalty(Method):
             self._note_stability(stage)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """The penalty, ahead of the pass: autograd works backwards, so its gradients come when activations are gone,
-        and a copy of the weights less lives at once. Of several processes each begins to reduce a gradient as soon as
-        it is whole, and that is to be early."""
+        """Compute the penalty before the forward pass.
+
+        Autograd works backwards, so the gradients of the penalty are computed when activations are freed, which saves a
+        copy of the weights in memory. With several processes it is computed later, as each begins to reduce a gradient
+        as soon as it is complete, which should be early.
+        """
         placed = self._in_loss
         self._ahead = self._penalty(placed) if placed and processes() == 1 else None
         return {}
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """λ · N(Ω, θ − θ*)."""
+        """Return λ · N(Ω, θ − θ*)."""
         ahead, self._ahead = self._ahead, None
         if not (placed := self._in_loss):
             return {}
         return {"penalty": self._penalty(placed) if ahead is None else ahead}
 
     def pull(self, stage: Stage) -> None:
-        """Pull the weights towards their anchors, where that is not left to the gradient."""
+        """Pull the weights towards their anchors, with `apply_to: update`."""
         if not self._placed or self.config.apply_to == "loss" or self.norm.pulled is None or stage.optimizer is None:
             return
         rates = {id(p): group["lr"] for group in stage.optimizer.param_groups for p in group["params"]}
@@ -209,7 +214,7 @@ class Penalty(Method):
                 own.copy_(anchor + self.norm.pulled(own - anchor, pull))
 
     def consolidate(self, stage: Stage, domain: str, source: BlockSource | None = None) -> None:
-        """Add the importance of the weights as they are, and move the anchor."""
+        """Add the importance at the current weights, and move the anchor."""
         new = self._normalised(self.importance_of(stage, source), stage.model)
         weights, seen = dict(stage.model.named_parameters()), len(self._measured)
         mean = self.config.accumulate == "mean"
@@ -264,7 +269,7 @@ class Penalty(Method):
         return place(self.label, model, self._importance, self._anchor)
 
     def _note_stability(self, stage: Stage) -> None:
-        """On a parabola of curvature λ Ω ≥ 2/η plain gradient descent overshoots the minimum further at each step."""
+        """Add a note if λ Ω ≥ 2/η, where plain gradient descent overshoots the minimum further at each step."""
         sgd = isinstance(stage.optimizer, torch.optim.SGD)
         if not (sgd and self._placed and self.config.norm == "quadratic" and self.config.apply_to == "loss"):
             return
@@ -282,11 +287,11 @@ class Penalty(Method):
 
     @property
     def reads_gradients(self) -> bool:
-        """Whether training's own gradients are measured on."""
+        """Whether the gradients of training are used to measure importance."""
         return False
 
     def task_gradients(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """What the gradients are without the penalty's part, float32, as this process holds them."""
+        """Return the local gradients without the part of the penalty, float32."""
         own: dict[int, Tensor] = {}
         if placed := self._in_loss:
             held = [parameter for parameter, _, _ in placed]
@@ -332,7 +337,7 @@ class Penalty(Method):
 
 
 class MeasuredPenalty(Penalty):
-    """Base of the penalties whose importance can be measured on any weights, those of the base model too."""
+    """Base class of penalties whose importance can be measured at any weights, those of the base model too."""
 
     class Config(Penalty.Config):
         """Options of penalties that are measured."""
@@ -368,12 +373,15 @@ class MeasuredPenalty(Penalty):
 
     @property
     def measures_base(self) -> bool:
-        """Whether importance to the base model is measured."""
+        """Whether importance is measured for the base model."""
         return bool(self.config.protect_base or self.config.anchor == "base")
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance and anchor; while it is measured the new importance and the gradients of one sample, which are
-        gone when penalties of several anchors are put together."""
+        """Return the cost of importance and anchor, and of measuring.
+
+        While importance is measured, the new importance and the gradients of one sample are held; these are freed
+        before penalties with different anchors are joined.
+        """
         beside = super().cost(model)
         if not self.config.strength:
             return beside
@@ -383,8 +391,13 @@ class MeasuredPenalty(Penalty):
         return replace(beside, measuring_bytes=max(8 * numbers + MEASURING * largest, joining))
 
     def with_passes(self, cost: Cost, samples: int, each: float = 1.0) -> Cost:
-        """What a measurement adds that runs so many rows `each` times: after each domain, and once for the base
-        model."""
+        """Add the passes of a measurement to a cost, after each domain and once for the base model.
+
+        Args:
+            cost: the cost without it.
+            samples: number of rows.
+            each: how often each row is run.
+        """
         rows = math.ceil(samples * each)
         return replace(
             cost,
@@ -394,32 +407,20 @@ class MeasuredPenalty(Penalty):
         )
 
     def begin_domain(self, stage: Stage) -> None:
-        """The base model's importance, where it was asked for."""
+        """Measure the importance for the base model, if configured."""
         self._placed = None
         if self.config.strength and self.measures_base and not self._measured:
             self.consolidate(stage, "base", stage.general)
 
     def end_domain(self, stage: Stage) -> None:
-        """Add the domain's importance and move the anchor to the weights that it ended with."""
+        """Add the importance for the domain and move the anchor to its final weights."""
         self._placed = None
         if self.config.strength and self.config.anchor != "base":
             self.consolidate(stage, stage.domain)
 
 
 def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the largest importance of each tensor, to divide it by.
-
-    Some tensors have a true importance of 0, such as the bias of an attention's keys, which moves no attention. What is
-    measured of them is rounding, which their own maximum would make as large as any other importance.
-
-    Args:
-        importance: of each parameter.
-        degree: 1 where importance goes with the gradient, 2 where it goes with its square.
-        weights: the parameters, whose number format says how large rounding is.
-
-    Returns:
-        Parameter name to largest value; ∞ where it is rounding.
-    """
+    """Return the largest value of each tensor, as a divisor; ∞ if it is rounding noise (as for the bias of keys)."""
     largest = {name: float(value.max()) for name, value in importance.items()}
     top = max(largest.values(), default=0.0)
     return {
@@ -429,7 +430,7 @@ def maxima(importance: Mapping[str, Tensor], degree: int, weights: Mapping[str, 
 
 
 def refuse_additions(method: Method, setting: Setting) -> None:
-    """Refuse methods that train parameters of their own beside one that holds the model's.
+    """Refuse methods that train parameters of their own, beside a method that constrains those of the model.
 
     Raises:
         MethodError: there is one.
@@ -443,10 +444,10 @@ def refuse_additions(method: Method, setting: Setting) -> None:
 
 
 def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> Placed:
-    """Importance and anchors beside the parameters of a model, as this process holds them.
+    """Return importance and anchors with the parameters of a model, as local tensors of this process.
 
     Raises:
-        MethodError: they are of another model; the sentence names the method by its `label`.
+        MethodError: they belong to another model; the message names the method by its `label`.
     """
     parameters = dict(model.named_parameters())
     for name, values in anchors.items():
@@ -465,10 +466,10 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
 
 
 def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Tensor, float]:
-    """Two penalties as one: ½ Σ Ω (θ − θ₁)² + ½ Σ Ω' (θ − θ₂)² = ½ Σ (Ω + Ω') (θ − θ̄)² + ½ c.
+    """Join two penalties: ½ Σ Ω (θ − θ₁)² + ½ Σ Ω' (θ − θ₂)² = ½ Σ (Ω + Ω') (θ − θ̄)² + ½ c.
 
     Args:
-        there: θ₁, which becomes θ̄.
+        there: θ₁, which is overwritten by θ̄.
         known: Ω.
         here: θ₂.
         new: Ω'.
@@ -483,12 +484,12 @@ def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Ten
 
 
 def _beside(values: Tensor, parameter: nn.Parameter) -> Tensor:
-    """As :func:`shard_like`, in float32 beside 16-bit weights too; one number for a whole tensor stays one."""
+    """Shard values like :func:`shard_like`, in float32 for 16-bit weights too; keep one number for a whole tensor."""
     return shard_like(values, parameter, torch.float32) if values.dim() else values.to(parameter.device)
 
 
 def _free(model: nn.Module, exclude: tuple[str, ...]) -> set[int]:
-    """Ids of the parameters that `exclude` names."""
+    """Return the ids of the parameters that `exclude` names."""
     free: set[int] = set()
     if "embeddings" in exclude:
         free |= {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}

@@ -1,7 +1,8 @@
-"""How much of a text is predicted to be lost, ½ Δᵀ F Δ in bits per byte, and the way back.
+"""Predict the loss of a text in bits per byte, ½ Δᵀ F Δ, and move weights to reduce it.
 
-Of F, a matrix, two things are kept. K *directions* G with E[Gᵀ G] = F say how much is lost: ½ ‖G Δ‖². Training moves
-weights together, which its *diagonal* does not see; but that knows of every weight how it may give way.
+Two estimates of the matrix F are stored. K *directions* G with E[Gᵀ G] = F predict the loss: ½ ‖G Δ‖². Training moves
+weights together, which the *diagonal* does not account for; but the diagonal has a value for every weight, by which it
+can be moved back.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ TRIES = 4
 
 @dataclass
 class Known:
-    """What Σ_k ½ (θ − θ_k)ᵀ F_k (θ − θ_k) is made of, the predicted drifts of several texts, whatever their number.
+    """The sum Σ_k ½ (θ − θ_k)ᵀ F_k (θ − θ_k) of the predicted drifts of several texts, in constant memory.
 
-    Of diagonals it is one quadratic around one anchor, exactly. Of directions it is ½ ‖G (θ − θ̄) + o‖² in expectation:
-    Σ_k ‖G_k (θ − θ_k)‖² and products of different texts' directions, which are independent and expected to be 0.
+    The diagonals give one quadratic around one anchor, exactly. The directions give ½ ‖G (θ − θ̄) + o‖² in expectation:
+    Σ_k ‖G_k (θ − θ_k)‖² and products of directions of different texts, which are independent with expectation 0.
 
     Attributes:
         importance: diag Σ_k F_k, by parameter name.
@@ -47,13 +48,13 @@ class Known:
     texts: list[str] = field(default_factory=list)
 
     def add(self, text: str, fisher: Mapping[str, Tensor], directions: Mapping[str, Tensor], model: nn.Module) -> None:
-        """Add a text, known with the weights as they are.
+        """Add a text, known with the current weights.
 
         Args:
             text: its name.
             fisher: diagonal of F, in bits per byte, by parameter name.
-            directions: of the whole F, in its unit's root, [K, *shape].
-            model: a plain one.
+            directions: directions of the full F, in the square root of its unit, [K, *shape].
+            model: a plain model.
         """
         weights = dict(model.named_parameters())
         for name, new in fisher.items():
@@ -73,17 +74,17 @@ class Known:
 
 
 def along(directions: Iterable[Tensor], step: Tensor) -> Tensor:
-    """G Δ of one parameter, float64 [K], row by row: all of G in float32 would be twice as large as it is."""
+    """Return G Δ of one parameter, float64 [K]; row by row, since all of G in float32 would double its memory."""
     return torch.stack([torch.dot(row.flatten().float(), step.flatten()) for row in directions]).double()
 
 
 class Ellipsoid:
-    """The weights whose predicted drift, the mean over the texts, is at most a limit; and the way there.
+    """The set of weights whose predicted drift, averaged over the texts, is at most a limit.
 
     Args:
-        label: of the method, for errors.
+        label: label of the method, for error messages.
         known: the texts.
-        model: whose weights are looked at, as this process holds them.
+        model: the model, with its local parameters.
     """
 
     def __init__(self, label: str, known: Known, model: nn.Module) -> None:
@@ -95,21 +96,21 @@ class Ellipsoid:
         ]
 
     def predicted(self) -> float:
-        """½ ‖G (θ − θ̄) + o‖², an estimate of ½ Δᵀ F Δ with F whole, in bits per byte."""
+        """Return ½ ‖G (θ − θ̄) + o‖², an estimate of ½ Δᵀ F Δ with the full F, in bits per byte."""
         placed = zip(self._directions, self._placed, strict=True)
         terms = torch.stack([along(rows, local(p) - anchor) for rows, (p, _, anchor) in placed])
         moved = sum_over_shards(terms, [parameter for parameter, _, _ in self._placed]).sum(0).cpu() + self._offset
         return float(moved.square().sum()) / 2 / self._texts
 
     def enter(self, limit: float, optimizer: Optimizer | None) -> bool:
-        """Move the weights to where no more than the limit is predicted to be lost; whether they were beyond.
+        """Move the weights until the predicted drift is within the limit; return whether it was beyond.
 
-        The direction is the diagonal's, the size that of the whole form: p falls on the way about as the diagonal's d
-        does, so weights are moved to where d is L/p of what it was, and again where p is not there yet.
+        The direction follows the diagonal, the distance the full form: the predicted p decreases about as fast as the
+        form d of the diagonal, so weights are moved to reduce d by the factor L/p, and again if p is not reached yet.
 
         Args:
-            limit: L, bits per byte, above 0.
-            optimizer: what has stepped.
+            limit: L, in bits per byte, above 0.
+            optimizer: the optimizer that made the step.
         """
         moved = False
         for _ in range(TRIES):
@@ -121,17 +122,17 @@ class Ellipsoid:
         return moved
 
     def diagonal(self) -> float:
-        """½ Σ_k (θ − θ_k)ᵀ diag(F_k) (θ − θ_k), the sum over the texts, in bits per byte."""
+        """Return ½ Σ_k (θ − θ_k)ᵀ diag(F_k) (θ − θ_k), summed over the texts, in bits per byte."""
         return self._sums(0.0, [0.0] * len(self._placed))[0] + self._constant / 2
 
     def _shrink(self, share: float, optimizer: Optimizer | None) -> None:
-        """Move the weights to the nearest ones where the diagonal's form is a share of what it is.
+        """Move the weights to the nearest ones that reduce the form of the diagonal to a share of its value.
 
-        What is near is said by the optimizer, which steps by −η P g: of Δ' with ½ Δ'ᵀ F Δ' ≤ room the one that
-        minimises (Δ' − Δ)ᵀ P⁻¹ (Δ' − Δ) is Δ' = Δ / (1 + μ P F), entry by entry. In this metric, and in no other, a
-        point that step and projection leave where it is satisfies ∇L + λ F Δ = 0, the condition of a penalty. P is
-        1 / (√v + ε) where the optimizer has a second moment v, else 1. μ ≥ 0 is the root of a secular equation, found
-        by Newton's method, which converges from below (Moré and Sorensen, SIAM J. Sci. Stat. Comput. 4, 1983).
+        The metric is that of the optimizer, which steps by −η P g: among Δ' with ½ Δ'ᵀ F Δ' ≤ limit the one that
+        minimises (Δ' − Δ)ᵀ P⁻¹ (Δ' − Δ) is Δ' = Δ / (1 + μ P F), element-wise. In this metric, and in no other, a fixed
+        point of step and projection satisfies ∇L + λ F Δ = 0, the condition of a penalty. P is 1 / (√v + ε) if the
+        optimizer has a second moment v, else 1. μ ≥ 0 is the root of a secular equation, found by Newton's method,
+        which converges from below (Moré and Sorensen, SIAM J. Sci. Stat. Comput. 4, 1983).
         """
         goal = share * self.diagonal()
         # Where domains disagree by more than the goal, as near to all of them as it leaves.
@@ -148,7 +149,7 @@ class Ellipsoid:
             own.copy_(anchor + (own - anchor).div_(1 + pull * rate))
 
     def _sums(self, pull: float, rates: Sequence[Tensor | float]) -> tuple[float, float]:
-        """½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and how fast it falls with μ: Σ F Δ'² P F / (1 + μ P F)."""
+        """Return ½ Σ F Δ'² with Δ' = Δ / (1 + μ P F), and its rate of decrease with μ: Σ F Δ'² P F / (1 + μ P F)."""
         terms = []
         for (parameter, importance, anchor), rate in zip(self._placed, rates, strict=True):
             shrunk = 1 + pull * rate
@@ -161,7 +162,7 @@ class Ellipsoid:
 
 
 def _preconditioner(optimizer: Optimizer | None, parameter: nn.Parameter) -> Tensor:
-    """P, as this process holds the parameter."""
+    """Return the local part of P for a parameter."""
     state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
     second = state.get("exp_avg_sq")
     own = local(parameter)

@@ -1,4 +1,4 @@
-"""SI: weights matter as much as their way through a domain's training lowered its loss."""
+"""SI: the importance of a weight is the loss reduction along its path in training."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from everlearn.model.sharding import gathered, local
 class SI(Penalty):
     """Synaptic intelligence (arXiv 1703.04200, eq. 3 to 5): L = L_t + c · Σ_i Ω_i (θ_i − θ*_i)².
 
-    While a domain is learnt ω_i ← ω_i − g_i · Δθ_i at every step, with g the gradient of the task's loss, without this
-    penalty, before clipping, and Δθ what the optimizer made of the weights. At the end of the domain
-    Ω_i ← Ω_i + max(0, ω_i / (Δ_i² + ξ)), Δ_i the way from its first to its last step.
+    While a domain is learnt ω_i ← ω_i − g_i · Δθ_i at every step, with g the gradient of the loss of the task, without
+    this penalty, before clipping, and Δθ the update of the optimizer. At the end of the domain Ω_i ← Ω_i + max(0, ω_i /
+    (Δ_i² + ξ)), with Δ_i the total change from its first to its last step.
 
-    A negative ω (a weight that went against its gradient, as momentum and noise do to some) would reward moving away
-    without bound, so it counts as 0; the authors' code does that to the sum over domains. Losses of other methods in a
-    list belong to the task. There is no extra pass, and nothing that the base model knew can be protected.
+    A negative ω (a weight that moved against its gradient, as happens by momentum and noise) would reward unbounded
+    changes, so it counts as 0; the authors' code does that for the sum over domains. Losses of other methods in a list
+    belong to the task. There is no extra pass, and the knowledge of the base model cannot be protected.
     """
 
     name = "si"
@@ -53,12 +53,12 @@ class SI(Penalty):
         self._step: dict[str, tuple[Tensor, Tensor]] = {}
 
     def cost(self, model: nn.Module) -> Cost:
-        """Importance, anchor, path and start; within a step the gradient and the weights before it."""
+        """Return the cost: importance, anchor, path and start; within a step the gradient and the weights before it."""
         beside = super().cost(model)
         return replace(beside, memory_bytes=3 * beside.memory_bytes)
 
     def begin_domain(self, stage: Stage) -> None:
-        """The path begins here; on resume it is there already."""
+        """Start the path; on resume the memory has it already."""
         self._placed = None
         if not self.config.strength:
             return
@@ -71,18 +71,18 @@ class SI(Penalty):
 
     @property
     def reads_gradients(self) -> bool:
-        """Of every step."""
+        """Whether the gradients of every step are used."""
         return True
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Nothing is held back: the task's gradient is read here, whole and not yet clipped."""
+        """Read the gradient of the task before it is clipped; return no mask."""
         weights = dict(stage.model.named_parameters())
         for name, task in self.task_gradients({name: weights[name] for name in self._path}).items():
             self._step[name] = (task, local(weights[name]).detach().clone())
         return None
 
     def after_step(self, stage: Stage) -> None:
-        """ω ← ω − g · Δθ."""
+        """Update ω ← ω − g · Δθ."""
         weights = dict(stage.model.named_parameters())
         for name, (gradient, before) in self._step.items():
             work = gradient.mul_(local(weights[name]) - before)
@@ -90,7 +90,7 @@ class SI(Penalty):
         self._step.clear()
 
     def importance_of(self, stage: Stage, source: BlockSource | None) -> dict[str, Tensor]:
-        """ω / (Δ² + ξ), where it is positive."""
+        """Return ω / (Δ² + ξ), where it is positive."""
         weights = dict(stage.model.named_parameters())
         found = {}
         for name, path in self._path.items():
@@ -99,7 +99,7 @@ class SI(Penalty):
         return found
 
     def end_domain(self, stage: Stage) -> None:
-        """Add the domain's importance and move the anchor to the weights that it ended with."""
+        """Add the importance for the domain and move the anchor to its final weights."""
         self._placed = None
         if self.config.strength:
             self.consolidate(stage, stage.domain)
