@@ -1,7 +1,7 @@
-"""Methods that put trained vectors in front of a text.
+"""Methods that prepend trained vectors to a text.
 
 A method is one file; :mod:`domain_prompt` is the prompt itself. It is attached for a stage or a test like an adapter,
-changes no position of the text's own labels, and says how many positions it takes from the longest input.
+does not change the positions of labels, and declares by how much it shortens the longest input.
 """
 
 KINDS = ("isolation",)

@@ -34,13 +34,13 @@ from everlearn.methods.prompts.soft_prompt import (
 
 @register
 class DAPPrompt(Method):
-    """Soft prompts (arXiv 2104.08691) learnt on a domain, the baseline DAP-Prompt of DAS (arXiv 2302.03241).
+    """Soft prompts (arXiv 2104.08691) trained on each domain, the baseline DAP-Prompt of DAS (arXiv 2302.03241).
 
     A domain has n vectors P, [n, E]; a text with token embeddings X is read as [P; X], and its last hidden states are
-    those behind P. Nothing but P is trained on a domain, so the checkpoint is the base model throughout, bit for bit.
-    P takes the model's first n positions and the text those that follow. A text of no learnt domain is read as it is.
+    those after P. Only P is trained on a domain, so the checkpoint remains the base model, bit for bit. P takes the
+    first n positions of the model and the text the following ones. A text of no learnt domain is read without a prompt.
 
-    Rows are longer by n tokens, which is what a step costs more. Packed documents of a causal model all see P and not
+    Rows are longer by n tokens, which makes a step more expensive. Packed documents of a causal model all see P but not
     each other.
     """
 
@@ -79,12 +79,12 @@ class DAPPrompt(Method):
         self._prompts: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """The prompt must fit the positions, and must not carry one packed document into another."""
+        """Require that the prompt fits the positions, and that it does not connect packed documents."""
         super().check(setting)
         check_prompt(self, setting, self.config.n_tokens)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The prompt; one is kept for each domain."""
+        """Return the cost of the prompt, which is stored for each domain."""
         added = self.config.n_tokens * word_embeddings(model).shape[1]
         return Cost(memory_bytes=4 * added, disk_bytes_per_domain=4 * added, parameters=added)
 
@@ -94,15 +94,15 @@ class DAPPrompt(Method):
         SoftPrompt(self._new(stage.model)).attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The prompt's learning rate."""
+        """Set the learning rate of the prompt."""
         return at_rate(groups, self.config.learning_rate)
 
     def detach(self, stage: Stage) -> None:
-        """Keep the prompt and leave the base model."""
+        """Keep the prompt and restore the base model."""
         self._prompts[stage.domain] = detach(stage.model, self.name).vectors.detach().cpu().clone()
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """The prompt of the text's domain, which fine-tuning may change; none for other text."""
+        """Attach the prompt of the text's domain, which fine-tuning may change; none for other text."""
         if reading.domain not in self._prompts:
             return model
         vectors = self._prompts[reading.domain]

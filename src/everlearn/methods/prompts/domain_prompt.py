@@ -1,8 +1,9 @@
 """One trained vector per domain, read with every text of it (ELLE, arXiv 2203.06311, §3.3).
 
-ELLE puts a domain's prompt behind the first token. Here it also has the first token's position, so that a row may be
-as long as the model's longest input, and so that all documents packed into a row are equally near to it. It takes
-part in every layer's attention and is taken out of the last hidden state, so that what follows sees the text alone.
+ELLE inserts the prompt of a domain after the first token. Here it also has the position of the first token, so that a
+row may be as long as the longest input of the model, and all documents packed into a row are equally close to it. It
+takes part in the attention of every layer and is removed from the last hidden state, so that later modules see the text
+only.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ NO_PROMPT = -1
 
 
 class DomainPrompts(Attachment):
-    """Prompts in front of the base model's layers.
+    """Prompts in front of the layers of the base model.
 
     Attributes:
         vectors: one for each domain, [D, H].
-        rows: number of the domain of each row of the next pass, [B] on the CPU; rows beyond them (other methods'
-            views), and all rows when it is None, are of the last domain.
+        rows: domain number of each row of the next pass, [B] on the CPU; further rows (views of other methods), and all
+            rows if it is None, belong to the last domain.
     """
 
     lengthens_rows = True
@@ -40,7 +41,7 @@ class DomainPrompts(Attachment):
         self._padding: int | None = None
 
     def place(self, model: nn.Module) -> None:
-        """Hook the base model: encoders get the prompt behind the first token, decoders, who look back, before it."""
+        """Register hooks on the base model: encoders get the prompt after the first token, decoders before it."""
         base: Any = model.base_model
         self._at = 1 if kind_of(model) == "encoder" else 0
         tables = (module for name, module in base.named_modules() if name.endswith("position_embeddings"))
@@ -78,7 +79,7 @@ class DomainPrompts(Attachment):
         return torch.cat([row[:, : self._at], new, row[:, self._at :]], 1)
 
     def _domains(self, rows: int) -> tuple[Tensor, bool]:
-        """Number of the domain of each row, [B], and whether each has one; those told are used once."""
+        """Return the domain number of each row, [B], and whether each has a prompt; `rows` is used once."""
         told, self.rows = self.rows, None
         domains = torch.full((rows,), len(self.vectors) - 1)
         if told is not None:
@@ -86,7 +87,7 @@ class DomainPrompts(Attachment):
         return domains.to(self.vectors.device), bool((domains >= 0).all())
 
     def _positions(self, embedded: Tensor, ids: Tensor | None) -> Tensor:
-        """The positions that the model would count itself, [B, S]."""
+        """Return the positions that the model would compute itself, [B, S]."""
         shape = embedded.shape[:2]
         if self._padding is None or ids is None:
             first = 0 if self._padding is None else self._padding + 1
@@ -95,7 +96,7 @@ class DomainPrompts(Attachment):
         return real.cumsum(1) * real + self._padding
 
     def _mask(self, base: nn.Module, mask: Tensor | None, positions: Tensor, has: Tensor) -> Tensor:
-        """The attention mask with the prompt, which every token of its row sees; a row without one does not."""
+        """Return the attention mask with the prompt, visible to every token of its row; not in a row without one."""
         if mask is None and self._at:
             mask = torch.ones_like(positions)
         elif mask is None:
@@ -115,8 +116,10 @@ class DomainPrompts(Attachment):
 
 
 def _causal(positions: Tensor) -> Tensor:
-    """What each token of a decoder sees, [B, 1, S, S]: earlier ones of its own document, of which each has positions
-    from its start on (as transformers reads packed rows)."""
+    """Return the causal mask of a decoder, [B, 1, S, S]: earlier tokens of the same document.
+
+    A document begins where positions restart, as transformers reads packed rows.
+    """
     starts = torch.zeros_like(positions)
     starts[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
     document = starts.cumsum(1)

@@ -1,4 +1,4 @@
-"""What a model is taught, and asked, so that it writes examples of its domains itself (LAMOL, arXiv 1909.03329)."""
+"""Inputs and targets that train a model to generate examples of its domains (LAMOL, arXiv 1909.03329)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from everlearn.data.tokenize import Encoder
 
 
 class WrittenPairs:
-    """Of an encoder-decoder: asked for a domain it answers with a prompt, a separator and the prompt's answer.
+    """Generated examples of an encoder-decoder: asked for a domain it answers with prompt, separator and answer.
 
     Args:
-        encoder: of the model.
-        question: what is asked, with "{domain}" where the domain's name belongs.
-        separator: between prompt and answer.
+        encoder: the text encoder of the model.
+        question: the question, with "{domain}" in place of the name of the domain.
+        separator: the separator between prompt and answer.
     """
 
     def __init__(self, encoder: Encoder, question: str, separator: str) -> None:
@@ -24,21 +24,21 @@ class WrittenPairs:
         self._separator: list[int] = encoder([separator])[0]
 
     def asked(self, domain: str) -> list[int]:
-        """What the encoder reads."""
+        """Return the input of the encoder that asks for a domain."""
         return self._around(self._encoder([self._question.replace("{domain}", domain)])[0])
 
     def lesson(self, block: Block, domain: str) -> Block:
-        """An example of a domain as one of writing it: ask → prompt, separator, answer."""
+        """Return the training example that generates an example: question → prompt, separator, answer."""
         prompt, answer = (self._bare(block[key].tolist()) for key in ("input_ids", "labels"))
         labels = self._around([*prompt, *self._separator, *answer])
         return {"input_ids": np.array(self.asked(domain), np.int32), "labels": np.array(labels, np.int32)}
 
     def block(self, tokens: Sequence[int]) -> Block | None:
-        """What was written (without the end) as an example; None where prompt, separator or answer is missing."""
+        """Convert generated tokens (without the end) to an example; None if prompt, separator or answer is missing."""
         tokens = self._bare(list(tokens))
         size = len(self._separator)
-        found = (at for at in range(1, len(tokens) - size) if tokens[at : at + size] == self._separator)
-        at = next(found, None)
+        places = (at for at in range(1, len(tokens) - size) if tokens[at : at + size] == self._separator)
+        at = next(places, None)
         if at is None:
             return None
         ids, labels = self._around(tokens[:at]), self._around(tokens[at + size :])
@@ -48,30 +48,30 @@ class WrittenPairs:
         return [*self._encoder.prefix, *ids, *self._encoder.suffix]
 
     def _bare(self, ids: list[int]) -> list[int]:
-        """Without the special tokens around it, as far as they are there."""
+        """Remove leading and trailing special tokens."""
         prefix, suffix = self._encoder.prefix, self._encoder.suffix
         ids = ids[len(prefix) :] if prefix and ids[: len(prefix)] == prefix else ids
         return ids[: -len(suffix)] if suffix and ids[-len(suffix) :] == suffix else ids
 
 
 class WrittenTexts:
-    """Of a decoder that learns text as it is: it writes without being asked, and needs no lesson for it.
+    """Generated texts of a decoder that learns plain text, which needs no question and no additional training.
 
     Args:
-        encoder: of the model.
+        encoder: the text encoder of the model.
     """
 
     def __init__(self, encoder: Encoder) -> None:
         self._start: list[int] = encoder.prefix or [encoder.pad if encoder.end is None else encoder.end]
 
     def asked(self, domain: str) -> list[int]:
-        """The beginning of a text, whatever the domain."""
+        """Return the beginning of a text, whatever the domain."""
         return self._start
 
     def lesson(self, block: Block, domain: str) -> None:
-        """None: the task itself is to write text."""
+        """Return None: generating text is the task itself."""
 
     def block(self, tokens: Sequence[int]) -> Block:
-        """What was written, as a row of one document."""
+        """Convert generated tokens to a row with one document."""
         ids = np.array([*self._start, *tokens], np.int32)
         return {"input_ids": ids, "segments": np.zeros_like(ids)}

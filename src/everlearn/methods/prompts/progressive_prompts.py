@@ -26,16 +26,16 @@ from everlearn.methods.prompts.soft_prompt import (
 
 @register
 class ProgressivePrompts(Method):
-    """Progressive Prompts (arXiv 2301.12314, §3): in domain t a text X is read as
+    """Progressive Prompts (arXiv 2301.12314, §3): in domain t a text X is read with the prompts of all domains so far.
 
-        [P_t; P_{t−1}; …; P_1; X],   each P_i n vectors of the embeddings' size
+        [P_t; P_{t−1}; …; P_1; X],   each P_i n vectors of the size of the embeddings
 
-    and only P_t is trained, from n random word embeddings on. The model and earlier prompts never move, so the
-    checkpoint is the base model throughout, bit for bit. With `bottleneck`, P_t = θ + MLP(θ) while it is trained (two
-    layers with a ReLU between; §3.2); the MLP is dropped when the domain ends.
+    Only P_t is trained, initialised with n random word embeddings. The model and earlier prompts never change, so the
+    checkpoint remains the base model, bit for bit. With `bottleneck`, P_t = θ + MLP(θ) while it is trained (two layers
+    with a ReLU between; §3.2); the MLP is dropped when the domain ends.
 
-    An encoder-decoder's encoder reads the prompts, and its decoder what the encoder makes of them. Rows grow by n
-    positions with each domain, which is what steps cost more and more.
+    The encoder of an encoder-decoder reads the prompts, and its decoder attends to their encoding. Rows grow by n
+    positions with each domain, which makes steps increasingly expensive.
     """
 
     name = "progressive_prompts"
@@ -79,12 +79,12 @@ class ProgressivePrompts(Method):
         self._prompts: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """The first prompt must fit; a later stage says when there are too many."""
+        """Require that the first prompt fits; later stages check whether there are too many."""
         super().check(setting)
         check_prompt(self, setting, self.config.n_tokens)
 
     def cost(self, model: nn.Module) -> Cost:
-        """The prompt and its MLP; one prompt is kept for each domain."""
+        """Return the cost of the prompt and its MLP; one prompt is stored for each domain."""
         n, features = self.config.n_tokens, word_embeddings(model).shape[1]
         inner = self.config.bottleneck or 0
         return Cost(
@@ -94,7 +94,7 @@ class ProgressivePrompts(Method):
         )
 
     def attach(self, stage: Stage) -> None:
-        """A new prompt before the earlier ones; everything else is frozen."""
+        """Attach a new prompt before the earlier ones; everything else is frozen."""
         check_stage_length(self, stage, self.config.n_tokens * (len(self._prompts) + 1))
         words = word_embeddings(stage.model)
         drawn = torch.randint(len(words), (self.config.n_tokens,)).to(words.device)
@@ -102,16 +102,16 @@ class ProgressivePrompts(Method):
         new.attach(stage.model, self.name, freeze=True)
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The prompt's learning rate and weight decay."""
+        """Set the learning rate and weight decay of the prompt."""
         return at_rate(groups, self.config.learning_rate, self.config.weight_decay)
 
     def detach(self, stage: Stage) -> None:
-        """Keep the prompt as it is read, and leave the base model."""
+        """Keep the prompt including its MLP, and restore the base model."""
         trained: ProgressivePrompt = detach(stage.model, self.name)
         self._prompts[stage.domain] = trained.own().detach().cpu().clone()
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
-        """All prompts, or those up to the text's own domain; fine-tuning may change the last of them."""
+        """Attach all prompts, or those up to the text's own domain; fine-tuning may change the last of them."""
         known = list(self._prompts)
         if self.config.read == "own":
             known = known[: known.index(reading.domain) + 1] if reading.domain in self._prompts else []
@@ -139,9 +139,9 @@ class ProgressivePrompt(SoftPrompt):
     """[P_t; P_{t−1}; …; P_1] in front of every row.
 
     Args:
-        vectors: where P_t begins, [n, E].
+        vectors: initial values of P_t, [n, E].
         earlier: P_1 to P_{t−1}, in this order; never trained.
-        bottleneck: inner width of the residual MLP over `vectors`; None for none.
+        bottleneck: width of the residual MLP over `vectors`; None for no MLP.
     """
 
     def __init__(self, vectors: Tensor, earlier: Sequence[Tensor], bottleneck: int | None = None) -> None:
@@ -153,7 +153,7 @@ class ProgressivePrompt(SoftPrompt):
             self.mlp = nn.Sequential(nn.Linear(features, bottleneck), nn.ReLU(), nn.Linear(bottleneck, features))
 
     def own(self) -> Tensor:
-        """P_t, [n, E]."""
+        """Return P_t, [n, E]."""
         changed: Tensor = self.vectors if self.mlp is None else self.vectors + self.mlp(self.vectors)
         return changed
 

@@ -1,7 +1,7 @@
 """Trained vectors in front of a text (arXiv 2104.08691), attached to a model for a stage or a test.
 
-PEFT's prompt tuning is not used: it returns the prompt's own positions as part of the output, knows no packed rows and
-no earlier prompts beside the trained one, and its model is not the plain one between stages.
+PEFT's prompt tuning is not used: it returns the positions of the prompt as part of the output, supports neither packed
+rows nor frozen earlier prompts, and its model is not a plain one between stages.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 
 class BeforeText(Attachment):
-    """Positions in front of every row's embeddings, taken out of the last hidden state again.
+    """Positions that are prepended to the embeddings of every row, and removed from the last hidden state.
 
-    In an encoder-decoder they stand before the encoder's input, and the decoder attends to what the encoder makes of
-    them. Elsewhere they take the model's first positions, and the text those that follow.
+    In an encoder-decoder they precede the input of the encoder, and the decoder attends to their encoding. Elsewhere
+    they take the first positions of the model, and the text the following ones.
     """
 
     lengthens_rows = True
     behind = False
-    """Whether they stand behind each row's text instead, before its padding; for an encoder beside a decoder."""
+    """Whether they follow the text of each row instead, before its padding; for the encoder of an encoder-decoder."""
 
     def stand(self, text: Tensor) -> Tensor:
-        """What stands before each row, [B, n, E], of embedded rows [B, S, E]."""
+        """Return the vectors to prepend, [B, n, E], for embedded rows [B, S, E]."""
         raise NotImplementedError
 
     @property
     def taken_positions(self) -> int:
-        """n: how many positions of the model are taken from the text."""
+        """The number n of positions that the text cannot use."""
         raise NotImplementedError
 
     def place(self, model: nn.Module) -> None:
-        """Hook the base model, or its two stacks."""
+        """Register hooks on the base model, or on its two stacks."""
         base: Any = model.base_model
         if kind_of(model) == "encoder-decoder":
             base.encoder.register_forward_pre_hook(self.put_before, with_kwargs=True)
@@ -57,7 +57,7 @@ class BeforeText(Attachment):
     def put_before(
         self, base: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[()], dict[str, Any]]:
-        """Forward pre-hook: embeddings instead of tokens, and everything else longer by n."""
+        """Replace tokens by embeddings with the prompt, and lengthen masks and positions by n; a forward pre-hook."""
         given = arguments(base, args, kwargs)
         ids = given.pop("input_ids", None)
         if ids is not None:
@@ -79,7 +79,7 @@ class BeforeText(Attachment):
         return (), given
 
     def cut_off(self, base: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Forward hook: what is outside sees the text alone."""
+        """Remove the prompt from the output; a forward hook."""
         n = self.taken_positions
         output.last_hidden_state = output.last_hidden_state[:, n:]
         if getattr(output, "hidden_states", None) is not None:
@@ -92,7 +92,7 @@ class BeforeText(Attachment):
     def let_decoder_see(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Forward pre-hook of a decoder beside an encoder: the mask of what the encoder read, longer by n."""
+        """Lengthen the encoder's mask by n; a forward pre-hook of an encoder-decoder's decoder."""
         mask = kwargs.get("encoder_attention_mask")
         if mask is not None:
             ours = mask.new_ones(len(mask), self.taken_positions)
@@ -100,7 +100,7 @@ class BeforeText(Attachment):
         return args, kwargs
 
     def _beside(self, ours: Tensor, text: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, n, …] and [B, S, …] as [B, n + S, …]: before the text, or behind each row's own length of it."""
+        """Concatenate [B, n, …] and [B, S, …] to [B, n + S, …]: before the text, or after the text of each row."""
         if not self.behind:
             return torch.cat([ours, text], 1)
         if mask is None:
@@ -112,10 +112,10 @@ class BeforeText(Attachment):
         return joined[torch.arange(len(text), device=text.device)[:, None], source]
 
     def _isolating(self, base: nn.Module, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """What each token of a causal row sees, [B, 1, n + S, n + S]: P, and what came before in its own document.
+        """Return the mask of causal rows, [B, 1, n + S, n + S]: P, and earlier tokens of the same document.
 
-        Documents are where positions count on (as transformers reads packed rows); behind P that would leave all but
-        the first without it.
+        A document continues as long as positions count on (as transformers reads packed rows); with P in front, that
+        rule would hide P from all documents but the first.
         """
         n = self.taken_positions
         document = F.pad((positions[:, 1:] != positions[:, :-1] + 1).cumsum(1), (1, 0))
@@ -130,7 +130,7 @@ class SoftPrompt(BeforeText):
     """The same vectors in front of every row.
 
     Attributes:
-        vectors: what is trained, [n, E].
+        vectors: the trained vectors, [n, E].
     """
 
     shares_prompts = True
@@ -140,7 +140,7 @@ class SoftPrompt(BeforeText):
         self.vectors = nn.Parameter(vectors.clone())
 
     def prompt(self) -> Tensor:
-        """What stands before a text, [n, E]."""
+        """Return the vectors in front of a text, [n, E]."""
         return self.vectors
 
     def stand(self, text: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class SoftPrompt(BeforeText):
 
 
 def word_embeddings(model: nn.Module) -> Tensor:
-    """Token embeddings, [vocabulary, E]."""
+    """Return the token embeddings, [vocabulary, E]."""
     get: Any = model.get_input_embeddings
     weight: Tensor = get().weight
     return weight
@@ -161,9 +161,9 @@ def word_embeddings(model: nn.Module) -> Tensor:
 def at_rate(
     groups: list[dict[str, Any]], learning_rate: float | None, weight_decay: float | None = None
 ) -> list[dict[str, Any]]:
-    """The optimizer's groups at a prompt's own rate and decay: it is all that is trained. None leaves one as it is.
+    """Return the parameter groups with the learning rate and weight decay of the prompt; None keeps a value.
 
-    The schedule scales whatever a group begins with.
+    The prompt is all that is trained. The schedule scales the initial value of each group.
     """
     own = {"lr": learning_rate, "weight_decay": weight_decay}
     changed = {key: value for key, value in own.items() if value is not None}
@@ -171,10 +171,10 @@ def at_rate(
 
 
 def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
-    """A prompt must fit the positions, and must not carry one packed document into another.
+    """Check that a prompt fits the positions, and that it does not connect packed documents.
 
     Raises:
-        MethodError: it would, or another method adds parameters.
+        MethodError: the check failed, or another method adds parameters.
     """
     refuse_other_additions(method, setting)
     attention = config_of(setting.model)._attn_implementation
@@ -196,12 +196,12 @@ def check_prompt(method: Method, setting: Setting, tokens: int) -> None:
 
 
 def check_stage_length(method: Method, stage: Stage, tokens: int) -> None:
-    """The same of a stage's prompt, whose rows are known."""
+    """Check that a prompt fits the rows of a stage."""
     check_length(method, stage.objective.longest_input(stage.model), tokens, stage.source.block_tokens or 1)
 
 
 def check_length(method: Method, longest: int | None, tokens: int, text: int) -> None:
-    """Raise ``MethodError`` where a prompt and a text are longer than the model's longest input."""
+    """Raise ``MethodError`` if a prompt and a text exceed the longest input of the model."""
     if longest is not None and tokens + text > longest:
         raise MethodError(
             f"Method '{method.label}', option 'n_tokens': {tokens} prompt tokens and a text of {text} do "
@@ -210,7 +210,7 @@ def check_length(method: Method, longest: int | None, tokens: int, text: int) ->
 
 
 def check_memory(method: Method, model: nn.Module, vectors: Tensor) -> None:
-    """Raise ``MethodError`` where remembered vectors do not fit a model's embeddings."""
+    """Raise ``MethodError`` if saved vectors do not fit the embeddings of a model."""
     features = word_embeddings(model).shape[1]
     if vectors.shape[1] != features:
         raise MethodError(
