@@ -1,4 +1,4 @@
-"""DER++: replayed text with the representations that the model once had of it."""
+"""DER++: replay text together with its earlier representations."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ OWN, ROWS = "derpp/", "rows"
 class DERpp(Method):
     """Dark experience replay++ (arXiv 2004.07211, eq. 6), for pre-training as in arXiv 2302.03241.
 
-    L = L_t + α · E[‖h(x) − z‖²] + β · E[ℓ(x)] over remembered sequences x, with z the model's last hidden state of x,
-    [S, H], after the domain of x (mean over tokens and features), and ℓ the objective's own loss. Both expectations are
-    estimated on the same rows, as many as the batch has, drawn uniformly with replacement, in the batch's own forward
-    pass. The paper stores outputs of the classifier; a language model's would be a vocabulary for each token, so the
-    last hidden state takes their place, as in the DAS authors' code.
+    L = L_t + α · E[‖h(x) − z‖²] + β · E[ℓ(x)] over stored sequences x, with z the last hidden state of x, [S, H], after
+    the domain of x (averaged over tokens and features), and ℓ the loss of the objective. Both expectations are
+    estimated on the same rows, as many as the batch has, sampled uniformly with replacement, in the forward pass of the
+    batch. The paper stores outputs of the classifier; those of a language model would need the whole vocabulary for
+    each token, so the last hidden state is used instead, as in the DAS authors' code.
 
-    After each domain a uniform sample of its sequences is kept, and z is computed without dropout. A sequence is masked
-    once, the way training masks, and always the same afterwards. Row i of a domain's training meets the same remembered
-    row however batches are cut and on however many processes.
+    After each domain a uniform sample of its sequences is stored, and z is computed without dropout. A sequence is
+    masked once, as in training, and always the same afterwards. Row i of the training of a domain gets the same stored
+    row independently of batch sizes and the number of processes.
     """
 
     name = "derpp"
@@ -79,7 +79,7 @@ class DERpp(Method):
         return self.config.alpha > 0 or self.config.beta > 0
 
     def check(self, setting: Setting) -> None:
-        """Replayed rows must be as wide as a batch's, which an encoder-decoder's are not."""
+        """Require rows of constant length, which an encoder-decoder does not have."""
         super().check(setting)
         if self._active and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
@@ -88,9 +88,12 @@ class DERpp(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """Of each kept sequence its hidden state in float32 and up to three 4-byte numbers a token, for rows of the
-        usual length (the recipe's may be shorter); one more row a row. Storing hidden states takes one forward pass
-        over the kept sequences of each domain."""
+        """Return the cost: the hidden state of each stored sequence, and one more row per row.
+
+        A sequence has a float32 hidden state and up to three 4-byte numbers per token, in rows of the usual length
+        (those of the recipe may be shorter). Storing hidden states takes one forward pass over the stored sequences of
+        each domain.
+        """
         if not self._active:
             return Cost()
         config = config_of(model).get_text_config()
@@ -99,7 +102,7 @@ class DERpp(Method):
         return Cost(memory_bytes=held, disk_bytes=held, passes_per_step=1.0)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """As many remembered sequences as the batch has rows, masked as they were when they were stored."""
+        """Select as many stored sequences as the batch has rows, with their original masks."""
         if not self._active or not self._domains:
             return {}
         length, now = self._blocks["input_ids"].shape[1], batch["input_ids"].shape[1]
@@ -113,7 +116,7 @@ class DERpp(Method):
         return {ROWS: torch.tensor(rows), **old}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Those sequences, with labels."""
+        """Return those sequences, with labels."""
         old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
         if old.pop(ROWS, None) is None:
             return []
@@ -121,7 +124,7 @@ class DERpp(Method):
         return [View(stage.objective.inputs(old), labels=wanted, positions=old.get("positions"))]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """α times the squared distance, β times the loss; each a mean over rows, so that no row counts more."""
+        """Return α times the squared distance and β times the loss; each is a mean over rows with equal weights."""
         if not outputs.views:
             return {}
         losses = {}
@@ -135,7 +138,7 @@ class DERpp(Method):
         return losses
 
     def end_domain(self, stage: Stage) -> None:
-        """Keep a sample of the domain with the hidden states that it has now, and make room for it."""
+        """Store a sample of the domain with its current hidden states, and remove old sequences to make room."""
         if not self._active:
             return
         share = max(1, self.config.capacity // (len(set(self._domains)) + 1))
@@ -159,18 +162,18 @@ class DERpp(Method):
         self._hidden = torch.cat([self._hidden[kept], hidden]) if kept else hidden
 
     def _draw(self, stage: Stage, rows: int) -> list[int]:
-        """Remembered rows for this process's next rows of the stage, whose global numbers are as the loader's."""
+        """Return stored rows for this process's next rows of the stage, numbered globally as by the loader."""
         met = range(stage.row, stage.row + rows)
         return [seed_for(stage.seed, "derpp", stage.index, row) % len(self._domains) for row in met]
 
     def _collated(self, stage: Stage, rows: list[int]) -> Batch:
-        """Remembered rows as the objective collates them, with masks that depend on the sequence alone."""
+        """Collate stored rows, with masks that depend on the sequence only."""
         blocks: list[Block] = [{key: value[row].numpy() for key, value in self._blocks.items()} for row in rows]
         objective = stage.objective.reseeded(stage.seed, "derpp")
         return objective.collate(blocks, [self._masks[row] for row in rows])
 
     def _hidden_states(self, stage: Stage, rows: list[int]) -> Tensor:
-        """z of remembered rows, [rows, S, H] float32: rounded further, it would depend on the number of processes."""
+        """Return z of stored rows, [rows, S, H] float32; in lower precision the number of processes would matter."""
         device = next(stage.model.parameters()).device
         parts = []
         with torch.no_grad(), torch.autocast(device.type, enabled=False), evaluating(stage.model):

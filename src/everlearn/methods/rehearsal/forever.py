@@ -1,4 +1,4 @@
-"""FOREVER: old rows are met again when the weights have moved as far as memory lasts, and then held back."""
+"""FOREVER: replay old rows when the weights have moved by given distances, and constrain the weights meanwhile."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ EMA, LOWEST, HIGHEST = 0.05, 0.5, 3.0
 
 @dataclass
 class Clock:
-    """How far a domain has moved the weights.
+    """How far training on a domain has moved the weights.
 
     Attributes:
-        moved: τ, the sum of Δ_t = ‖θ_t − θ_{t−1}‖ over the domain's steps.
-        day: the same over its first S steps, while they last and then for good.
-        recent: μ, the mean Δ of the first S steps, and then the moving one.
-        events: replays that have begun.
-        left: steps for which the last of them still goes on.
+        moved: τ, the sum of Δ_t = ‖θ_t − θ_{t−1}‖ over the steps of the domain.
+        day: the sum over its first S steps.
+        recent: μ, the mean Δ of the first S steps, then the moving average.
+        events: number of replays that have begun.
+        left: number of remaining steps of the current replay.
     """
 
     moved: float = 0.0
@@ -52,7 +52,7 @@ class Clock:
     left: int = 0
 
     def tick(self, step: int, moved: float, warm_up: int, days: Sequence[float], lasts: int) -> None:
-        """After step number `step`, from 1 on."""
+        """Advance the clock after step number `step`, counted from 1."""
         self.moved += moved
         self.left = max(0, self.left - 1)
         if step <= warm_up:
@@ -69,26 +69,28 @@ class Clock:
             self.events, self.left = due, lasts
 
     def strength(self, base: float, gamma: float, warm_up: int) -> float:
-        """β: `base` times 1 + γ (μ / μ₀ − 1), within bounds."""
+        """Return β: `base` times 1 + γ (μ / μ₀ − 1), within bounds."""
         ratio = self.recent * warm_up / self.day if self.day else 1.0
         return base * min(max(1 + gamma * (ratio - 1), LOWEST), HIGHEST)
 
 
 @register
 class Forever(Method):
-    """FOREVER (arXiv 2601.03938): old rows return at the days of a forgetting curve, counted in steps of the weights.
+    """FOREVER (arXiv 2601.03938): replay old rows at the days of a forgetting curve, by the movement of the weights.
 
-    With Δ_t = ‖θ_t − θ_{t−1}‖ of all trained weights, τ = Σ Δ_t over a domain, and a day as long as its first S steps,
-    a replay begins when τ ≥ d · day for the next d of 1, 2, 4, 7, 15, 30. While it goes on, a step's loss is
+    With Δ_t = ‖θ_t − θ_{t−1}‖ over all trained weights, τ = Σ Δ_t over a domain, and a day as long as its first S
+    steps, a replay begins when τ ≥ d · day for the next d of 1, 2, 4, 7, 15, 30. During a replay, the loss of a step is
 
         L_t + L_old + β Σ ‖θ − θ*‖²,   β = β₀ · clip(1 + γ (μ_t / μ_0 − 1), 0.5, 3),
 
-    L_old that of as many old rows as the batch has, drawn uniformly, in the batch's own pass; θ* the weights that the
-    domain began with; μ_0 the mean Δ of the first S steps and μ_t = 0.95 μ_{t−1} + 0.05 Δ_t. Of the rows of each domain
-    a share is kept. Learning rates that fall slow the clock down, so later replays are further apart.
+    where L_old is the loss of as many old rows as the batch has, sampled uniformly, in the pass of the batch; θ* are
+    the weights at the beginning of the domain; μ_0 is the mean Δ of the first S steps and μ_t = 0.95 μ_{t−1} + 0.05
+    Δ_t. A share of the rows of each domain is stored. Decreasing learning rates slow the clock down, so later replays
+    are further apart.
 
-    Neither paper nor code could be read: this is what notes on it say. They do not say γ, how long a replay lasts (here
-    as long as the kept rows would take once) and whether the domain goes on beside it (here it does).
+    Neither paper nor code was available: this follows descriptions of it. They do not state γ, the duration of a replay
+    (here as many steps as a pass over the stored rows) and whether training on the domain continues meanwhile (here it
+    does).
     """
 
     name = "forever"
@@ -133,7 +135,7 @@ class Forever(Method):
         self._before: list[Tensor] = []
 
     def check(self, setting: Setting) -> None:
-        """Replayed rows must be as wide as a batch's, which an encoder-decoder's are not."""
+        """Require rows of constant length, which an encoder-decoder does not have."""
         super().check(setting)
         if self.config.sample and kind_of(setting.model) == "encoder-decoder":
             raise MethodError(
@@ -142,8 +144,10 @@ class Forever(Method):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        """θ* and θ_{t−1}; the rows of a domain of usual size, and their share of its passes at each replay. With every
-        domain learnt more rows are held, and a replay is longer."""
+        """Return the cost: θ* and θ_{t−1}; the rows of a domain of usual size, and their passes in each replay.
+
+        With every learnt domain more rows are stored, and a replay is longer.
+        """
         if not self.config.sample:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters())
@@ -155,7 +159,7 @@ class Forever(Method):
     # -- a domain ----------------------------------------------------------------------------------------------
 
     def begin_training(self, stage: Stage) -> None:
-        """θ* is where the domain begins; of a stage that is resumed it comes with the memory."""
+        """Set θ* to the weights at the beginning of the domain; a resumed stage has it in its memory."""
         if not len(self._kept):
             return
         trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
@@ -165,7 +169,7 @@ class Forever(Method):
         self._before = [local(p).clone() for p in self._trained]
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
-        """While a replay goes on, as many old rows as the batch has."""
+        """Select as many old rows as the batch has, during a replay."""
         if not self._clock.left:
             return {}
         ids, width = batch["input_ids"], len(self._kept.blocks[0]["input_ids"])
@@ -182,14 +186,14 @@ class Forever(Method):
         return {name: value.to(ids.device) for name, value in old.items()}
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """Those rows, with labels."""
+        """Return those rows, with labels."""
         old = {name.removeprefix(OWN): value for name, value in batch.items() if name.startswith(OWN)}
         if not old:
             return []
         return [View(stage.objective.inputs(old), labels=old["labels"], positions=old.get("positions"))]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """L_old, a mean over rows, and β Σ ‖θ − θ*‖²."""
+        """Return L_old, averaged over rows, and β Σ ‖θ − θ*‖²."""
         if not outputs.view_losses or (nats := outputs.view_losses[0]) is None:
             return {}
         labels = (batch[f"{OWN}labels"] != IGNORE).sum(1)
@@ -203,7 +207,7 @@ class Forever(Method):
 
     @torch.no_grad()
     def after_step(self, stage: Stage) -> None:
-        """The clock goes on; whether a replay begins is known on the host, which waits for the step."""
+        """Advance the clock; the decision about a replay is made on the CPU, which waits for the step."""
         if not self._before:
             return
         moved = []
@@ -217,7 +221,7 @@ class Forever(Method):
             stage.log({"step": stage.step + 1, "replay_of_day": self.config.days[self._clock.events - 1]})
 
     def end_domain(self, stage: Stage) -> None:
-        """Keep some of the domain's rows."""
+        """Store some rows of the domain."""
         if not self.config.sample:
             return
         if self._before and not self._clock.events:
@@ -233,7 +237,7 @@ class Forever(Method):
         )
 
     def detach(self, stage: Stage) -> None:
-        """What belongs to the domain goes."""
+        """Drop everything that belongs to the domain."""
         self._clock, self._start = Clock(), {}
         self._trained, self._held, self._before = [], [], []
 

@@ -1,4 +1,4 @@
-"""Replay: mix rows of earlier domains, of a general corpus, or of the model's own into each domain's training."""
+"""Replay: mix rows of earlier domains, of a general corpus, or generated ones into the training of each domain."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ USUAL_LOOKS = 7
 
 @register
 class Replay(Method):
-    """Experience replay (arXiv 1811.11682), as continued pre-training uses it (arXiv 2403.08763).
+    """Experience replay (arXiv 1811.11682), as used in continued pre-training (arXiv 2403.08763).
 
-    Of the tokens of each domain's training, a share r comes from a reservoir of earlier domains, from the general
+    A share r of the tokens of each domain's training comes from a reservoir of earlier domains, from the general
     corpus, or from both; the share is exact to one block at every moment. The reservoir is a uniform sample of all
     blocks of all earlier domains (Vitter's algorithm R), whatever their number and sizes.
 
-    With `source: generated` nothing is kept: before each domain, the first one included, the model with the weights
-    that it begins with writes rows of its own, and these are replayed (arXiv 2605.26097). A causal model samples texts
-    from their beginning at temperature 1. A masked model defines no distribution of texts; its rows are filled by
-    drawing masked positions in turn, which is near to one where its conditionals agree with each other.
+    With `source: generated` nothing is stored: before each domain, including the first, the model generates rows with
+    the weights at its beginning, and these are replayed (arXiv 2605.26097). A causal model samples texts from their
+    beginning at temperature 1. A masked model defines no distribution of texts; its rows are filled by sampling masked
+    positions in turn, which approximates one if its conditional distributions are consistent.
 
     With `sample` q it is the replay of continual fine-tuning (LoRAReplay and FTReplay of arXiv 2406.17245): of the n
-    rows of each domain int(q · n) are kept, drawn without replacement, and a domain's training set is its own rows and
-    all that is kept of every earlier one, each once, shuffled together.
+    rows of each domain int(q · n) are stored, sampled without replacement, and the training set of a domain consists of
+    its own rows and all stored ones of every earlier domain, each once, shuffled together.
     """
 
     name = "replay"
@@ -142,7 +142,7 @@ class Replay(Method):
         return self.config.share > 0 and self.config.source == "generated"
 
     def check(self, setting: Setting) -> None:
-        """A general corpus, or a model that can write, must exist where it is asked for."""
+        """Require a general corpus, or a model that can generate text, if the options need it."""
         if self._writes:
             self._check_writing(setting)
         super().check(setting)
@@ -169,9 +169,12 @@ class Replay(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """The reservoir, and once more as the source that is mixed in: two 4-byte numbers a token, for blocks of the
-        usual size (the recipe's may be shorter). Writing a block takes as much as a forward pass over it, with a
-        decoder's cache, or one for each time that a masked model looks at it."""
+        """Return the cost: the reservoir, counted twice as it is also a source, or the generated blocks.
+
+        Blocks of the usual size have two 4-byte numbers per token (those of the recipe may be shorter). Generating a
+        block takes as much as a forward pass over it, with the cache of a decoder, or one pass for each step of a
+        masked model.
+        """
         if not (self._keeps or self._writes):
             return Cost()
         longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or USUAL_BLOCK
@@ -183,7 +186,7 @@ class Replay(Method):
         return Cost(memory_bytes=2 * held, disk_bytes=held)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Let the model write, where that is what is replayed; of a stage that is resumed what is there is read."""
+        """Generate the rows to replay, if configured; a resumed stage reads the existing ones."""
         if not self._writes:
             return
         room = math.ceil(self.config.share * stage.steps * stage.rows_per_step)
@@ -194,7 +197,7 @@ class Replay(Method):
         )
 
     def training_data(self, source: BlockSource, stage: Stage) -> BlockSource:
-        """The domain with old text mixed in; the mixture's ``asked`` and ``realised`` shares go to the log."""
+        """Return the domain with old text mixed in; the ``asked`` and ``realised`` shares of the mixture are logged."""
         if self.config.sample is not None:
             return self._with_sample(source, stage, self.config.sample)
         old: list[tuple[str, BlockSource]] = []
@@ -213,7 +216,7 @@ class Replay(Method):
         return Mixture(parts, name=f"{stage.domain} with replay")
 
     def _with_sample(self, source: BlockSource, stage: Stage, share: float) -> BlockSource:
-        """The domain's rows and those kept of all earlier domains; what this one adds must fit, too."""
+        """Return the rows of the domain and the stored ones of all earlier domains, if its own will fit too."""
         kept, rows = self._reservoir or (), _rows(stage)
         if len(kept) + int(share * rows) > self.config.capacity:
             raise MethodError(
@@ -227,7 +230,7 @@ class Replay(Method):
         return Concatenation(parts, seed, name=f"{stage.domain} with replay")
 
     def end_domain(self, stage: Stage) -> None:
-        """Let every block of the domain go by the reservoir; of a stream one pass, or as many as the stage had rows."""
+        """Offer every block of the domain to the reservoir; for a stream one pass, or as many as the stage had rows."""
         if not self._keeps:
             return
         if self._reservoir is None:
@@ -255,5 +258,5 @@ class Replay(Method):
 
 
 def _rows(stage: Stage) -> int:
-    """Rows of a domain; of a stream those that the stage trains on."""
+    """Return the number of rows of a domain; for a stream the number that the stage trains on."""
     return stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
