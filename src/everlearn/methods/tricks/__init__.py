@@ -1,8 +1,8 @@
-"""Fine-tuning tricks: other ways to train, which keep nothing of earlier domains.
+"""Fine-tuning tricks: changes of the training step that store nothing of earlier domains.
 
-A method is one file. What it changes is the step itself (the optimizer, its rates, which layers move, what a pass
-reads instead of a weight), so it needs no pass over old text and no memory; what some of them hold on to is the model
-that the domain began with, or the pre-trained one (:mod:`everlearn.methods.engine.anchor`).
+A method is one file. It changes the step itself (the optimizer, learning rates, the trained layers, the weights that a
+pass reads), so it needs no pass over old text and no memory; some of them keep the model at the beginning of the
+domain, or the pre-trained one (:mod:`everlearn.methods.engine.anchor`).
 """
 
 KINDS = ("trick",)

@@ -1,4 +1,4 @@
-"""What the methods that treat layers by their depth have in common: rates, and layers that thaw one after another."""
+"""Common parts of methods that treat layers by depth: learning rates, and gradual unfreezing."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from everlearn.methods.base import Mask, Method, MethodConfig, Stage
 
 
 def scaled_rates(groups: Sequence[Mapping[str, Any]], factors: Mapping[int, float]) -> list[dict[str, Any]]:
-    """The optimizer's groups, divided where parameters of one group have different rates.
+    """Return the parameter groups, split if parameters of one group have different learning rates.
 
     Args:
-        groups: with a learning rate each.
-        factors: id of a parameter to the share of its group's rate; 1 where it is not named.
+        groups: groups with a learning rate each.
+        factors: id of a parameter → factor of the learning rate of its group; 1 by default.
     """
-    made: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = defaultdict(list)
         for parameter in group["params"]:
             parts[factors.get(id(parameter), 1.0)].append(parameter)
-        made += [{**group, "params": of, "lr": group["lr"] * factor} for factor, of in parts.items()]
-    return made
+        result += [{**group, "params": of, "lr": group["lr"] * factor} for factor, of in parts.items()]
+    return result
 
 
 class Thawing:
-    """Layers that are frozen until their step comes.
+    """Layers that are frozen until a given step.
 
-    A frozen parameter has no gradient when clipping and the optimizer come by, as if it were not trained: nothing of it
-    counts in the norm, neither momentum nor weight decay moves it, and the optimizer has no state of it before it
-    thaws. A learning rate of 0 would let Adam gather moments meanwhile, and clip the others by gradients that change
-    nothing; a gradient of 0 would let Adam count steps, and make the first ones after the thaw three times as long
-    (m is corrected by 1 − β₁ᵗ ≈ 1 where it holds a tenth of one gradient, √v where it holds a thousandth).
+    The gradient of a frozen parameter is removed before clipping and the optimizer, as if it were not trained: it does
+    not count in the norm, neither momentum nor weight decay moves it, and the optimizer has no state for it before it
+    thaws. With a learning rate of 0, Adam would accumulate moments meanwhile, and the others would be clipped by
+    gradients that change nothing; with a gradient of 0, Adam would count steps, and the first ones after the thaw would
+    be three times as long (m is corrected by 1 − β₁ᵗ ≈ 1 although it holds a tenth of one gradient, √v although it
+    holds a thousandth).
 
     Args:
-        stage: its model as it is trained.
-        starts: names of parameters, and the step of the stage at which they begin to move.
+        stage: its model is as it is trained.
+        starts: names of parameters, and the step of the stage from which on they are trained.
     """
 
     def __init__(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
@@ -49,7 +50,7 @@ class Thawing:
         self._starts = [([parameters[name] for name in names], start) for names, start in starts if start > 0]
 
     def before_clipping(self) -> None:
-        """Take the gradients of what is frozen, and the empty states of what thaws now."""
+        """Remove the gradients of frozen parameters, and the empty states of those that thaw now."""
         step, optimizer = self._stage.step, self._stage.optimizer
         for parameters, start in self._starts:
             for parameter in parameters:
@@ -59,7 +60,7 @@ class Thawing:
                     optimizer.state.pop(parameter, None)
 
     def after_update(self) -> None:
-        """Under FSDP2, give what is frozen an empty state: torch loads an optimizer that has one for all, or none."""
+        """Give frozen parameters an empty state under FSDP2, as torch loads states for all parameters or none."""
         step, optimizer = self._stage.step, self._stage.optimizer
         if optimizer is None or not optimizer.state:
             return
@@ -74,27 +75,27 @@ class Thawing:
 
 
 class Thaws(Method):
-    """Base of the methods whose layers thaw one after another."""
+    """Base class of methods with gradual unfreezing."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self._thawing: Thawing | None = None
 
     def thaw(self, stage: Stage, starts: Iterable[tuple[Iterable[str], int]]) -> None:
-        """For ``begin_training``: what thaws when, as :class:`Thawing` takes it."""
+        """Set which parameters thaw when, as in :class:`Thawing`; call it in ``begin_training``."""
         self._thawing = Thawing(stage, starts)
 
     def mask(self, stage: Stage) -> Mask | None:
-        """Nothing is held back in part: what is frozen has no gradient at all."""
+        """Remove the gradients of frozen parameters; return no mask."""
         if self._thawing is not None:
             self._thawing.before_clipping()
         return None
 
     def after_step(self, stage: Stage) -> None:
-        """What a checkpoint needs of what is frozen."""
+        """Prepare the optimizer state of frozen parameters for checkpoints."""
         if self._thawing is not None:
             self._thawing.after_update()
 
     def detach(self, stage: Stage) -> None:
-        """Everything moves again."""
+        """Unfreeze all layers."""
         self._thawing = None

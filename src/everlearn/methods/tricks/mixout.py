@@ -1,4 +1,4 @@
-"""Mixout: dropout of what was learnt, back to the weights that it was learnt from."""
+"""Mixout: randomly replace weights by those of an earlier model."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from everlearn.model.modes import without_dropout
 
 @register
 class Mixout(Method):
-    """Mixout (arXiv 1909.11299, eq. 5): the pass reads w̃ = (M ⊙ w + (1 − M) ⊙ u − p u) / (1 − p), M ~ Bernoulli(1 − p).
+    """Mixout (arXiv 1909.11299, eq. 5): dropout of the difference from an earlier model.
 
-    That is u + M/(1 − p) ⊙ (w − u): dropout of the difference from the anchor u, with E[w̃] = w and the gradient
-    M/(1 − p). The weights of linear layers are mixed; biases, norms and embeddings, with heads that are tied to them,
-    are not. All micro-batches and processes of a step read the same draw.
+    The pass reads w̃ = (M ⊙ w + (1 − M) ⊙ u − p u) / (1 − p), M ~ Bernoulli(1 − p), that is u + M/(1 − p) ⊙ (w − u),
+    with E[w̃] = w and the gradient M/(1 − p). The weights of linear layers are mixed; biases, norms and embeddings,
+    including tied heads, are not. All micro-batches and processes of a step use the same sample.
     """
 
     name = "mixout"
@@ -70,34 +70,34 @@ class Mixout(Method):
         self._put_back: Callable[[], None] | None = None
 
     def check(self, setting: Setting) -> None:
-        """Something of the model must be trained."""
+        """Require that some weights of the model are trained."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """u, and what a pass reads."""
+        """Return the cost: u, and the mixed weights of a pass."""
         mixed = sum(weight.numel() * weight.element_size() for _, weight, _ in linear_weights(model))
         return Cost(memory_bytes=2 * mixed if self.config.probability else 0)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Take u; a resumed domain begins with the same weights."""
+        """Store u; a resumed domain begins with the same weights."""
         if self.config.probability:
             wanted = {name for name, _, _ in linear_weights(stage.model)}
             found = anchor_weights(stage, self.config.anchor)
             self._anchors = {name: value for name, value in found.items() if name in wanted}
 
     def begin_training(self, stage: Stage) -> None:
-        """Mixout takes the place of dropout."""
+        """Disable dropout, which Mixout replaces."""
         if self.config.probability and not self.config.dropout:
             self._put_back = without_dropout(stage.model)
 
     def transforms(self, stage: Stage) -> Mapping[str, Transform]:
-        """The mixture of each matrix."""
+        """Return the mixture of each matrix."""
         inputs = {name: dim for name, _, dim in linear_weights(stage.model)}
         return {name: self._mixing(anchor, inputs[name]) for name, anchor in self._anchors.items() if name in inputs}
 
     def detach(self, stage: Stage) -> None:
-        """Give the model its dropout back, when everybody has measured what was trained without it."""
+        """Restore the dropout of the model, after all methods have measured without it."""
         if self._put_back is not None:
             self._put_back()
         self._put_back, self._anchors = None, {}
@@ -120,12 +120,12 @@ class Mixout(Method):
 
 
 def linear_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, int]]:
-    """The trained matrices of linear layers that no embedding shares: name, matrix, and the dimension of its inputs."""
+    """Yield name, matrix and input dimension of the trained linear layers that share no weight with an embedding."""
     embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    found: dict[int, int] = {}
+    dims: dict[int, int] = {}
     for module in model.modules():
         if isinstance(module, (nn.Linear, Conv1D)):
-            found[id(module.weight)] = 0 if isinstance(module, Conv1D) else 1
+            dims[id(module.weight)] = 0 if isinstance(module, Conv1D) else 1
     for name, parameter in model.named_parameters():
-        if id(parameter) in found and id(parameter) not in embeddings and parameter.requires_grad:
-            yield name, parameter, found[id(parameter)]
+        if id(parameter) in dims and id(parameter) not in embeddings and parameter.requires_grad:
+            yield name, parameter, dims[id(parameter)]

@@ -1,4 +1,4 @@
-"""Learning rates over a whole stream, as shares of the full rate: one function of the time for each shape."""
+"""Learning-rate schedules over a whole stream, as shares of the full rate: one function of time for each shape."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ TIMESCALE = 10.0
 
 @dataclass(frozen=True)
 class Time:
-    """A step, and where it is.
+    """The position of a step in the stream.
 
     Attributes:
-        t: steps of the stream before it, without those of anneals.
-        step: steps of its domain before it.
-        steps: of its domain.
-        domain: domains before its own.
-        warmup: steps of the warm-up.
-        cooldown: steps of the cooldown.
+        t: number of earlier steps of the stream, without those of anneals.
+        step: number of earlier steps of its domain.
+        steps: number of steps of its domain.
+        domain: number of earlier domains.
+        warmup: number of warm-up steps.
+        cooldown: number of cooldown steps.
     """
 
     t: int
@@ -33,11 +33,11 @@ class Time:
 
 @dataclass(frozen=True)
 class Levels:
-    """Shares of the full rate.
+    """Levels of a schedule, as shares of the full rate.
 
     Attributes:
-        constant: what stays.
-        minimum: the lowest.
+        constant: the constant rate.
+        minimum: the lowest rate.
         cooling: a function of :data:`COOLING`.
     """
 
@@ -70,7 +70,7 @@ COOLING: dict[str, Callable[[float, float], float]] = {
 
 
 def infinite(levels: Levels, time: Time) -> float:
-    """Up to 1, down to the constant, and then constant for as long as there is text (arXiv 2403.08763, section 7.4)."""
+    """Rise to 1, cool down to the constant rate, and stay there for all later data (arXiv 2403.08763, section 7.4)."""
     if time.t < time.warmup:
         return time.t / time.warmup
     x = (time.t - time.warmup) / time.cooldown if time.t < time.warmup + time.cooldown else 1.0
@@ -78,7 +78,7 @@ def infinite(levels: Levels, time: Time) -> float:
 
 
 def inverse_sqrt(levels: Levels, time: Time) -> float:
-    """Up to 1, then min + (1 − min) · √(T_w / t) (arXiv 2504.02107)."""
+    """Rise to 1, then follow min + (1 − min) · √(T_w / t) (arXiv 2504.02107)."""
     warmup = max(1, time.warmup)
     if time.t < warmup:
         return time.t / warmup
@@ -86,9 +86,9 @@ def inverse_sqrt(levels: Levels, time: Time) -> float:
 
 
 def autoregressive(levels: Levels, time: Time) -> float:
-    """Each domain up to a peak of its own and down to the minimum on a cosine (arXiv 2504.02107).
+    """Rise to a peak in each domain, and fall to the minimum on a cosine (arXiv 2504.02107).
 
-    The peak of domain i is where one cosine over i + 1 domains has come after i of them: it falls as 1 / (i + 1)².
+    The peak of domain i is the value of one cosine over i + 1 domains after i of them: it falls as 1 / (i + 1)².
     """
     low, i = levels.minimum, time.domain
     peak = _cosine(low, i / (i + 1))
@@ -99,10 +99,10 @@ def autoregressive(levels: Levels, time: Time) -> float:
 
 
 def exponentially(begin: float, low: float, x: float) -> float:
-    """An anneal from `begin` to `low` by equal factors."""
+    """Anneal from `begin` to `low` by equal factors."""
     return begin * (low / begin) ** x
 
 
 def linearly(begin: float, low: float, x: float) -> float:
-    """An anneal from `begin` to `low` by equal steps."""
+    """Anneal from `begin` to `low` by equal steps."""
     return begin + (low - begin) * x

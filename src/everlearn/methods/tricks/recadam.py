@@ -1,4 +1,4 @@
-"""RecAdam: an optimizer that recalls the weights that it began with, and lets go of them."""
+"""RecAdam: an optimizer that shifts from staying close to the initial weights to learning the task."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from everlearn.model.sharding import local, shard_like
 
 @register
 class RecAdam(Method):
-    """RecAdam (arXiv 2004.12651, eq. 9 and algorithm 1): from the objective of the anchor to that of the task.
+    """RecAdam (arXiv 2004.12651, eq. 9 and algorithm 1): anneal from the objective of the anchor to that of the task.
 
-    λ(t) · L_task + (1 − λ(t)) · γ/2 · Σ (θ − θ*)²,  λ(t) = 1 / (1 + exp(−k (t − t₀))), the second term apart from Adam:
+    λ(t) · L_task + (1 − λ(t)) · γ/2 · Σ (θ − θ*)²,  λ(t) = 1 / (1 + exp(−k (t − t₀))), with the second term outside
+    Adam:
 
     θ ← θ − λ(t) · (Adam's step) − (1 − λ(t)) · η γ (θ − θ*)
 
-    The optimizer is the one that `train` asks for, with as much state; its step must be proportional to its learning
-    rate. Weight decay is apart from both terms, and not scaled. All trained parameters of the anchor are pulled, except
-    in a step in which they get no gradient: another method has frozen them. What other methods add is not.
+    The optimizer is the one that `train` configures, with the same state; its step must be proportional to its learning
+    rate. Weight decay is separate from both terms, and not scaled. All trained parameters of the anchor are pulled,
+    except in a step in which they get no gradient because another method has frozen them. Parameters that other methods
+    add are not pulled.
     """
 
     name = "recadam"
@@ -85,25 +87,25 @@ class RecAdam(Method):
         return self.config.gamma is not None or self.config.strength > 0
 
     def check(self, setting: Setting) -> None:
-        """Something of the model must be trained."""
+        """Require that some weights of the model are trained."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
     def cost(self, model: nn.Module) -> Cost:
-        """θ*."""
+        """Return the cost of θ*."""
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         return Cost(memory_bytes=trained if self._active else 0)
 
     def begin_domain(self, stage: Stage) -> None:
-        """Take θ*; a resumed domain begins with the same weights."""
+        """Store θ*; a resumed domain begins with the same weights."""
         self._placed = {}
         self._anchors = anchor_weights(stage, self.config.anchor) if self._active else {}
 
     def optimizer(self, stage: Stage, optimizer: Optimizer) -> Optimizer:
-        """The optimizer that recalls; parameters without an anchor are in groups of their own.
+        """Return the recalling optimizer; parameters without an anchor are in separate groups.
 
         Raises:
-            MethodError: the pull would go past the anchor.
+            MethodError: the pull would pass beyond the anchor.
         """
         if not self._active:
             return optimizer
@@ -122,18 +124,18 @@ class RecAdam(Method):
         return Recalling(optimizer, lambda rate: self._terms(stage, rate), self._pull, self.config.pulls == "after")
 
     def begin_training(self, stage: Stage) -> None:
-        """Lay θ* beside the parameters, by their names: under FSDP2 they are shards now."""
+        """Place θ* beside the parameters, by name: under FSDP2 they are sharded now."""
         parameters = dict(stage.model.named_parameters())
         self._placed = {parameters[name]: shard_like(value, parameters[name]) for name, value in self._anchors.items()}
         self._anchors = {}
         self._note_a_late_middle(stage)
 
     def end_domain(self, stage: Stage) -> None:
-        """The next domain has an anchor of its own."""
+        """Drop the anchor; the next domain has another."""
         self._placed = {}
 
     def share(self, stage: Stage, step: int) -> float:
-        """λ of the update after so many; the first is number 1."""
+        """Return λ of the update after `step` updates; the first is number 1."""
         k = self.config.k or 20 / stage.steps
         t0 = stage.steps / 2 if self.config.t0 is None else self.config.t0
         return 0.5 * (1 + math.tanh(0.5 * k * (step + 1 - t0)))  # the logistic function, without overflow
@@ -149,7 +151,7 @@ class RecAdam(Method):
             )
 
     def _terms(self, stage: Stage, rate: float) -> tuple[float, float]:
-        """λ, and the share of the way to θ* that this step takes back at a learning rate."""
+        """Return λ, and the share of the distance to θ* that this step recovers at a learning rate."""
         share = self.share(stage, stage.step)
         return share, self._check_pull(rate, 1 - share)
 
@@ -169,14 +171,14 @@ class RecAdam(Method):
 
 
 class Recalling(Optimizer):
-    """The optimizer inside, whose step on what is recalled is scaled by λ, and a pull beside or after it.
+    """Wraps an optimizer: scales its step for recalled parameters by λ, and pulls them to the anchor.
 
-    Parameters, groups and state are those of the optimizer inside, and so is all that is saved and resumed.
+    Parameters, groups and state are those of the wrapped optimizer, and so is everything that is saved and resumed.
 
     Args:
-        inside: its groups say whether they are ``recalled``.
-        terms: from a learning rate to λ and the share of the way back.
-        pull: takes a parameter that share of the way.
+        inside: the wrapped optimizer, whose groups have the key ``recalled``.
+        terms: function from a learning rate to λ and the share of the pull.
+        pull: moves a parameter by that share.
         after: whether it is pulled after the step.
     """
 
@@ -192,7 +194,7 @@ class Recalling(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step."""
+        """Take one step."""
         recalled = [group for group in self.inside.param_groups if group["recalled"]]
         asked = [(group["lr"], group.get("weight_decay", 0.0)) for group in recalled]
         terms = [self._terms(float(rate)) for rate, _ in asked]
@@ -221,7 +223,7 @@ class Recalling(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Those of the optimizer inside."""
+        """The groups of the wrapped optimizer."""
         return self.inside.param_groups
 
     def __getattr__(self, name: str) -> Any:
@@ -230,17 +232,17 @@ class Recalling(Optimizer):
         return getattr(self.inside, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer inside."""
+        """Return the state of the wrapped optimizer."""
         return self.inside.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the optimizer inside."""
+        """Load the state of the wrapped optimizer."""
         self.inside.load_state_dict(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of all its parameters."""
+        """Reset the gradients of all its parameters."""
         self.inside.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """A group that is not recalled."""
+        """Add a group that is not recalled."""
         self.inside.add_param_group({"recalled": False, **param_group})

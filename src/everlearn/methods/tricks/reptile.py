@@ -1,4 +1,4 @@
-"""Reptile: every so many steps the weights go a part of the way back, so that gradients come to agree."""
+"""Reptile: interpolate periodically towards earlier weights, which aligns the gradients of different batches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from everlearn.model.sharding import local, shard_like, whole
 
 @register
 class Reptile(Method):
-    """The meta-step of Reptile (arXiv 1803.02999), beside replay that of meta-experience replay (arXiv 2508.01908).
+    """The meta-step of Reptile (arXiv 1803.02999), with replay that of meta-experience replay (arXiv 2508.01908).
 
-    Every k steps of a domain θ ← θ_prev + ε · (θ − θ_prev), with θ_prev the weights k steps ago, or with which the
-    domain began. To second order in the learning rate this follows, beside the loss, the inner products of the
-    gradients of those k steps: what helps one batch and harms another is left. With replayed rows among them
-    (`method: [replay, reptile]`) that is old text against new.
+    Every k steps of a domain θ ← θ_prev + ε · (θ − θ_prev), with θ_prev the weights k steps before, or at the beginning
+    of the domain. To second order in the learning rate this increases, besides reducing the loss, the inner products of
+    the gradients of those k steps: changes that help one batch and harm another are removed. With replayed rows among
+    them (`method: [replay, reptile]`) these are old and new text.
 
-    The optimizer's state stays as it is. Steps after the last multiple of k keep what they learnt; a domain of fewer
-    than k steps is plain training, which the results note.
+    The state of the optimizer is unchanged. Steps after the last multiple of k keep their full change; a domain of
+    fewer than k steps is plain training, which the results note.
     """
 
     name = "reptile"
@@ -55,14 +55,14 @@ class Reptile(Method):
         self._previous: dict[str, Tensor] = {}
 
     def cost(self, model: nn.Module) -> Cost:
-        """θ_prev; between domains nothing is kept."""
+        """Return the cost of θ_prev; between domains nothing is stored."""
         if self.config.epsilon == 1:
             return Cost()
         numbers = sum(parameter.numel() for parameter in model.parameters())
         return Cost(memory_bytes=4 * numbers)
 
     def begin_training(self, stage: Stage) -> None:
-        """θ_prev is where the domain begins; of a stage that is resumed it comes with the memory."""
+        """Set θ_prev to the weights at the beginning of the domain; a resumed stage has it in its memory."""
         if self.config.epsilon == 1:
             return
         if not self._previous:
@@ -74,7 +74,7 @@ class Reptile(Method):
             )
 
     def after_step(self, stage: Stage) -> None:
-        """θ ← θ_prev + ε (θ − θ_prev), where the step is the k-th."""
+        """Set θ ← θ_prev + ε (θ − θ_prev) at every k-th step."""
         if not self._previous or (stage.step + 1) % self.config.every:
             return
         with torch.no_grad():
@@ -84,7 +84,7 @@ class Reptile(Method):
         self._previous = self._weights(stage)
 
     def end_domain(self, stage: Stage) -> None:
-        """The next domain has a θ_prev of its own."""
+        """Drop θ_prev; the next domain has another."""
         self._previous = {}
 
     def memory(self) -> Memory:

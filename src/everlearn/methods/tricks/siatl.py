@@ -1,4 +1,4 @@
-"""SiATL: the language model's loss beside the task's, and layers that thaw from the top."""
+"""SiATL: add the loss of the language model to that of the task, and unfreeze layers from the top."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class SiATL(Thaws):
     """SiATL (arXiv 1902.10547, eq. 5): L = L_task + γ(t) · L_LM, and sequential unfreezing.
 
-    L_task is the loss of the answers; L_LM is next-token prediction on the prompts, the task's own text, in the same
-    pass; γ falls exponentially over a domain. First the last layer and the head move, then the layers below, then the
-    embeddings. A stream of plain text has no task beside language modelling, and an encoder-decoder no next-token
-    prediction on what it reads: both are refused.
+    L_task is the loss of the answers; L_LM is next-token prediction on the prompts, the text of the task itself, in the
+    same pass; γ decreases exponentially over a domain. First the last layer and the head are trained, then the layers
+    below, then the embeddings too. A stream of plain text has no task besides language modelling, and an
+    encoder-decoder has no next-token prediction on its input: both are refused.
     """
 
     name = "siatl"
@@ -57,7 +57,7 @@ class SiATL(Thaws):
     config: Config
 
     def check(self, setting: Setting) -> None:
-        """Prompts that a decoder reads, and layers that are trained."""
+        """Require prompts that a decoder reads, and trained layers."""
         super().check(setting)
         if kind_of(setting.model) != "decoder":
             raise MethodError(
@@ -67,30 +67,30 @@ class SiATL(Thaws):
         refuse_frozen_model(self, setting)
 
     def gamma(self, step: int, steps: int) -> float:
-        """γ of a step, counted from 0."""
+        """Return γ of a step, counted from 0."""
         start, end = self.config.auxiliary, self.config.auxiliary_end
         return start * (end / start) ** (step / max(1, steps - 1)) if start else 0.0
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Two rates."""
+        """Return groups with two learning rates."""
         embeddings, layers, _ = _three(stage)
         parameters, rate = dict(stage.model.named_parameters()), self.config.pretrained_rate
         return scaled_rates(groups, {id(parameters[name]): rate for name in (*embeddings, *layers)})
 
     def begin_training(self, stage: Stage) -> None:
-        """Find what thaws when."""
+        """Set which parameters thaw when."""
         (embeddings, layers, _), (first, second) = _three(stage), self.config.unfreeze
         self.thaw(stage, [(layers, int(first * stage.steps)), (embeddings, int(second * stage.steps))])
 
     def views(self, stage: Stage, batch: Batch) -> list[View]:
-        """The prompts' tokens, predicted in the batch's own pass."""
+        """Return the tokens of the prompts as labels in the batch's own pass."""
         if not self.config.auxiliary:
             return []
         labels, positions = prompt_labels(batch)
         return [View(None, labels=labels, positions=positions)]
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
-        """γ · L_LM, the mean over the tokens of a row and over rows."""
+        """Return γ · L_LM, averaged over the tokens of a row and over rows."""
         losses = outputs.view_losses[0] if outputs.view_losses else None
         if losses is None:
             return {}
@@ -98,9 +98,9 @@ class SiATL(Thaws):
 
 
 def prompt_labels(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The next token wherever it is a prompt's, and all positions, both [B, S].
+    """Return the next token wherever it belongs to a prompt, and all positions, both [B, S].
 
-    The first token of an example is nobody's next one; what fills up a row is an example without an answer.
+    The first token of an example has no prediction; padding of a row is an example without an answer.
 
     Args:
         batch: packed prompts and answers: `input_ids` and `position_ids` [B, S], `labels` and `positions` [B, K].
@@ -109,14 +109,14 @@ def prompt_labels(batch: Batch) -> tuple[Tensor, Tensor]:
     answered = torch.zeros_like(ids).scatter_add_(1, batch["positions"], (batch["labels"] != IGNORE).long()) > 0
     example = begins.cumsum(1) - 1
     answers = torch.zeros_like(ids).scatter_add_(1, example, answered.long()).gather(1, example)
-    wanted = torch.zeros_like(begins)
-    wanted[:, :-1] = ~begins[:, 1:] & ~answered[:, :-1] & (answers[:, :-1] > 0)
+    predicted = torch.zeros_like(begins)
+    predicted[:, :-1] = ~begins[:, 1:] & ~answered[:, :-1] & (answers[:, :-1] > 0)
     following = ids.roll(-1, 1)
-    return following.masked_fill(~wanted, IGNORE), torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    return following.masked_fill(~predicted, IGNORE), torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
 
 
 def _three(stage: Stage) -> tuple[list[str], list[str], list[str]]:
-    """Trained parameters: embeddings, the layers below the last, the last layer and the head."""
+    """Return the trained parameters in three parts: embeddings, lower layers, the last layer and the head."""
     trained = {name for name, p in stage.model.named_parameters() if p.requires_grad}
     embeddings, *layers, last, head = ([n for n in names if n in trained] for names in depth_groups(stage.model))
     return embeddings, [name for names in layers for name in names], [*last, *head]

@@ -1,4 +1,4 @@
-"""One learning-rate schedule for the whole stream: infinite, falling peaks, anneals that the next domain passes by."""
+"""One learning-rate schedule for the whole stream: infinite, decreasing peaks, and anneals off the main path."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Shape:
     """A schedule as data.
 
     Attributes:
-        rate: share of the full rate at a time; None leaves it to `train`.
+        rate: function from a time to the share of the full rate; None leaves it to `train`.
         reads: options that it depends on.
-        annealing: those that its anneal alone reads.
-        anneal: from the rate at its beginning, the lowest, and the part of the way to a rate; None: it has no anneal.
-        restarts: whether it begins anew in each domain, and so knows no time of the stream.
+        annealing: options that only its anneal depends on.
+        anneal: function from the initial rate, the lowest rate and the progress to a rate; None if it has no anneal.
+        restarts: whether it restarts in each domain, independently of the time of the stream.
     """
 
     rate: Callable[[Levels, Time], float] | None
@@ -64,14 +64,15 @@ EVERYWHERE = {"shape", "gather"}
 class StreamSchedule(Method):
     """A learning rate over the whole stream, as a share of `train.learning_rate` (of the domain's own, if it has one).
 
-    `infinite` (arXiv 2403.08763, section 7.4; 2503.02844): η_max · t/T_w, a cooldown to η_const, and constant as long
-    as data keep coming: later domains neither warm up nor cool down. `inverse_sqrt` (arXiv 2504.02107):
-    η_min + (η_max − η_min) · √(T_w/t). `autoregressive` (the same): each domain a warm-up and a cosine to η_min, from
-    peak_i = η_min + (η_max − η_min)/2 · (1 + cos(π · i/(i + 1))) in domain i = 0, 1, 2 …
+    `infinite` (arXiv 2403.08763, section 7.4; 2503.02844): η_max · t/T_w, a cooldown to η_const, then constant for all
+    further data: later domains neither warm up nor cool down. `inverse_sqrt` (arXiv 2504.02107): η_min + (η_max −
+    η_min) · √(T_w/t). `autoregressive` (same paper): each domain has a warm-up and a cosine to η_min, from peak_i =
+    η_min + (η_max − η_min)/2 · (1 + cos(π · i/(i + 1))) in domain i = 0, 1, 2 …
 
-    With `anneal` a domain ends on the way to η_min, which gives a model to release; the next one starts from the
-    weights before it, and the stream's time goes on from there. With `gather` a domain begins with steps at a rate of
-    0, on which Adam gathers its moments. What `train` can say itself (warm-up and cosine in each domain) stays there.
+    With `anneal` the rate decreases to η_min at the end of a domain, which gives a model to release; the next domain
+    starts from the weights before the anneal, and the time of the stream continues from there. With `gather` a domain
+    begins with steps at a rate of 0, in which Adam accumulates its moments. Schedules that `train` supports itself
+    (warm-up and cosine in each domain) are configured there.
     """
 
     name = "stream_schedule"
@@ -158,7 +159,7 @@ class StreamSchedule(Method):
         self._trunk: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
-        """An anneal needs weights that the next domain can start from."""
+        """Require weights that the next domain can start from, for an anneal."""
         super().check(setting)
         if not self.config.anneal:
             return
@@ -176,7 +177,7 @@ class StreamSchedule(Method):
                 )
 
     def cost(self, model: nn.Module) -> Cost:
-        """With anneals the weights before one, and while one goes on those before the last."""
+        """Return the cost: with anneals, the weights before one, and during one those before the previous one."""
         if not self.config.anneal:
             return Cost()
         held = 4 * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -185,7 +186,7 @@ class StreamSchedule(Method):
     # -- the rate ----------------------------------------------------------------------------------------------
 
     def share(self, stage: Stage, step: int) -> float:
-        """η / η_max at a step of a domain."""
+        """Return η / η_max at a step of a domain."""
         if self._shape.rate is None:
             return 1.0
         begin = self._annealed_from(stage)
@@ -207,13 +208,13 @@ class StreamSchedule(Method):
         )
 
     def _annealed_from(self, stage: Stage) -> int:
-        """The step at which the domain's anneal begins; its last one and more where it has none."""
+        """Return the step at which the anneal of the domain begins; at least its last step if it has none."""
         released = self.config.release is None or stage.domain in self.config.release
         annealed = _steps(self.config.anneal, stage.steps) if released else 0
         return stage.steps - min(annealed, stage.steps - 1)
 
     def schedule(self, stage: Stage, scheduler: LRScheduler) -> LRScheduler:
-        """The shares, after the steps that only gather; those of `train` where the shape is its own."""
+        """Return the schedule, after the gathering steps; that of `train` if the shape is `train`."""
         if "schedule" in self.idle:
             return scheduler
         still = _steps(self.config.gather, stage.steps)
@@ -232,23 +233,23 @@ class StreamSchedule(Method):
                     "function of the step, so its beginning cannot be held back. Choose another type."
                 )
             shares = list(scheduler.lr_lambdas)
-        made: Any = LambdaLR(scheduler.optimizer, [_held(of, still) for of in shares])
-        return made
+        result: Any = LambdaLR(scheduler.optimizer, [_held(of, still) for of in shares])
+        return result
 
     # -- anneals, which the next domain passes by --------------------------------------------------------------
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:
-        """Those before the last domain's anneal."""
+        """Return the weights before the anneal of the last domain."""
         return self._start
 
     def after_step(self, stage: Stage) -> None:
-        """Keep the weights right before an anneal."""
+        """Store the weights right before an anneal."""
         if self.config.anneal and stage.step + 1 == self._annealed_from(stage) < stage.steps:
             trained = {name: p for name, p in stage.model.named_parameters() if p.requires_grad}
             self._trunk = {name: whole(p.detach()).cpu().clone() for name, p in trained.items()}
 
     def end_domain(self, stage: Stage) -> None:
-        """The stream's time goes on, from before the anneal."""
+        """Advance the time of the stream, without the steps of an anneal."""
         self._first = stage.steps if self._first is None else self._first
         # Somebody else's trainer may stop early.
         self._before += min(stage.step, self._annealed_from(stage))
@@ -274,10 +275,10 @@ class StreamSchedule(Method):
 
 
 def _held(share: Callable[[int], float], still: int) -> Callable[[int], float]:
-    """0 on the first steps, and then as ever."""
+    """Return a schedule that is 0 in the first steps, and unchanged afterwards."""
     return lambda step: 0.0 if step < still else share(step)
 
 
 def _steps(number: float, of: int) -> int:
-    """A number of steps: a share of `of` below 1, rounded."""
+    """Return a number of steps; below 1 it is a share of `of`, rounded."""
     return round(number * of) if number < 1 else int(number)

@@ -1,4 +1,4 @@
-"""ULMFiT: a rate for each depth, a slanted triangle of rates, and layers that thaw from the top."""
+"""ULMFiT: learning rates by depth, a slanted triangular schedule, and gradual unfreezing from the top."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SLACK = 1e-9
 
 @register
 class ULMFiT(Thaws):
-    """ULMFiT's way to fine-tune (arXiv 1801.06146, section 3).
+    """The fine-tuning procedure of ULMFiT (arXiv 1801.06146, section 3).
 
     Discriminative rates, η^(l−1) = η^l / 2.6 from the head down; slanted triangular rates (eq. 3),
 
     cut = ⌊T f⌋,  p = t/cut below cut, then 1 − (t − cut)/(T − cut),  η_t = η_max · (1 + p (ratio − 1)) / ratio;
 
-    and gradual unfreezing: the head moves first, then a layer more after each phase, the embeddings last. What is
-    frozen has no gradient (:class:`~everlearn.methods.tricks.depth.Thawing`). The paper's cut · (1/f − 1) in the place
-    of T − cut is the same where T f is a whole number, and gives negative rates where it is not.
+    and gradual unfreezing: the head is trained first, then one more layer after each phase, the embeddings last. Frozen
+    layers have no gradient (:class:`~everlearn.methods.tricks.depth.Thawing`). The paper's cut · (1/f − 1) in place of
+    T − cut is equal if T f is an integer, and gives negative rates otherwise.
     """
 
     name = "ulmfit"
@@ -95,12 +95,12 @@ class ULMFiT(Thaws):
         self.idle = frozenset({"schedule"} if self.config.ratio is None else ())
 
     def check(self, setting: Setting) -> None:
-        """Layers must be trained, to have rates."""
+        """Require trained layers."""
         super().check(setting)
         refuse_frozen_model(self, setting)
 
     def parts(self, stage: Stage) -> list[tuple[list[str], float]]:
-        """Names of the parameters from the embeddings to the head, and what divides their rate."""
+        """Return the names of the parameters, from the embeddings to the head, with the divisor of their rate."""
         trained = {name for name, p in stage.model.named_parameters() if p.requires_grad}
         depths = [[name for name in names if name in trained] for names in depth_groups(stage.model)]
         depths = [names for names in depths if names]
@@ -114,18 +114,18 @@ class ULMFiT(Thaws):
         return [*(part for part in made if part[0]), (head, divisors[-1])]
 
     def starts(self, stage: Stage, parts: int) -> list[int]:
-        """The step at which each part thaws, from the embeddings to the head."""
+        """Return the step at which each part thaws, from the embeddings to the head."""
         phases = min(self.config.alone or parts - 1, parts - 1)
         phase = self.config.unfreeze * stage.steps / max(1, phases)
         return [math.floor(min(number, phases) * phase + SLACK) for number in reversed(range(parts))]
 
     def parameter_groups(self, stage: Stage, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Discriminative rates."""
+        """Return groups with discriminative learning rates."""
         parameters = dict(stage.model.named_parameters())
         return scaled_rates(groups, {id(parameters[name]): 1 / by for names, by in self.parts(stage) for name in names})
 
     def schedule(self, stage: Stage, scheduler: LRScheduler) -> LRScheduler:
-        """The slanted triangle, or one for each phase and one for the rest."""
+        """Return the slanted triangle, or one for each phase and one for the rest."""
         ratio, cut = self.config.ratio, self.config.cut
         if ratio is None:
             return scheduler
@@ -139,18 +139,18 @@ class ULMFiT(Thaws):
             rising = cut if self.config.phase_cut is None or end == stage.steps else self.config.phase_cut
             return slanted(step - begin, end - begin, rising, ratio)
 
-        made: Any = LambdaLR(scheduler.optimizer, share)
-        return made
+        result: Any = LambdaLR(scheduler.optimizer, share)
+        return result
 
     def begin_training(self, stage: Stage) -> None:
-        """Find what thaws when."""
+        """Set which parameters thaw when."""
         parts = self.parts(stage)
         names = [names for names, _ in parts]
         self.thaw(stage, zip(names, self.starts(stage, len(parts)), strict=True))
 
 
 def slanted(step: int, steps: int, cut: float, ratio: float) -> float:
-    """η_t / η_max at a step of a triangle (arXiv 1801.06146, eq. 3)."""
+    """Return η_t / η_max at a step of a triangle (arXiv 1801.06146, eq. 3)."""
     top = max(1, math.floor(steps * cut + SLACK))
     part = step / top if step < top else 1 - (step - top) / max(1, steps - top)
     return (1 + max(0.0, part) * (ratio - 1)) / ratio
