@@ -3,9 +3,8 @@
 A *seal* (``seal.json``) lists files of its folder with their digests. A folder that is written in one step is sealed in
 one step (:func:`new_folder`) and is complete when every file is as listed (:func:`damage`). A folder that grows has a
 seal that grows with it (argument `sealed` of the writing functions): a listed file must be as it was saved, a file that
-is not listed is accepted as it is. So a process may be killed between writing a file and listing it, and folders of
-version 0.1.0, which have no such seal, can be read. Every file that is read here is checked against the seal of its
-folder or of the folder above.
+is not listed is accepted as it is. So a process may be killed between writing a file and listing it. Every file that is
+read here is checked against the seal of its folder or of the folder above.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ try:
 except ImportError:  # Windows has no flock; nothing else here needs it
     fcntl = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:  # tensors alone need torch, and much is written without any
+if TYPE_CHECKING:  # torch is loaded by those who save tensors only
     import torch
 
 SEAL = "seal.json"
@@ -61,14 +60,14 @@ def writing(path: Path) -> Iterator[None]:
         code, name = _code(error), getattr(error, "filename", None)
         if code in _FULL:
             raise RunError(
-                f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is whole. "
+                f"The disk is full: {path} could not be written. Nothing was lost: what was saved before is complete. "
                 "Free some space (or lower `train.save_total_limit`) and run `everlearn resume`."
             ) from error
         if code is None or (name is not None and not Path(os.fsdecode(name)).is_relative_to(path.parent)):
             raise
         raise RunError(
-            f"{path} could not be written: {os.strerror(code)}. Nothing was lost: what was saved before is whole. See "
-            "that its folder is there and may be written, and go on with `everlearn resume`."
+            f"{path} could not be written: {os.strerror(code)}. Nothing was lost: what was saved before is complete. "
+            "Make sure that its folder exists and is writable, then run `everlearn resume`."
         ) from error
 
 
@@ -80,8 +79,8 @@ def _code(error: BaseException) -> int | None:
     """
     if (code := getattr(error, "errno", None)) is not None:
         return int(code)
-    if found := re.search(r"os error (\d+)", str(error)):
-        return int(found[1])
+    if match := re.search(r"os error (\d+)", str(error)):
+        return int(match[1])
     words = ("No space left", "inline_container", "PytorchStreamWriter")
     return errno.ENOSPC if any(word in str(error) for word in words) else None
 
@@ -310,10 +309,10 @@ def listed(folder: Path) -> Mapping[str, str]:
     """
     path = folder / SEAL
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return {}
-    return _listed(path, found.st_mtime_ns, found.st_size, found.st_ino)
+    return _listed(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @functools.lru_cache(maxsize=256)
@@ -321,14 +320,14 @@ def _listed(path: Path, *version: int) -> Mapping[str, str]:
     """Read a seal; cached, so that it is read once for all files of a folder."""
     try:
         with reading(path):
-            found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict) or not all(isinstance(mark, str) for mark in found.values()):
+            content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not all(isinstance(mark, str) for mark in content.values()):
             raise RunError(f"{path} is damaged: it must list files with their digests.")
     except RunError as error:
         raise RunError(
             f"{error} Restore it from a copy. Without any seal the files beside it are taken as they are."
         ) from None
-    return found
+    return content
 
 
 def fault(path: Path) -> str | None:

@@ -1,8 +1,8 @@
 """The loop over domains. Read this file first.
 
 A run is a sequence of files: scores of the base model, then for each domain a stage folder and the scores after it.
-Each is made atomically from the ones before it, by functions of the recipe and the seed alone. So `run`, `resume` and
-`learn` are the same loop: make what is missing, in order.
+Each is written atomically and depends only on the files before it, the recipe and the seed. So `run`, `resume` and
+`learn` are the same loop, which computes what is missing, in order.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ class ContinualLearner(OpenRun):
             self.must_be_learnt(index, known.name)
             _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain")
         raw, tasks = self.recipe.model_dump(mode="json"), given.tasks(end_tasks)
-        for task, asked in itertools.product(tasks, self.recipe.tasks):
-            _refuse_taken(task, asked.name, f"{self.folder.path} has an end task")
+        for task, existing in itertools.product(tasks, self.recipe.tasks):
+            _refuse_taken(task, existing.name, f"{self.folder.path} has an end task")
         before = self.recipe, dict(self._prepared), list(self.found)
         self.recipe = self.recipe.changed(domains=[*raw["domains"], new], end_tasks=[*raw["end_tasks"], *tasks])
         self._setting = None
@@ -307,7 +307,7 @@ class ContinualLearner(OpenRun):
             self.processes.num_processes,
         )
         curves = self._curves(stage, loader)
-        # TensorBoard's callback reads its folder only from here; the checkpoint folder of the stage is removed at its end.
+        # TensorBoard's callback reads its folder only from here; the checkpoints are removed when the stage ends.
         os.environ["TENSORBOARD_LOGGING_DIR"] = str(self.folder.path / "tensorboard" / domain.name)
         with self.reporter.activity(
             f"Learning {domain.name} ({index}/{len(self.recipe.domains)})", stage.steps
@@ -391,7 +391,7 @@ class ContinualLearner(OpenRun):
         sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
         tasks = [make_task(config) for config in tasks_inside(self.recipe)]
         line = {"stage": stage.index, "domain": stage.domain}
-        write = (lambda found: self.folder.log(line | found)) if self.processes.is_main_process else None
+        write = (lambda scores: self.folder.log(line | scores)) if self.processes.is_main_process else None
         how = scorer.conditions(stage.index)
         return [StageCurves(every, sets, tasks, how, lambda: unwrap(stage.model), lambda: loader.tokens, write, self)]
 

@@ -130,7 +130,7 @@ class RunSettings(Options):
 
     @model_validator(mode="after")
     def _name_is_no_path(self) -> RunSettings:
-        """Require a name that is valid in a path if no folder is set; saved runs may have names of earlier versions."""
+        """Require a name that is valid as a folder name if no folder is set."""
         if self.folder is None:
             odd = next((letter for letter in self.name if letter in '/\\:*?"<>|' or not letter.isprintable()), None)
             wrong = None
@@ -304,7 +304,6 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
     Args:
         path: the YAML file.
         overrides: dotted keys with YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
-        kept: whether the recipe belongs to an existing run, for which names that an earlier version allowed are valid.
 
     Raises:
         RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
@@ -325,7 +324,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def parse(raw: Mapping[str, Any]) -> Recipe:
-    """Validate a recipe from plain data; `kept` as in :func:`load`.
+    """Validate a recipe from plain data.
 
     Raises:
         RecipeError: names the first wrong key, its value and what is allowed.

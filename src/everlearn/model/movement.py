@@ -109,7 +109,7 @@ class Moved:
         norm: ‖w‖.
         moved: number of weights that changed.
         count: number of weights.
-        after: ‖w′‖; None in files of earlier versions, as are the next two.
+        after: ‖w′‖.
         product: ⟨w, w′⟩.
         largest: max |w′ − w|.
     """
@@ -250,7 +250,7 @@ def whole(parts: Iterable[Moved]) -> Moved:
 
 
 def _both(one: Moved, other: Moved) -> Moved:
-    """Merge two groups; a value that an earlier version did not record for either is None."""
+    """Merge two groups."""
     return Moved(
         one.layer,
         one.part,
