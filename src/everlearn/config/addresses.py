@@ -1,4 +1,4 @@
-"""Where the paths of a recipe lead: files and folders, `suite:` addresses, and ids of a hub."""
+"""Resolve the paths of a recipe: files and folders, `suite:` addresses, and ids of a hub."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from everlearn.options import home
 
 
 def located(text: str, key: str) -> str:
-    """Return where a path of a recipe leads.
+    """Resolve a path of a recipe.
 
     Args:
         text: a path, a ``suite:`` address or a hub id.
-        key: that has it, for errors.
+        key: the key of the recipe, for error messages.
 
     Returns:
-        The absolute path of what exists; a hub id, and what does not exist, as they are.
+        The absolute path of an existing file or folder; other texts, such as hub ids, unchanged.
 
     Raises:
-        RecipeError: the address leads nowhere.
+        RecipeError: the address does not exist.
     """
     if text.startswith("suite:"):
         from everlearn.suites import locate

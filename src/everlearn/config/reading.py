@@ -1,7 +1,7 @@
 """Read and write YAML with the rules of a recipe: text, numbers, lists, and mappings with unique string keys.
 
-Surprising rules of YAML 1.1 are replaced: ``1e-4`` is a number, a date is text, tags create no other objects, and a
-file whose aliases would expand to a huge structure is refused before it does.
+Surprising rules of YAML 1.1 are replaced: ``1e-4`` is a number, a date or ``12:30`` is text, tags create no other
+objects, and a file whose aliases would expand to a huge structure is refused before it does.
 """
 
 from __future__ import annotations
