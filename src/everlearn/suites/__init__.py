@@ -1,7 +1,8 @@
-"""Streams for everybody: text, orders, end tasks, and what others published and claim.
+"""Built-in benchmark streams: text, orders, end tasks, and published numbers and claims.
 
-In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, made on demand. A suite is a folder in
-here with a ``suite.py``, which registers it. It knows methods by name only, and nothing of runs, reports or grids.
+In a recipe, ``suite:docs/sympy/train.jsonl`` is a file of the suite ``docs``, built on demand. A suite is a package in
+this folder with a ``suite.py``, which registers it. It knows methods by name only, and nothing of runs, reports or
+grids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archives of a repository at a commit, read where they are: nothing is unpacked, so no path of theirs is ever used."""
+"""Read archives of a repository at a commit in place: nothing is extracted, so no path in them is ever used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BROKEN = (OSError, EOFError, tarfile.TarError, zlib.error)
 
 
 def broken(archive: Path) -> str:
-    """What is wrong with the compression of an archive, read to its end; empty where nothing is."""
+    """Describe what is wrong with the compression of an archive, read to its end; empty if nothing is."""
     left = MOST
     try:
         with gzip.open(archive) as file:
@@ -31,14 +31,14 @@ def broken(archive: Path) -> str:
 
 
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """The wanted files of an archive, in its order: path inside the repository, and content.
+    """Yield selected files of an archive, in its order: path inside the repository, and content.
 
     Args:
-        archive: a ``.tar.gz`` with everything in one folder, as GitHub makes it.
-        wanted: whether to read the file of this path. Links are never followed.
+        archive: a ``.tar.gz`` with everything in one folder, as GitHub creates it.
+        wanted: returns whether to read the file at a path. Links are never followed.
 
     Raises:
-        DataError: it is broken, or unpacks to more than anybody published.
+        DataError: the archive is broken, or unpacks to more than the limit.
     """
     left = MOST
     try:

@@ -1,4 +1,4 @@
-"""What a suite is: a stream of domains for everybody, with what others measured on it and claim about it."""
+"""The base class of a suite: a stream of domains, with the numbers that others published and claim for it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from everlearn.suites.sources import Fetchable
 
 @dataclass(frozen=True)
 class Published:
-    """Numbers that others published.
+    """Published numbers.
 
     Attributes:
-        title: whose.
-        columns: what each number is, as the source says.
-        rows: entry → numbers in percent; None where the source has none.
+        title: the name of the publication.
+        columns: meaning of each number, as in the source.
+        rows: row → numbers in percent; None if the source has none.
         caption: where they were read, and what is doubtful.
-        beside: what of ours stands beside them: a number of :func:`everlearn.benchmarking.summary.numbers`, and the
-            order that it is of (None: the mean over all). Averages and forgetting of the suite's metrics when empty.
+        beside: what our tables show beside them: a number of :func:`everlearn.benchmarking.summary.numbers`, and its
+            order (None: the mean over all). Averages and forgetting of the metrics of the suite if empty.
     """
 
     title: str
@@ -35,11 +35,11 @@ class Published:
 
 @dataclass(frozen=True)
 class System:
-    """A row of a suite's table that is more than one method's name: several together, or with other options.
+    """A row of the table of a suite that is more than a single method: several combined, or with other options.
 
     Attributes:
-        title: as tables write it.
-        methods: as a recipe has them.
+        title: title in tables.
+        methods: the methods, as in a recipe.
         paper: URL, or "".
         changes: dotted keys of the recipe that differ from the other rows.
         wants: keys that the settings must set for this row (`entries`); without them it would equal another row.
@@ -53,25 +53,25 @@ class System:
 
 
 class Suite:
-    """Base of the suites. Subclass, set the attributes, write both functions, decorate with ``@register_suite``.
+    """Base class of suites. Subclass, set the attributes, implement both functions, decorate with ``@register_suite``.
 
     Attributes:
-        name: the word in addresses (``suite:NAME/…``) and for ``everlearn bench``.
+        name: name in addresses (``suite:NAME/…``) and for ``everlearn bench``.
         orders: numbered orders of the same domains.
-        order_names: what some of them are called, for ``--orders``.
+        order_names: names of some orders, for ``--orders``.
         tasks: end task → the domain that it belongs to.
-        published: what others measured on it.
-        claims: what a paper claims that was measured on it.
-        groups: words for several entries of a table, such as ``all``; tables list entries in this order.
-        paper_names: what its paper calls entries that have another name here, without spaces and hyphens.
-        ranked: whether tables list the entries by what they brought, the best first, and not in the order of groups.
-        systems: rows of the table that are no single method, or one with other options, by name; a name that a method
-            has too stands for the row.
-        metrics: of end tasks, the leading one first; one for each table.
-        lacks: keys of the settings, dotted, that mean nothing here.
+        published: published numbers.
+        claims: claims of a paper about measurements on this suite.
+        groups: names for several rows of a table, such as ``all``; tables list rows in this order.
+        paper_names: names in the paper of rows that have another name here, without spaces and hyphens.
+        ranked: whether tables sort the rows by result, the best first, instead of in the order of groups.
+        systems: rows of the table that are not a single method with its defaults, by name; they take precedence over a
+            method of the same name.
+        metrics: metrics of end tasks, the main one first; one for each table.
+        lacks: dotted keys of the settings that have no meaning here.
         sources: where its data can be fetched (``--data fetch``).
-        by_hand: where to get what cannot be fetched.
-        cache: its folder in the user's cache; its name when empty.
+        by_hand: where to get data that cannot be fetched.
+        cache: name of its folder in the user's cache; its own name if empty.
     """
 
     name: str
@@ -92,30 +92,30 @@ class Suite:
 
     @property
     def report(self) -> Path | None:
-        """A file with what became of the text, of suites that change it."""
+        """The report on how the text was changed, of suites that change it; None otherwise."""
         return None
 
     @property
     def super_domains(self) -> Mapping[str, str]:
-        """Domain → its super-domain, of those that have one; domains of other streams may be listed too."""
+        """Domain → super-domain, for those that have one; domains of other streams may be included."""
         return {}
 
     @property
     def training_bytes(self) -> Mapping[str, int]:
-        """Domain → bytes of its training text, of suites that have written them down."""
+        """Domain → bytes of its training text, of suites that record them."""
         return {}
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The domains in the order of what is not learnt in any."""
+        """The domains in the order that is used where no order matters."""
         return tuple(self.orders[min(self.orders)])
 
     def on(self, settings: Settings, data: Path | None) -> Suite:
-        """The suite with its domains and orders, where settings and data decide them; else the suite as it is.
+        """Return the suite with its domains and orders if they depend on settings and data; else the suite itself.
 
         Args:
-            settings: what is not the suite's own.
-            data: folder of the suite's data; None where the suite finds it itself.
+            settings: the settings of the grid.
+            data: folder of the suite's data; None if the suite finds it itself.
         """
         return self
 
@@ -137,11 +137,11 @@ class Suite:
         return []
 
     def order_title(self, order: int) -> str:
-        """An order's number, and what it is called."""
+        """Return the number of an order, and its name."""
         return next((f"{order} ({name})" for name, number in self.order_names.items() if number == order), str(order))
 
     def check(self, settings: Settings) -> None:
-        """Refuse settings that mean nothing here.
+        """Refuse settings that have no meaning for this suite.
 
         Raises:
             RecipeError: there is one.
@@ -154,18 +154,18 @@ class Suite:
                 raise RecipeError(f"`{key}` is '{given}' in the settings, but `{self.name}` has no such choice.")
 
     def facts(self) -> dict[str, Any]:
-        """What else must be equal for two cells to stand in one table: of suites whose recipes may change."""
+        """Return further facts that must be equal for two cells of one table, of suites whose recipes may change."""
         return {}
 
     def locate(self, inside: str) -> Path:
-        """The file or folder behind an address, made on demand.
+        """Return the file or folder at an address, built on demand.
 
         Args:
             inside: the address after ``suite:NAME/``.
 
         Raises:
             RecipeError: there is no such address.
-            DataError: what it is made of is missing.
+            DataError: the data that it is built from is missing.
         """
         raise NotImplementedError
 
@@ -180,16 +180,16 @@ class Suite:
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """What the recipe of a run holds. End tasks are wanted after the task's own domain.
+        """Return the recipe of a run as plain data, with end tasks evaluated after their own domain.
 
         Args:
             order: a number of :attr:`orders`, or some of the domains by name.
-            settings: what is not the suite's own.
-            data: folder of the suite's data; None where the suite finds it itself.
-            method: those that work together, as in a recipe.
-            seed: of the run.
-            name: of the run.
-            folder: of the run.
+            settings: the settings of the grid.
+            data: folder of the suite's data; None if the suite finds it itself.
+            method: the methods that are combined, as in a recipe.
+            seed: seed of the run.
+            name: name of the run.
+            folder: folder of the run.
 
         Raises:
             RecipeError: there is no such order or domain, or a setting does not fit.
@@ -203,16 +203,16 @@ S = TypeVar("S", bound=Suite)
 
 
 def register_suite(cls: type[S]) -> type[S]:
-    """Make a suite known by name to addresses and to ``everlearn bench``."""
+    """Register a suite by name, for addresses and for ``everlearn bench``."""
     SUITES[cls.name] = cls()
     return cls
 
 
 def find_suite(name: str) -> Suite:
-    """A suite by its name.
+    """Return a suite by its name.
 
     Raises:
-        RecipeError: there is none of this name.
+        RecipeError: there is no suite of this name.
     """
     if name not in SUITES:
         raise RecipeError(f"There is no suite '{name}'.{did_you_mean(name, SUITES)}")
@@ -220,11 +220,11 @@ def find_suite(name: str) -> Suite:
 
 
 def locate(address: str) -> Path:
-    """The file or folder behind a ``suite:`` path, without that prefix.
+    """Return the file or folder at a ``suite:`` path, given without that prefix.
 
     Raises:
         RecipeError: there is no such suite or file.
-        DataError: what the file is made of is missing.
+        DataError: the data that the file is built from is missing.
     """
     suite, _, inside = address.partition("/")
     if suite not in SUITES:

@@ -1,4 +1,4 @@
-"""What a paper claims, as comparisons that a grid can decide; :mod:`everlearn.benchmarking.claims` judges them."""
+"""Claims of papers as comparisons that a grid can decide; :mod:`everlearn.benchmarking.claims` judges them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class ClaimQuestion:
     """One comparison.
 
     Attributes:
-        entry: whose number.
-        other: the entry whose number is subtracted; None where the number is judged by itself.
-        number: which.
-        relation: what is claimed of it: above `bar`, below `bar`, or between −`bar` and `bar`.
+        entry: the row whose number is judged.
+        other: the row whose number is subtracted; None if the number is judged by itself.
+        number: which number.
+        relation: the claim about it: above `bar`, below `bar`, or between −`bar` and `bar`.
         bar: in the unit of the number; scores are fractions.
-        orders: of the suite, of which the entry's runs are taken, seed by seed their mean; all where left out.
-        other_orders: the same of the other entry.
+        orders: orders of the suite whose runs are used, averaged seed by seed; all by default.
+        other_orders: the same for the other row.
     """
 
     entry: str
@@ -57,13 +57,13 @@ class ClaimQuestion:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that holds if all of its comparisons do.
+    """A sentence that holds if all of its comparisons hold.
 
     Attributes:
-        sentence: what is claimed.
+        sentence: the claim.
         questions: its comparisons.
         remark: Markdown below the table of comparisons.
-        caveat: what limits any verdict, whichever it is; it stands beside the verdict.
+        caveat: a limitation of any verdict, shown beside it.
     """
 
     sentence: str
@@ -74,14 +74,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claims:
-    """Everything that one paper claims.
+    """All claims of one paper.
 
     Attributes:
         title: heading of the page.
-        introduction: Markdown: whose claims these are, and how they are decided.
+        introduction: Markdown: the source of the claims, and how they are decided.
         claims: in the order of the page.
-        these_tasks: whether a second verdict is given beside the one for tasks in general: for these very tasks and
-            orders, with seeds as the only sample.
+        these_tasks: whether a second verdict is given besides the one for tasks in general: for these tasks and orders
+            only, with seeds as the only sample.
     """
 
     title: str
@@ -97,7 +97,7 @@ def questions(
     numbers: Iterable[Number],
     bar: float = 0.0,
 ) -> tuple[ClaimQuestion, ...]:
-    """Every entry against every other one, in every number."""
+    """Return the comparisons of every row with every other one, in every number."""
 
     def listed(names: str | Iterable[str] | None) -> list[str | None]:
         return [names] if names is None or isinstance(names, str) else list(names)

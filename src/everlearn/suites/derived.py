@@ -1,4 +1,4 @@
-"""What suites make of their data: sealed folders in the user's cache, and files of JSON lines."""
+"""Data that suites build: sealed folders in the user's cache, and JSON-lines files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ FETCHED = "fetched"
 
 
 def cache_folder(suite: str) -> Path:
-    """The suite's folder in $EVERLEARN_CACHE, else in ``everlearn`` of the user's cache folder."""
+    """Return the cache folder of a suite, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
     if own := os.environ.get("EVERLEARN_CACHE"):
         return Path(own) / suite
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / suite
 
 
 def data_folder(cache: str, variable: str, given: Path | str | None, how: str) -> Path:
-    """The folder with a suite's data: the one that is given, else what the variable names, else what was fetched.
+    """Return the data folder of a suite: the given one, that of the environment variable, or the fetched data.
 
     Args:
-        cache: name of its folder in the cache.
-        variable: of the environment.
-        given: the folder; None for none.
-        how: sentence that says what is wanted and how to name it, for the error.
+        cache: name of the folder in the cache.
+        variable: name of the environment variable.
+        given: the folder, or None.
+        how: a sentence on what is needed and how to name it, for the error message.
 
     Raises:
-        DataError: none is named and nothing was fetched, or it is not there.
+        DataError: no folder is named and nothing was fetched, or the folder does not exist.
     """
     named = given if given is not None else os.environ.get(variable)
     fetched = cache_folder(cache) / FETCHED
@@ -50,7 +50,7 @@ def data_folder(cache: str, variable: str, given: Path | str | None, how: str) -
 
 
 def read_text(path: Path) -> str:
-    """A whole file, decompressed."""
+    """Read a whole file, decompressed."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         return raw.decode("utf-8")
@@ -59,7 +59,7 @@ def read_text(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines."""
+    """Yield the objects of a JSON-lines file."""
     # Not splitlines(): a line of JSON may hold other characters that end lines.
     for number, line in enumerate(read_text(path).split("\n"), 1):
         try:
@@ -77,15 +77,16 @@ def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 def derived(
     suite: str, kind: str, sources: Sequence[Path], made_by: Sequence[str], write: Callable[[Path], None]
 ) -> Path:
-    """A sealed folder made of `sources`, unless it is there already, made of the same bytes in the same way.
+    """Return a sealed folder built from `sources`, unless one from the same bytes and code exists.
 
-    Its name says what it was made of, so that a run of last month still finds its own after the code has changed.
+    Its name contains a digest of the sources and the code, so that an older run still finds its own after the code has
+    changed.
 
     Args:
-        suite: whose cache it lies in.
-        kind: begins the folder's name.
-        sources: the files that it is made of.
-        made_by: what else decides what is in it: the digest of the module that makes it, settings.
+        suite: the suite whose cache it is in.
+        kind: prefix of the folder name.
+        sources: the source files.
+        made_by: further facts that determine the content: the digest of the module that builds it, settings.
         write: fills an empty folder.
     """
     mark = hashlib.blake2b("".join((*made_by, *map(digest, sources))).encode(), digest_size=6).hexdigest()

@@ -1,4 +1,4 @@
-"""Fetch a suite's data into the user's cache: whole files, checked against their digests, or a sentence."""
+"""Fetch the data of a suite into the user's cache: complete files whose digests match, or an error message."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ Say = Callable[[str], None]
 
 
 def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None = None) -> Path:
-    """Fetch whatever is missing of a suite's data; what is there and whole is left alone.
+    """Fetch all missing data of a suite; complete files are left alone.
 
-    Every file is fetched beside its place and moved there when it is whole and has the digest that is known of it, so
-    an interrupted command goes on with the next one. Where no digest was ever written down, that of the first fetch is,
-    and from then on the file must have it. In the end the suite makes of the files what it wants to have made.
+    Every file is downloaded to a temporary path and moved into place when it is complete and has the known digest, so
+    an interrupted command continues with the next one. If no digest is known, that of the first fetch is recorded, and
+    later fetches must match it. Finally the suite builds its derived files.
 
     Args:
-        suite: whose data.
-        say: told what is going on.
-        settings: of the stream that it is fetched for; all of the data where none are given.
+        suite: the suite.
+        say: called with progress messages.
+        settings: settings of the stream that the data is for; all data by default.
 
     Returns:
         The folder with the data, for ``--data``; later runs find it themselves.
 
     Raises:
-        DataError: the suite has nothing to fetch, or some file could not be had or made; the sentence says which, why,
-            and where to get it by hand. What was fetched stays.
+        DataError: the suite has nothing to fetch, or a file could not be fetched or built; the message says which, why,
+            and where to get it by hand. Fetched files stay.
     """
     if not suite.sources:
         raise DataError(f"`--data fetch`: the suite `{suite.name}` has nothing to fetch: it makes its own data.")
@@ -82,21 +82,21 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
 
 
 def known_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """What was written down of the files in a folder when they were fetched."""
+    """Return the recorded facts about the fetched files in a folder."""
     try:
-        found = files.read_json(folder / RECORD)
-        return found if isinstance(found, dict) else {}
+        record = files.read_json(folder / RECORD)
+        return record if isinstance(record, dict) else {}
     except RunError:
         return {}
 
 
 def _wanted(folder: Path, source: Fetchable) -> str:
-    """The digest that a file must have; empty where none is known."""
+    """Return the digest that a file must have; empty if none is known."""
     return source.sha256 or str(known_of(folder).get(source.path, {}).get("sha256", ""))
 
 
 def _has(folder: Path, source: Fetchable) -> bool:
-    """Whether the file is there; one with another digest than it must have is no such file."""
+    """Return whether the file exists with the right digest."""
     place, wanted = folder / source.path, _wanted(folder, source)
     if not place.is_file():
         return False
@@ -127,7 +127,7 @@ def _fetch(folder: Path, source: Fetchable) -> None:
 
 
 def _misshapen(file: Path, source: Fetchable) -> str:
-    """What contradicts what is known of a file's form; empty where nothing does."""
+    """Describe how the content of a file differs from its known form; empty if it does not."""
     if source.packed:
         return broken(file)
     if not source.rows:
@@ -145,7 +145,7 @@ def _misshapen(file: Path, source: Fetchable) -> str:
 
 
 def _downloaded(address: str, to: Path) -> tuple[str, int]:
-    """Write what an address holds; its SHA-256 and its bytes."""
+    """Download an address to a file; return its SHA-256 and its size in bytes."""
     digest, size = hashlib.sha256(), 0
     request = urllib.request.Request(address, headers={"User-Agent": "everlearn"})
     opener = urllib.request.build_opener(_Open)
@@ -165,14 +165,14 @@ def _downloaded(address: str, to: Path) -> tuple[str, int]:
 
 
 class _OutOfReach(DataError):
-    """No connection to a server: there is no network, or no such server."""
+    """A server cannot be reached: there is no network, or no such server."""
 
 
 class _Hasty(HTTPConnection):
-    """Waits less for a connection than for what is then sent."""
+    """A connection with a shorter timeout for connecting than for reading."""
 
     def connect(self) -> None:
-        """Within :data:`CONNECT` seconds."""
+        """Connect within :data:`CONNECT` seconds."""
         wait, self.timeout = self.timeout, CONNECT
         super().connect()
         self.timeout = wait
@@ -192,11 +192,11 @@ class _Open(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 class _Broken(Exception):
-    """A server that stopped answering; no ``OSError``, which would look like a disk that cannot be written."""
+    """A server stopped responding; not an ``OSError``, which would look like a disk that is not writable."""
 
 
 def _pieces(answer: Any) -> Iterator[bytes]:
-    """What a server sends, to the end that it promised."""
+    """Yield the parts of a response, and check that it is as long as announced."""
     left = answer.headers.get("Content-Length")
     remaining = None if left is None else int(left)
     while True:

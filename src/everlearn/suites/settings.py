@@ -1,4 +1,4 @@
-"""What can be set of a suite's runs: the base model, the budget, how end tasks are fine-tuned."""
+"""Settings of the runs of a suite: the base model, the budget, and the fine-tuning on end tasks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from everlearn.options import Options
 
 
 class Given(Options):
-    """Base of the groups: unknown keys are refused. A value that is left out is the suite's own (the paper's)."""
+    """Base class of the groups: unknown keys are refused. A missing value takes the default of the suite."""
 
     def given(self) -> dict[str, Any]:
-        """The keys that were set."""
+        """Return the keys that were set."""
         return {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
 
 
 class EndTaskSettings(Given):
-    """How end tasks are fine-tuned."""
+    """Fine-tuning on end tasks."""
 
     settings: Literal["released", "paper"] | None = None
     """Learning rate and epochs of the released code or of the paper, where they differ."""
@@ -49,7 +49,7 @@ class EndTaskSettings(Given):
 
 
 class PromptSettings(Given):
-    """How examples become prompts, where domains are tasks."""
+    """Conversion of examples to prompts, if domains are tasks."""
 
     names: bool | None = None
     """Begin with the names of task and data set."""
@@ -59,7 +59,7 @@ class PromptSettings(Given):
 
 
 class StreamSettings(Options):
-    """Which domains a stream has, and what becomes of their text (`m2d2`)."""
+    """The domains of a stream, and the processing of their text (`m2d2`)."""
 
     domains: tuple[str, ...] = ()
     """Domains, or groups and super-domains with all of theirs; every domain when left out."""
@@ -131,7 +131,7 @@ class Settings(Given):
     `{lora: {train.learning_rate: 1.0e-3}}`."""
 
     def spec(self, method: str) -> dict[str, Any]:
-        """A method with its options, as a recipe has it."""
+        """Return a method with its options, as in a recipe."""
         return {"name": method, **self.methods.get(method, {})}
 
 
@@ -142,16 +142,16 @@ STREAM = ("stream",)
 
 
 def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherwise: int) -> int:
-    """Optimizer steps per domain.
+    """Return the number of optimizer steps per domain.
 
     Args:
-        steps: asked for.
-        budget_tokens: asked for instead.
-        per_step: tokens of a step.
-        otherwise: the suite's own number.
+        steps: the requested number of steps.
+        budget_tokens: the requested number of tokens instead.
+        per_step: tokens per step.
+        otherwise: the default of the suite.
 
     Raises:
-        RecipeError: both are asked for, or the budget is less than one step.
+        RecipeError: both are set, or the budget is less than one step.
     """
     if steps is not None and budget_tokens is not None:
         raise RecipeError(f"Give `steps` or `budget_tokens`, not both (got {steps} and {budget_tokens}).")
@@ -166,9 +166,10 @@ def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherw
 
 
 def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
-    """What a recipe says of its methods, with a number of rows for importance where it is measured and none is given.
+    """Return the methods of a recipe with a number of rows for measuring importance, unless they set one.
 
-    An option `samples` that counts other rows, such as those that are kept, stays as it is."""
+    An option `samples` that counts other rows, such as stored ones, is not changed.
+    """
     specs = _specs(method)
     for spec in specs:
         if samples is not None and build(spec).importance_samples:
@@ -177,7 +178,7 @@ def with_samples(method: Any, samples: int | None) -> list[dict[str, Any]]:
 
 
 def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
-    """What a recipe says of its methods, with these options where a method has them and none is given."""
+    """Return the methods of a recipe with these options, if a method has them and does not set them."""
     specs = _specs(method)
     for spec in specs:
         for key, value in options.items():
@@ -187,6 +188,6 @@ def with_options(method: Any, **options: Any) -> list[dict[str, Any]]:
 
 
 def _specs(method: Any) -> list[dict[str, Any]]:
-    """The methods of a recipe, each as a mapping of its own."""
+    """Return the methods of a recipe, each as a separate mapping."""
     listed = [method] if isinstance(method, str | Mapping) else list(method)
     return [{"name": item} if isinstance(item, str) else dict(item) for item in listed]

@@ -1,4 +1,4 @@
-"""Where a suite's data can be fetched: one table a suite, and what is known of each file."""
+"""Where the data of a suite can be fetched: one table per suite, and the known facts about each file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ PACKED = "https://codeload.github.com"
 
 @dataclass(frozen=True)
 class Fetchable:
-    """A file that anybody can fetch.
+    """A file that anyone can download.
 
     Attributes:
-        path: where it belongs in the data folder.
-        address: where it is fetched.
+        path: its place in the data folder.
+        address: the download address.
         licence: as its repository states it.
-        sha256: of its bytes; empty where nobody wrote it down: then that of the first fetch is, and holds from then on.
-        rows: objects in it, of a file of JSON lines whose digest nobody wrote down; 0 where that is not known either.
-        columns: that each of them has.
-        packed: a ``.tar.gz`` that the server packs when it is asked: of the same files, but perhaps of other bytes next
-            time. It is read to its end before it is taken; one that was removed may come back with another digest.
+        sha256: digest of its bytes; empty if none was published: then that of the first fetch is recorded and must
+            match afterwards.
+        rows: number of objects in a JSON-lines file without a published digest; 0 if unknown.
+        columns: keys that each of them has.
+        packed: whether it is a ``.tar.gz`` that the server packs on demand: of the same files, but perhaps with other
+            bytes next time. It is read to its end before it is accepted; one that was removed may come back with
+            another digest.
     """
 
     path: str
@@ -33,10 +35,10 @@ class Fetchable:
 
 
 def github(repository: str, commit: str, path: str) -> str:
-    """The address of a file at a commit of a public repository on GitHub."""
+    """Return the address of a file at a commit of a public repository on GitHub."""
     return f"{RAW}/{repository}/{commit}/{path}"
 
 
 def github_archive(repository: str, commit: str) -> str:
-    """The address of all files of a public repository on GitHub at a commit, as one ``.tar.gz``."""
+    """Return the address of all files of a public repository on GitHub at a commit, as one ``.tar.gz``."""
     return f"{PACKED}/{repository}/tar.gz/{commit}"

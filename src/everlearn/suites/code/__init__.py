@@ -1,7 +1,7 @@
-"""The suite `code`: a causal model goes on learning on code; what of general abilities does it forget meanwhile?
+"""The suite `code`: a causal model is trained on code; how much of its general abilities does it forget meanwhile?
 
 The setting of MIGU (arXiv 2406.17245, section 4.3; after Biderman et al., arXiv 2405.09673): one domain, many passes,
-HumanEval on one side, HellaSwag, WinoGrande and ARC-challenge on the other, asked again and again along the training.
+HumanEval on one side, HellaSwag, WinoGrande and ARC-challenge on the other, evaluated repeatedly during training.
 """
 
 from everlearn.suites.code.corpus import LIBRARIES, build

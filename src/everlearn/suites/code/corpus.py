@@ -1,4 +1,4 @@
-"""Code to learn from: the documented functions of installed libraries, each as HumanEval has its problems.
+"""Code for training: the documented functions of installed libraries, each in the form of a HumanEval problem.
 
 A proxy for the instructions of MIGU's setting (Magicoder-Evol-Instruct-110K), which cannot be shipped; name it, or any
 other code, under `corpora` in the settings. Nothing is imported or executed. The same versions give the same files.
@@ -33,7 +33,7 @@ _PRUNED = frozenset({"tests", "test", "testing", "idle_test", "lib2to3", "site-p
 
 
 def functions(source: str) -> Iterator[str]:
-    """Each documented function of a module, or method of a class, without decorators and indentation."""
+    """Yield each documented function of a module, or method of a class, without decorators and indentation."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other people's code
         try:
@@ -50,7 +50,7 @@ def functions(source: str) -> Iterator[str]:
 
 
 def build(libraries: Sequence[str] = LIBRARIES) -> Path:
-    """The folder with ``train.jsonl`` and ``validation.jsonl``, made unless it is there for these versions.
+    """Return the folder with ``train.jsonl`` and ``validation.jsonl``, built if it is missing for these versions.
 
     No function occurs twice, and no file has functions in both parts.
 
@@ -77,13 +77,13 @@ def build(libraries: Sequence[str] = LIBRARIES) -> Path:
     known = texts["validation"].keys()
     texts["train"] = {key: text for key, text in texts["train"].items() if key not in known}
     with new_folder(folder) as new:
-        for part, found in texts.items():
+        for part, functions_of_part in texts.items():
             rows, size = [], 0
-            for key in sorted(found):
-                size += len(found[key])
+            for key in sorted(functions_of_part):
+                size += len(functions_of_part[key])
                 if size > MOST:
                     break
-                rows.append(json.dumps({"text": found[key]}, ensure_ascii=False) + "\n")
+                rows.append(json.dumps({"text": functions_of_part[key]}, ensure_ascii=False) + "\n")
             write_text(new / f"{part}.jsonl", "".join(rows))
     return folder
 

@@ -1,4 +1,4 @@
-"""Where the evaluation sets of the suite are looked for."""
+"""Locate the evaluation sets of the suite."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ HOW = (
 
 
 def data_folder(given: Path | str | None = None) -> Path:
-    """The folder with the suite's data.
+    """Return the folder with the data of the suite.
 
     Args:
-        given: the folder; by default what the environment variable EVERLEARN_CODE names, or what was fetched.
+        given: the folder; by default the value of the environment variable EVERLEARN_CODE, or the fetched data.
 
     Raises:
-        DataError: none is named, or it is not there.
+        DataError: no folder is named, or it does not exist.
     """
     return derived.data_folder("code", VARIABLE, given, HOW)
 
 
 def find(task: str, folder: Path) -> Path:
-    """The file of an end task.
+    """Return the file of an end task.
 
     Args:
-        task: its name.
-        folder: with the data.
+        task: name of the end task.
+        folder: the data folder.
 
     Raises:
-        DataError: it is not there.
+        DataError: the file does not exist.
     """
     for name in FILES[task]:
         for ending in ENDINGS:
@@ -53,7 +53,7 @@ def find(task: str, folder: Path) -> Path:
 
 
 def general(folder: Path) -> tuple[Path, Path] | None:
-    """General text to learn from and to measure on, where the folder has some: Wikipedia, as `six-domains` has it."""
+    """Return general text for training and evaluation if the folder has some: Wikipedia, as in `six-domains`."""
     found = []
     for part in ("train", "validation"):
         paths = [folder / f"D0/wikipedia/{part}{ending}" for ending in ENDINGS]

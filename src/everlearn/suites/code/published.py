@@ -1,4 +1,4 @@
-"""What the MIGU paper (arXiv 2406.17245) reports of Llama-2-7B on code, and claims."""
+"""Numbers and claims of the MIGU paper (arXiv 2406.17245) for Llama-2-7B on code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the evaluation sets of the suite can be fetched: as they were published, with what is known of their rows."""
+"""Where the evaluation sets of the suite can be fetched: as published, with the known facts about their rows."""
 
 from __future__ import annotations
 

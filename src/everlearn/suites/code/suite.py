@@ -1,4 +1,4 @@
-"""The suite `code`, as recipes, grids and pages see it."""
+"""The suite `code` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @register_suite
 class Code(Suite):
-    """Code on one side, general abilities on the other, along the training of a causal model."""
+    """Code on one side, general abilities on the other, during the training of a causal model."""
 
     name = "code"
     orders = {0: (CODE,)}  # noqa: RUF012 - see Suite
@@ -43,7 +43,7 @@ class Code(Suite):
     lacks = (*STREAM, "max_train", "prompts.names", "prompts.cut")
 
     def locate(self, inside: str) -> Path:
-        """A part of the functions of installed libraries, or an end task's file."""
+        """Return a part of the functions of installed libraries, or the file of an end task."""
         parts = [f"{part}.jsonl" for part in corpus.PARTS]
         known = [*parts, *(f"{task}.jsonl" for task in TASKS)]
         if inside not in known:
@@ -63,7 +63,7 @@ class Code(Suite):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run on code."""
+        """Return the recipe of a run on code."""
         if isinstance(order, int) and order not in self.orders:
             raise RecipeError(f"The suite `code` has no order {order}; it has 0.")
         if not isinstance(order, int) and tuple(order) != (CODE,):
@@ -123,7 +123,7 @@ class Code(Suite):
 
 
 def _options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Those of an end task, with what the settings say of it."""
+    """Return the options of an end task, with those that the settings override."""
     ends = settings.end_tasks.given()
     limits: dict[str, Any] = {key: ends[key] for key in ("max_test", "max_new_tokens") if key in ends}
     if options["kind"] == "code":
@@ -132,7 +132,7 @@ def _options(options: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def _text(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's own text: a path, or the keys of a domain. A twentieth is held out where nothing else is said."""
+    """Return the user's own text as keys of a domain; a twentieth is held out by default."""
     if name not in own:
         return {}
     keys = dict(own[name]) if isinstance(own[name], Mapping) else {"path": str(own[name])}

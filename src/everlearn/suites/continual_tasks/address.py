@@ -10,16 +10,16 @@ from everlearn.suites.continual_tasks.files import PARTS, data_folder, task_file
 
 
 def locate(inside: str, suite: str, tasks: Iterable[str]) -> Path:
-    """The file behind an address, made on demand: prompts with the names of task and data set.
+    """Return the file at an address, built on demand: prompts with the names of task and dataset.
 
     Args:
         inside: the address after ``suite:NAME/``.
-        suite: its name.
-        tasks: of the suite.
+        suite: name of the suite.
+        tasks: tasks of the suite.
 
     Raises:
         RecipeError: there is no such address.
-        DataError: the data that it is made of is missing.
+        DataError: the data that it is built from is missing.
     """
     known = [f"{task}/{part}.jsonl" for task in tasks for part in PARTS]
     if inside not in known:

@@ -1,7 +1,7 @@
-"""What the MIGU paper (arXiv 2406.17245) claims, as comparisons that a grid on its orders can decide.
+"""Claims of the MIGU paper (arXiv 2406.17245), as comparisons that a grid on its orders can decide.
 
-Written down before anything was measured, from its tables. The sentences are ours; entries are called as ``everlearn
-bench`` calls them.
+Written before anything was measured, from its tables. The sentences are ours; rows have the names that ``everlearn
+bench`` uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _pairs(pairs: dict[str, str], relation: Relation, numbers: tuple[Number, ...
 
 
 def claims(*, long: bool) -> tuple[Claim, ...]:
-    """The claims about the orders 1 to 3, or 4 to 6."""
+    """Return the claims about the orders 1 to 3, or 4 to 6."""
     adapters = " By how much is the abstract's number: 15.2 points in the orders 4 to 6." if long else ""
     found = [
         Claim("MIGU helps full fine-tuning.", _pairs({"migu": PLAIN}, "above", AVERAGE)),

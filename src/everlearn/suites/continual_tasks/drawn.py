@@ -1,4 +1,4 @@
-"""Examples drawn from the tasks' sets on the Hugging Face hub, as files of the published form."""
+"""Examples sampled from the datasets of the tasks on the Hugging Face hub, as files in the published form."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ Row = dict[str, str]
 
 
 def drawn(name: str, data: Path, seed: int = SEED) -> tuple[Path, ...]:
-    """The files with a task's examples, train and test, as many as the published files have; drawn on demand, once.
+    """Return the files with the examples of a task, train and test, sampled once on demand.
+
+    They have as many examples as the published files.
 
     Args:
-        name: of the task.
-        data: :data:`ON_HUB`, or a data folder with copies of sets, ``hub/<owner>/<name>``.
-        seed: of the draw.
+        name: name of the task.
+        data: :data:`ON_HUB`, or a data folder with copies of the datasets, ``hub/<owner>/<name>``.
+        seed: seed of the sample.
 
     Returns:
-        Two paths; none where the task has no set, or the folder no copy of it.
+        Two paths; empty if the task has no dataset, or the folder no copy of it.
 
     Raises:
-        DataError: the set cannot be had, or holds something else.
+        DataError: the dataset is not available, or has other content.
     """
     if name not in SETS:
         return ()
@@ -56,7 +58,7 @@ def drawn(name: str, data: Path, seed: int = SEED) -> tuple[Path, ...]:
         if not copy.is_dir():
             return ()
         path = str(copy)
-        # Sets of a gigabyte are not read again each time to see that they are what they were.
+        # Size and time identify a file, since datasets of a gigabyte would take long to digest each time.
         found = ((file, file.stat()) for file in sorted(copy.rglob("*")) if file.is_file())
         facts = [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in found]
 
@@ -75,7 +77,7 @@ def drawn(name: str, data: Path, seed: int = SEED) -> tuple[Path, ...]:
 
 
 def _draw(place: HubSet, task: TextTask, split: str, rows: Any, random: np.random.Generator) -> Iterator[Row]:
-    """The examples of a part that have a label, in random order."""
+    """Yield the examples of a part that have a label, in random order."""
     names = getattr(rows.features.get(place.label), "names", None)
     none = True
     for index in random.permutation(len(rows)):
@@ -93,7 +95,7 @@ def _draw(place: HubSet, task: TextTask, split: str, rows: Any, random: np.rando
 
 
 def _label(task: TextTask, place: HubSet, value: Any, names: list[str] | None) -> str | None:
-    """A label as published, by its name in the set; None where the set keeps it to itself."""
+    """Return a label as published, by its name in the dataset; None if the dataset hides it."""
     if value == "" or (names and value == -1):
         return None
     word = names[value] if names else str(value)
@@ -108,5 +110,5 @@ def _label(task: TextTask, place: HubSet, value: Any, names: list[str] | None) -
 
 
 def _plain(word: str) -> str:
-    """Letters and digits alone, in lower case: sets write `WrittenWork`, the published files `Written Work`."""
+    """Reduce a name to lower-case letters and digits: datasets write `WrittenWork`, published files `Written Work`."""
     return "".join(letter for letter in word.casefold() if letter.isalnum())

@@ -1,4 +1,4 @@
-"""The examples of a task as files of prompts and answers, made of what is in the data folder."""
+"""The examples of a task as files of prompts and answers, built from the data folder."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ HOW = (
 
 
 def data_folder(given: Path | str | None = None) -> Path:
-    """The folder with the data; by default what the environment variable names, or what was fetched.
+    """Return the folder with the data; by default that of the environment variable, or the fetched data.
 
-    The word `hub` stays as it is: it stands for the sets of the Hugging Face hub.
+    The word `hub` is returned as it is: it stands for the datasets of the Hugging Face hub.
 
     Raises:
         DataError: there is none.
@@ -48,23 +48,23 @@ def data_folder(given: Path | str | None = None) -> Path:
 
 
 def published(task: TextTask, folder: Path) -> tuple[Path, ...]:
-    """The published files, train and test; empty where one is missing."""
+    """Return the published files, train and test; empty if one is missing."""
     place = folder / "CL_Benchmark" / task.group / task.dataset
     files = tuple(place / f"{part}.json" for part in ("train", "test"))
     return files if all(file.is_file() for file in files) else ()
 
 
 def copies(task: TextTask, folder: Path) -> tuple[Path, ...]:
-    """The re-split copy, train, dev and test; empty where a part is missing."""
-    found = []
+    """Return the re-split copy, train, dev and test; empty if a part is missing."""
+    files = []
     for part in PARTS:
         places = [folder / "tasks" / task.copy / f"{part}.jsonl{ending}" for ending in (".gz", "")]
-        found += [place for place in places if place.is_file()][:1]
-    return tuple(found) if len(found) == len(PARTS) else ()
+        files += [place for place in places if place.is_file()][:1]
+    return tuple(files) if len(files) == len(PARTS) else ()
 
 
 def proxy(name: str, data: Path) -> str:
-    """What a task's examples are where they stand for the published ones; empty where they are those."""
+    """Describe the source of a task's examples if they are not the published ones; empty if they are."""
     task = TASKS[name]
     if data != ON_HUB and published(task, data):
         return ""
@@ -79,18 +79,19 @@ def _sources(name: str, data: Path) -> tuple[Path, ...]:
 
 
 def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
-    """Prompts and answers of a task, in an order drawn once: JSON lines with ``prompt``, ``answer``, and both as one
-    ``text`` for models that fill gaps.
+    """Return the file with prompts and answers of a task, in a fixed random order.
+
+    It holds JSON lines with ``prompt``, ``answer``, and both as one ``text`` for masked models.
 
     Args:
         name: a key of :data:`~everlearn.suites.continual_tasks.tasks.TASKS`.
-        part: ``train``, ``dev`` or ``test``. What is measured between domains is ``dev``, held out of the training
-            part: the ``dev.json`` of the published folder is its ``test.json``.
-        data: the folder with the data, or what stands for the hub.
-        names: whether prompts name task and data set.
+        part: ``train``, ``dev`` or ``test``. Evaluations between domains use ``dev``, held out of the training part:
+            the ``dev.json`` of the published folder is its ``test.json``.
+        data: the data folder, or the value that stands for the hub.
+        names: whether prompts name task and dataset.
 
     Raises:
-        DataError: a file is missing or holds something else.
+        DataError: a file is missing or has other content.
     """
     task = TASKS[name]
     files = _sources(name, data)
@@ -111,14 +112,16 @@ def task_file(name: str, part: str, data: Path, names: bool = True) -> Path:
 
 
 def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
-    """Examples of each part, not more than the published file has, in the order of their hashes; no text in two parts.
+    """Return the examples of each part, ordered by their hashes; no text is in two parts.
+
+    A part has at most as many examples as the published file.
 
     Args:
-        name: of the task.
-        files: two published ones, or the three of a copy.
+        name: name of the task.
+        files: the two published files, or the three of a copy.
 
     Raises:
-        DataError: a file holds something else.
+        DataError: a file has other content.
     """
     task = TASKS[name]
     read = [list(_rows(task, file)) for file in files]
@@ -133,12 +136,12 @@ def parted(name: str, files: tuple[Path, ...]) -> dict[str, list[Row]]:
 
 
 def _drawn(rows: list[Row], most: int) -> list[Row]:
-    """At most so many, in an order that depends on the examples alone, so that fewer are the first of more."""
+    """Return at most `most` rows, in an order that depends on the examples only, so a smaller sample is a prefix."""
     return sorted(rows, key=lambda row: hashlib.blake2b(f"{row['text']}\0{row['label']}".encode()).digest())[:most]
 
 
 def _without(rows: list[Row], others: list[Row]) -> list[Row]:
-    """Those whose text is not among others', whatever its label is there."""
+    """Return the rows whose text is not among the others, whatever its label there."""
     texts = {row["text"] for row in others}
     return [row for row in rows if row["text"] not in texts]
 

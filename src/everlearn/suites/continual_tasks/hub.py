@@ -1,4 +1,4 @@
-"""Where the tasks are on the Hugging Face hub: sets, parts, fields, and what their labels are called there."""
+"""The datasets of the tasks on the Hugging Face hub: names, splits, fields and labels."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class HubSet:
-    """A task's set on the hub, from which examples are drawn that stand for the published ones.
+    """A dataset on the hub from which examples of a task are sampled in place of the published ones.
 
     Attributes:
         path: hub id.
-        text: the text as published, with the set's fields in braces.
-        subset: configuration; None where the set has one only.
-        test: the part that is tested: the one for validation where nobody may see the labels of the other.
+        text: template of the published text, with fields of the dataset in braces.
+        subset: configuration; None if the dataset has only one.
+        test: the split for testing: the validation split if the labels of the test split are hidden.
         label: field of the label.
-        labels: label there → label as published, where they differ by more than case, blanks and signs.
+        labels: label in the dataset → published label, if they differ by more than case, blanks and punctuation.
     """
 
     path: str
@@ -28,7 +28,7 @@ class HubSet:
 
     @property
     def name(self) -> str:
-        """As sentences name it."""
+        """The name in messages."""
         return f"'{self.path}'" + (f" ({self.subset})" if self.subset else "")
 
 

@@ -1,7 +1,7 @@
-"""How an example becomes a prompt.
+"""Convert examples to prompts.
 
-The form is that of the released code of O-LoRA and MIGU: task and data set by name, one instruction, the options, the
-text, and "Answer:". The sentences of the instructions are our own wording.
+The form is that of the released code of O-LoRA and MIGU: task and dataset by name, one instruction, the options, the
+text, and "Answer:". The wording of the instructions is ours.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ENDING = "\nAnswer:"
 
 
 def prompt(task: TextTask, text: str, names: bool = True) -> str:
-    """What a model reads before the answer.
+    """Return the input of the model before the answer.
 
     Args:
-        task: of the example.
-        text: of the example.
-        names: begin with the names of task and data set. The published runs do, in training and at test, so that a
-            model that is "not told the task" reads it all the same.
+        task: the task of the example.
+        text: the text of the example.
+        names: whether to begin with the names of task and dataset. The published runs do, in training and at test time,
+            so a model that is "not told the task" reads it nevertheless.
     """
     begin = f"Task:{task.group}\nDataset:{task.dataset}\n" if names else ""
     if task.group in INSTRUCTIONS:

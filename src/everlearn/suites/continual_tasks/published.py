@@ -1,4 +1,4 @@
-"""What the MIGU paper (arXiv 2406.17245) reports on the orders 1 to 6 with T5-large."""
+"""Numbers of the MIGU paper (arXiv 2406.17245) for the orders 1 to 6 with T5-large."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _CAPTION = (
 
 
 def published(first: int, orders: tuple[int, ...], suite: str) -> Published:
-    """The columns of one suite.
+    """Return the columns of one suite.
 
     Args:
         first: column of the table with its first order.
-        orders: of the suite.
-        suite: its name.
+        orders: orders of the suite.
+        suite: name of the suite.
     """
     rows = {name: row[first : first + 4] for name, row in _TABLE.items()}
     return Published(

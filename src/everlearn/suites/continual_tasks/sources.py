@@ -16,7 +16,7 @@ BY_HAND = (
 
 
 def sources(tasks: Iterable[str]) -> tuple[Fetchable, ...]:
-    """Training and test file of each task. Their digests were never written down: those of the first fetch are."""
+    """Return training and test file of each task; no digest was published, so that of the first fetch is recorded."""
     found = []
     for name in tasks:
         task = TASKS[name]

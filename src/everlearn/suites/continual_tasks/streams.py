@@ -1,4 +1,4 @@
-"""The streams: tasks in one of six orders, each with its end task, as a recipe."""
+"""Recipes of the streams: tasks in one of six orders, each with its end task."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def recipe(
     name: str,
     folder: Path,
 ) -> dict[str, Any]:
-    """What the recipe of a run holds; the arguments are those of :meth:`everlearn.suites.base.Suite.recipe`.
+    """Return the recipe of a run; see :meth:`everlearn.suites.base.Suite.recipe` for the arguments.
 
-    Settings that are left out are those of the released scripts for full fine-tuning of T5-large: one epoch of 64
-    examples a step at a constant 1e-4, no weight decay, gradients clipped at 1.
+    Default settings are those of the released scripts for full fine-tuning of T5-large: one epoch with 64 examples per
+    step at a constant 1e-4, no weight decay, gradients clipped at 1.
     """
     place = data_folder(data)
     given, ends = settings.given(), settings.end_tasks.given()
@@ -114,10 +114,10 @@ def recipe(
 
 
 def order_of(order: int | Sequence[str], orders: Mapping[int, Sequence[str]], suite: str) -> tuple[str, ...]:
-    """The tasks of a numbered order, or the names given, checked.
+    """Return the tasks of a numbered order, or the named tasks after a check.
 
     Raises:
-        RecipeError: there is no such order or task, or a task comes twice.
+        RecipeError: there is no such order or task, or a task is repeated.
     """
     if isinstance(order, int):
         if order not in orders:
@@ -134,7 +134,7 @@ def order_of(order: int | Sequence[str], orders: Mapping[int, Sequence[str]], su
 
 
 def sentences(order: Sequence[str], data: Path) -> list[str]:
-    """What a reader should know about the examples: which tasks are proxies, and what is held out."""
+    """Return notes about the examples for a reader: which tasks are proxies, and what is held out."""
     proxies = {name: proxy(name, data) for name in sorted(TASKS) if name in order}
     return [
         *(f"Proxy task '{name}': {what}." for name, what in proxies.items() if what),

@@ -1,4 +1,4 @@
-"""The suites `standard-cl` and `long-sequence`, as recipes, grids and pages see them."""
+"""The suites `standard-cl` and `long-sequence` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlearn.suites.settings import PROGRAMS, STREAM, Settings
 
 
 class ContinualTasks(Suite):
-    """Base of the two: classification tasks as text to text."""
+    """Base class of both suites: classification tasks as text to text."""
 
     groups = GROUPS
     paper_names = PAPER_NAMES
@@ -28,11 +28,11 @@ class ContinualTasks(Suite):
     cache = "continual-tasks"
 
     def locate(self, inside: str) -> Path:
-        """A task's file of prompts and answers."""
+        """Return the file of prompts and answers of a task."""
         return address.locate(inside, self.name, self.tasks)
 
     def check(self, settings: Settings) -> None:
-        """As every suite; nothing may be tuned where nothing is fine-tuned, nor prompts cut where none is answered."""
+        """Refuse settings without meaning, tuning options without fine-tuning, and prompt options without prompts."""
         super().check(settings)
         if settings.model is None:
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
@@ -60,7 +60,7 @@ class ContinualTasks(Suite):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run over tasks."""
+        """Return the recipe of a run over tasks."""
         self.check(settings)
         names = streams.order_of(order, self.orders, self.name)
         return streams.recipe(names, settings=settings, data=data, method=method, seed=seed, name=name, folder=folder)

@@ -1,6 +1,6 @@
 """The rows of the suites' tables: systems of the MIGU paper (arXiv 2406.17245) as methods with their options.
 
-This is the only place to change when a system gets another method or other options.
+Change this file if a system gets another method or other options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fifteen tasks, and two easier ones of `glue` alone: labels, sizes, and where their examples come from."""
+"""The fifteen tasks, and two easier ones of `glue` only: labels, sizes, and sources of their examples."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class TextTask:
     """A classification task whose answers are words.
 
     Attributes:
-        group: kind of task, as prompts name it.
-        dataset: as prompts name it, and the published folder below ``CL_Benchmark/<group>/``.
+        group: kind of task, as named in prompts.
+        dataset: name in prompts, and of the published folder below ``CL_Benchmark/<group>/``.
         labels: the answers, as published.
-        train: training examples of the published file.
-        test: test examples of the published file.
+        train: number of training examples of the published file.
+        test: number of test examples of the published file.
         copy: folder of a re-split copy below ``tasks/``.
-        proxy: what the copy is where one part of the published task could not be had; empty where it is the task.
-        opening: begins every text of the published files, and is left out in the copy.
+        proxy: description of the copy if a part of the published task was not available; empty if it is the task.
+        opening: prefix of every text of the published files, which the copy leaves out.
         spelt: label of the copy, in lower case → as published.
     """
 
@@ -36,7 +36,7 @@ class TextTask:
     spelt: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, word: str) -> str | None:
-        """A label as published, however it is spelt in a file; None where it is none."""
+        """Return a label as published, however it is spelt in a file; None if it is none."""
         known = {label.casefold(): label for label in self.labels} | dict(self.spelt)
         return known.get(" ".join(word.split()).casefold())
 

@@ -1,6 +1,6 @@
-"""The suite `docs`: learn six libraries' documentation one after another, offline.
+"""The suite `docs`: learn the documentation of six libraries one after another, offline.
 
-The base model in ``base/`` is pre-trained on general documentation alone (``recipes/base-docs.yaml``).
+The base model in ``base/`` is pre-trained on general documentation only (``recipes/base-docs.yaml``).
 """
 
 from pathlib import Path
@@ -12,5 +12,5 @@ __all__ = ["DOMAINS", "GENERAL", "Doc", "base_path", "build", "cache_folder", "d
 
 
 def base_path() -> Path:
-    """The folder of the shipped base model, as ``save_pretrained`` writes it."""
+    """Return the folder of the shipped base model, in the format of ``save_pretrained``."""
     return Path(__file__).parent / "base"

@@ -9,7 +9,7 @@ from everlearn.suites import docs
 
 
 def locate(inside: str) -> Path:
-    """The file or folder behind an address, made on demand.
+    """Return the file or folder at an address, built on demand.
 
     Args:
         inside: the address after ``suite:docs/``.

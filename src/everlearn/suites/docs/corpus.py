@@ -1,7 +1,7 @@
-"""Six domains and general knowledge, made of the documentation of installed libraries.
+"""Six domains and general knowledge, from the documentation of installed libraries.
 
 The six domains are libraries that are installed with everlearn anyway; general knowledge (D0) is the standard library
-and everything else that everlearn needs. The same versions give the same files, byte for byte.
+and all other dependencies of everlearn. The same versions give the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PARAGRAPHS = re.compile(r"\n[ \t]*\n")
 
 
 def documents(library: str) -> list[Doc]:
-    """The distinct documents of one library, in the order of their hashes.
+    """Return the distinct documents of one library, ordered by their hashes.
 
     A tenth each is for test and validation (general knowledge: a twentieth for validation, no test).
 
@@ -58,22 +58,22 @@ def documents(library: str) -> list[Doc]:
     """
     if library not in DOMAINS + GENERAL:
         raise DataError(f"The suite `docs` has no library '{library}'.{did_you_mean(library, DOMAINS + GENERAL)}")
-    found: dict[str, Passage] = {}
+    distinct: dict[str, Passage] = {}
     for passage in reading.passages(library):
-        found.setdefault(_hash(passage.text), passage)
+        distinct.setdefault(_hash(passage.text), passage)
     shares = (10, 20) if library in DOMAINS else (0, 5)
-    subpackage = _namer([p.module for p in found.values() if p.is_docstring])
+    subpackage = _namer([p.module for p in distinct.values() if p.is_docstring])
     return [
         Doc(p.text, subpackage(p.module) if p.is_docstring else "", _split(key, *shares), key)
-        for key, p in sorted(found.items())
+        for key, p in sorted(distinct.items())
     ]
 
 
 def build(folder: Path | None = None, progress: Progress | None = None) -> dict[str, Path]:
-    """Write the suite's files, unless they are there already for exactly these versions of the libraries.
+    """Write the files of the suite, unless they exist for exactly these versions of the libraries.
 
-    No document, and no paragraph of 120 letters and digits or more, occurs twice in all that is written: texts for
-    test are taken first, then those for validation, then those for training, and a domain goes before general text.
+    No document, and no paragraph of 120 letters and digits or more, occurs twice in all files: texts for test are taken
+    first, then those for validation, then those for training, and domains precede general text.
 
     Args:
         folder: where to write; by default :func:`cache_folder`.
@@ -84,7 +84,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
         ``text``) and ``tasks/<domain>_{train,test}`` (with ``text`` and ``label``).
 
     Raises:
-        DataError: a domain's library is not installed, or `folder` holds something else.
+        DataError: a domain's library is not installed, or `folder` has other content.
     """
     folder = folder if folder is not None else cache_folder()
     versions = fingerprint()
@@ -122,7 +122,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
 
 
 def cache_folder() -> Path:
-    """``docs`` in $EVERLEARN_CACHE, else in ``everlearn`` of the user's cache folder."""
+    """Return the cache folder ``docs``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
     own = os.environ.get("EVERLEARN_CACHE")
     if own:
         return Path(own) / "docs"
@@ -130,7 +130,7 @@ def cache_folder() -> Path:
 
 
 def fingerprint() -> dict[str, str | None]:
-    """What decides the content of the files: the libraries' versions and the code that reads them."""
+    """Return what determines the content of the files: the versions of the libraries and the code that reads them."""
     code = "".join(digest(Path(module)) for module in (__file__, reading.__file__, tasks.__file__) if module)
     versions = {library: reading.version(library) for library in DOMAINS + GENERAL}
     return {"code": hashlib.blake2b(code.encode(), digest_size=16).hexdigest(), **versions}
@@ -147,7 +147,10 @@ def _split(key: str, test: int, held_out: int) -> Split:
 
 
 def _namer(modules: list[tuple[str, ...]]) -> Callable[[tuple[str, ...]], str]:
-    """Name a module's subpackage; one that holds most of the library (pandas.core) is divided once more."""
+    """Return a function that names the subpackage of a module.
+
+    A subpackage with most of the library (pandas.core) is split again.
+    """
     counts = Counter(module[0] for module in modules if module)
     crowded = {name for name, count in counts.items() if count > _CROWDED * len(modules)}
     return lambda module: ".".join(module[: 2 if module[:1] and module[0] in crowded else 1])
@@ -181,7 +184,7 @@ def _new_paragraphs(text: str, seen: set[str]) -> Iterable[str]:
 
 
 def _capped(docs: list[Doc]) -> list[Doc]:
-    """The documents that come first in the order of their hashes and fit into the size of a domain."""
+    """Return the documents that come first by their hashes and fit into the size of a domain."""
     kept, size = [], 0
     for doc in sorted(docs, key=lambda doc: doc.key):
         size += len(doc.text)

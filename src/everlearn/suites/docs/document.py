@@ -14,7 +14,7 @@ class Doc:
 
     text: str
     subpackage: str
-    """Where it stands below the library (``core``, ``algorithms.flow``); empty when unknown or not a docstring."""
+    """Subpackage of the library (``core``, ``algorithms.flow``); empty if unknown or not a docstring."""
     split: Split
     key: str
     """Hash of its letters and digits: decides split and order, and finds duplicates."""

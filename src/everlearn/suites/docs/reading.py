@@ -1,9 +1,8 @@
 """Docstrings and long comments of installed libraries, read from their source files.
 
-Nothing is imported or executed. The files are cut into strings and comments by one regular expression instead of
-:mod:`ast`: it finds the same docstrings (the tests compare the two) in a quarter of the time, and it also sees what a
-syntax tree leaves out: comments, docstrings of attributes, Cython
-and files in a newer syntax.
+Nothing is imported or executed. The files are split into strings and comments by one regular expression instead of
+:mod:`ast`: it finds the same docstrings (the tests compare the two) in a quarter of the time, and it also finds what a
+syntax tree leaves out: comments, docstrings of attributes, Cython and files in a newer syntax.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Passage:
 
 
 def version(library: str) -> str | None:
-    """The installed version of a library (of Python for the standard library), or None when it is absent."""
+    """Return the installed version of a library (of Python for the standard library), or None if it is absent."""
     if library == STANDARD_LIBRARY:
         return platform.python_version()
     try:
@@ -71,7 +70,7 @@ def version(library: str) -> str | None:
 
 
 def place(library: str) -> Path:
-    """The folder or file of an installed library, found without importing it.
+    """Return the folder or file of an installed library, without importing it.
 
     Raises:
         DataError: it is not installed.
@@ -89,10 +88,10 @@ def place(library: str) -> Path:
 
 
 def passages(library: str) -> Iterator[Passage]:
-    """Every docstring and long block of comments of a library, in the order of the file names.
+    """Yield every docstring and long block of comments of a library, in the order of the file names.
 
-    Files whose name contains ``docs`` document compiled functions (``torch/_torch_docs.py``): there every
-    triple-quoted string counts, and the module is the package that the file is in.
+    Files whose name contains ``docs`` document compiled functions (``torch/_torch_docs.py``): there every triple-quoted
+    string counts, and the module is the package that the file is in.
 
     Raises:
         DataError: the library is not installed.
@@ -135,7 +134,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _texts(source: str, everywhere: bool) -> Iterator[tuple[str, bool]]:
-    """The long docstrings (True) and blocks of comments (False) of one file, uncleaned."""
+    """Yield the long docstrings (True) and blocks of comments (False) of one file, uncleaned."""
     for piece in _PIECES.finditer(source):
         if piece["comment"]:
             if len(piece["comment"]) >= _SHORTEST_COMMENT and not _NOT_PROSE.search(piece["comment"]):
@@ -155,7 +154,7 @@ def _texts(source: str, everywhere: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _unescaped(body: str, raw: bool) -> str:
-    """What Python reads in a string: ``\\\\alpha`` is written with one backslash in the document."""
+    r"""Return the value of a string literal: ``\\alpha`` has one backslash in the document."""
     if raw or "\\" not in body:
         return body
     try:
@@ -165,6 +164,6 @@ def _unescaped(body: str, raw: bool) -> str:
 
 
 def _is_prose(comment: str) -> bool:
-    """Whether a block of comments is text rather than code that was commented out: nearly all letters and spaces."""
+    """Return whether a block of comments is text rather than disabled code: nearly all letters and spaces."""
     signs = sum(len(run) for run in _NOT_LETTERS.findall(comment)) - comment.count(" ")
     return len(comment) >= _SHORTEST_COMMENT and signs < 0.15 * len(comment)

@@ -1,4 +1,4 @@
-"""Where the base model's pre-training starts; :mod:`everlearn.suites.pretraining` says what is special about it."""
+"""The initial weights of the base model's pre-training; :mod:`everlearn.suites.pretraining` explains them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everlearn.suites.docs.corpus import cache_folder
 
 
 def start_folder() -> Path:
-    """The starting point as ``save_pretrained`` writes it, made on first use."""
+    """Return the folder of the initial weights, in the format of ``save_pretrained``, built on first use."""
     folder = cache_folder().with_name("docs-start")
     if damage(folder) is not None:
         with new_folder(folder) as made:
@@ -22,5 +22,5 @@ def start_folder() -> Path:
 
 
 def start_model() -> Any:
-    """The model; the same weights every time."""
+    """Return the initial model; it has the same weights every time."""
     return pretraining.start_model(AutoConfig.from_pretrained(Path(__file__).parent / "base"), "docs", "start")

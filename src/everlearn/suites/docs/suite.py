@@ -1,4 +1,4 @@
-"""The suite `docs`, as recipes, grids and pages see it."""
+"""The suite `docs` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 16
 
 @register_suite
 class Docs(Suite):
-    """Documentation of six installed libraries: needs no network, no data and no model from elsewhere."""
+    """Documentation of six installed libraries: needs no network, no data and no other model."""
 
     name = "docs"
     orders = {0: DOMAINS}  # noqa: RUF012 - see Suite
@@ -29,7 +29,7 @@ class Docs(Suite):
              "prompts.names", "prompts.cut")  # fmt: skip
 
     def locate(self, inside: str) -> Path:
-        """A corpus' or an end task's file, or the base model's folder."""
+        """Return the file of a corpus or of an end task, or the folder of the base model."""
         return address.locate(inside)
 
     def recipe(
@@ -43,7 +43,7 @@ class Docs(Suite):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run over the libraries; its corpora are made here, so there is no folder of data."""
+        """Return the recipe of a run over the libraries; its corpora are built here, so it needs no data folder."""
         names = self.orders[order] if isinstance(order, int) else order
         for each in names:
             if each not in DOMAINS:
@@ -92,7 +92,7 @@ class Docs(Suite):
         }
 
     def _corpus(self, name: str, part: str, own: Mapping[str, str | Mapping[str, Any]]) -> dict[str, Any]:
-        """A domain of a recipe: the suite's text, or the user's own instead."""
+        """Return a domain of a recipe: the text of the suite, or the user's own."""
         if name in own:
             text = own[name]
             return {"name": name, **(text if isinstance(text, Mapping) else {"path": text})}

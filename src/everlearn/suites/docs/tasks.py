@@ -1,4 +1,4 @@
-"""The end tasks: which subpackage of its library does a docstring belong to?"""
+"""The end tasks: predict the subpackage that a docstring belongs to."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ MOST_CHARACTERS = 1200
 
 
 def classes(docs: Iterable[Doc]) -> list[str]:
-    """The most frequent subpackages, at most 8 with at least 60 documents each, sorted by name."""
+    """Return the most frequent subpackages, at most 8 with at least 60 documents each, sorted by name."""
     counts = Counter(doc.subpackage for doc in docs if doc.subpackage)
     frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_CLASSES]
     return sorted(name for name, count in frequent if count >= FEWEST_DOCUMENTS)
 
 
 def examples(library: str, docs: list[Doc], part: str) -> list[dict[str, str]]:
-    """Labelled texts of one library.
+    """Return labelled texts of one library.
 
     Args:
-        library: the library's name, removed with the subpackage's from the texts.
-        docs: its documents, in the order of their hashes.
+        library: name of the library, which is removed from the texts with that of the subpackage.
+        docs: its documents, ordered by their hashes.
         part: ``train`` (documents of the training split) or ``test`` (of the other two).
 
     Returns:
-        Rows with ``text`` (at most 1,200 characters) and ``label``, in the order of the hashes.
+        Rows with ``text`` (at most 1,200 characters) and ``label``, ordered by hashes.
     """
     labels = classes(docs)
     hide = _hider(library, labels)
@@ -48,7 +48,7 @@ def examples(library: str, docs: list[Doc], part: str) -> list[dict[str, str]]:
 
 
 def _hider(library: str, labels: list[str]) -> re.Pattern[str]:
-    """Finds what would give the answer away: the subpackages' names where they stand as parts of a path.
+    """Return a pattern for names of subpackages in a path, which would reveal the answer.
 
     ``scipy.stats.norm`` becomes ``scipy.norm``, ``from scipy import stats`` ``from scipy import`` and ``stats.norm``
     ``norm``; the word "stats" in a sentence stays.

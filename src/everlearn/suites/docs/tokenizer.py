@@ -23,7 +23,7 @@ def train_tokenizer(general_train: Path, out: Path, vocabulary: int = VOCABULARY
     Args:
         general_train: JSON lines with ``text``.
         out: folder for ``tokenizer.json`` and ``tokenizer_config.json``.
-        vocabulary: entries, special tokens and the 256 bytes included.
+        vocabulary: size, including special tokens and the 256 bytes.
 
     Raises:
         DataError: the file is missing.

@@ -1,1 +1,1 @@
-"""GLUE-type tasks, each learnt from the base model: what a remedy costs, and what it keeps of pre-training."""
+"""GLUE-type tasks, each learnt from the base model: the cost of a remedy, and how much of pre-training it preserves."""

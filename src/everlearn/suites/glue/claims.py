@@ -1,8 +1,8 @@
-"""What the papers of the remedies claim of fine-tuning on a task, as comparisons that a grid on the suite can decide.
+"""Claims of papers about fine-tuning remedies, as comparisons that a grid on the suite can decide.
 
-Written down before anything was measured; what was corrected or added afterwards says so in its remark. The sentences
-are ours. The papers measure what is left of pre-training in
-ways of their own, most of them on large models; here it is always the drift of general text.
+Written before anything was measured; later corrections and additions are marked in remarks. The sentences are ours. The
+papers measure the preservation of pre-training in different ways, most of them on large models; here it is always the
+drift of general text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _claim(
     entries: str | tuple[str, ...],
     *asked: tuple[Relation, str | tuple[str, ...], tuple[Number, ...]],
 ) -> Claim:
-    """A claim whose comparisons all have the same entries on their left."""
-    found = (
+    """Return a claim whose comparisons all have the same rows on their left."""
+    comparisons = (
         each
         for relation, others, numbers in asked
         for each in questions(entries, relation, others, numbers, POINT if relation == "within" else 0.0)
     )
-    return Claim(sentence, tuple(found), remark)
+    return Claim(sentence, tuple(comparisons), remark)
 
 
 CLAIMS = (

@@ -1,4 +1,4 @@
-"""The suite `glue`, as recipes, grids and pages see it."""
+"""The suite `glue` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PARTS = {"path": "train.jsonl.gz", "validation": "validation.jsonl.gz"}
 
 @register_suite
 class Glue(ContinualTasks):
-    """Fine-tuning of a masked model on one task, beside the text that it was pre-trained on.
+    """Fine-tuning of a masked model on one task, with the text that it was pre-trained on.
 
-    A stream of one task: what must be protected is pre-training, so the numbers of the table are the task's accuracy
-    and the drift of general text in bits per byte (masked-LM). The model answers through its own vocabulary head
-    (:class:`everlearn.model.objectives.Masked`), which is also what general text is measured with.
+    A stream of one task: what must be protected is pre-training, so the numbers of the table are the accuracy on the
+    task and the drift of general text in bits per byte (masked-LM). The model answers through its vocabulary head
+    (:class:`everlearn.model.objectives.Masked`), which is also used for general text.
     """
 
     name = "glue"
@@ -50,20 +50,20 @@ class Glue(ContinualTasks):
         "`tasks/{subj,trec}/{train,dev,test}.jsonl.gz`, rows of `text` and `label`."
     )
     known: tuple[str, ...] = TASKS
-    """Tasks of which there are examples."""
+    """Tasks with available examples."""
     lacks = (*PROGRAMS, *STREAM, "end_tasks.settings", "end_tasks.aspect", "end_tasks.answers")
 
     @property
     def first(self) -> tuple[str, ...]:
-        """All tasks that there are: the base model is asked each of them."""
+        """All available tasks: the base model is evaluated on each."""
         return self.known
 
     def on(self, settings: Settings, data: Path | None) -> Glue:
-        """The suite with the tasks of which the folder has examples."""
-        found, folder = type(self)(), data_folder(data)
+        """Return the suite with the tasks whose examples are in the folder."""
+        suite, folder = type(self)(), data_folder(data)
         there = [task for task in TASKS if published(ALL_TASKS[task], folder) or copies(ALL_TASKS[task], folder)]
-        found.known = tuple(there) or TASKS
-        return found
+        suite.known = tuple(there) or TASKS
+        return suite
 
     def recipe(
         self,
@@ -76,7 +76,7 @@ class Glue(ContinualTasks):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run on one task, with general text to measure on and, for methods that want it, to learn from."""
+        """Return the recipe of a run on one task, with general text for evaluation and for methods that train on it."""
         self.check(settings)
         own = dict(settings.corpora or {})
         if unknown := sorted(set(own) - {GENERAL}):
@@ -84,14 +84,14 @@ class Glue(ContinualTasks):
         chosen = EndTaskSettings(**settings.end_tasks.given(), answers="chosen")
         rest = settings.model_copy(update={"end_tasks": chosen, "corpora": None})
         tasks = streams.order_of(order, self.orders, self.name)
-        made = streams.recipe(tasks, settings=rest, data=data, method=method, seed=seed, name=name, folder=folder)
-        given = own.get(GENERAL)
-        general = dict(given) if isinstance(given, Mapping) else {"path": given} if given else general_text(data)
-        return made | {"objective": "masked", "general": {"name": GENERAL, **general}}
+        run = streams.recipe(tasks, settings=rest, data=data, method=method, seed=seed, name=name, folder=folder)
+        text = own.get(GENERAL)
+        general = dict(text) if isinstance(text, Mapping) else {"path": text} if text else general_text(data)
+        return run | {"objective": "masked", "general": {"name": GENERAL, **general}}
 
 
 def general_text(data: Path | None) -> dict[str, str]:
-    """The text that a base model is expected to know, and a part of it that it has not seen.
+    """Return general text that a base model should know, and a held-out part of it.
 
     Raises:
         DataError: the data folder has none.

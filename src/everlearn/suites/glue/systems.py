@@ -1,10 +1,10 @@
-"""The rows of the suite's table: remedies that keep what pre-training learnt, as methods with their options.
+"""The rows of the suite's table: remedies that preserve pre-training, as methods with their options.
 
-This is the only place to change when a remedy gets another method or other options. Strengths are those of the papers
-where a paper has one for this use; a settings file (`entries`) has those that were chosen for a base model.
+Change this file if a remedy gets another method or other options. Strengths are those of the papers if they have one
+for this use; a settings file (`entries`) has those that were chosen for a base model.
 
-Not here: `si`, which knows only of weights that it has seen learnt, so nothing of the base model; `siatl`, whose
-auxiliary loss is a decoder's; `ensemble`, which after one task is that task's model.
+Not included: `si`, which measures importance only for weights that it has seen trained, so not for the base model;
+`siatl`, whose auxiliary loss needs a decoder; `ensemble`, which after one task is the model of that task.
 """
 
 from __future__ import annotations

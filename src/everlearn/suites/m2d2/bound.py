@@ -1,4 +1,4 @@
-"""A stream of M2D2's kind on its data: the domains that settings choose, their text, and the orders of them."""
+"""A stream of M2D2's kind on its data: the selected domains, their text, and their orders."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BACKGROUND = 5
 
 
 class Bound:
-    """The domains of a stream and all that is made of them; text is read when it is asked for.
+    """The domains of a stream and everything built from them; text is read on demand.
 
     Args:
-        taxonomy: every domain that is there.
-        options: which of them, and what becomes of their text.
+        taxonomy: all available domains.
+        options: which domains are used, and how their text is processed.
 
     Raises:
-        RecipeError: the settings name what is not there.
+        RecipeError: the settings name a missing domain.
     """
 
     def __init__(self, taxonomy: Taxonomy, options: StreamSettings) -> None:
@@ -54,18 +54,20 @@ class Bound:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Where the stream's text lies, made unless it is there."""
+        """The folder with the text of the stream, built if it is missing."""
         return stream.build(self.taxonomy, self.leaves, self.options)
 
     @functools.cached_property
     def similarity(self) -> dict[str, Any]:
-        """The order `similar` (``domains``), and how it was made: ``by``, ``samples``, and ``start``, each domain's
-        likeness to general text."""
+        """The order `similar` (``domains``), and how it was computed.
+
+        That is ``by``, ``samples``, and ``start``, the similarity of each domain to general text.
+        """
         return dict(read_json(self.similar / ORDER))
 
     @functools.cached_property
     def similar(self) -> Path:
-        """Where the order `similar` is written down, made unless it is there."""
+        """The folder with the order `similar`, built if it is missing."""
         by, samples = self.options.embedding or "hashed TF-IDF", self.options.samples
         code = [digest(Path(module)) for module in (__file__, embedding.__file__, ordering.__file__)]
         general = dict(self.taxonomy.general or {})
@@ -89,15 +91,15 @@ class Bound:
         return made.derived(stream.NAME, "order", (), made_by, write)
 
     def texts(self, name: str) -> Any:
-        """The training documents of a domain that come first in the order of their hashes."""
-        found = stream.read(self.folder, name, "train")
-        return iter(stream.first_by_hash(found, None, False)) if self.taxonomy.lines else found
+        """Return the training documents of a domain, those first that come first by their hashes."""
+        documents = stream.read(self.folder, name, "train")
+        return iter(stream.first_by_hash(documents, None, False)) if self.taxonomy.lines else documents
 
     def checked(self, order: int | Sequence[str]) -> tuple[str, ...]:
-        """The domains of an order, or of some names.
+        """Return the domains of an order, or the named domains after a check.
 
         Raises:
-            RecipeError: there is no such order or domain, or one comes twice.
+            RecipeError: there is no such order or domain, or one is repeated.
         """
         if isinstance(order, int):
             if order not in self.orders:
@@ -113,7 +115,7 @@ class Bound:
         return names
 
     def domain(self, name: str) -> dict[str, Any]:
-        """A domain as a recipe has it."""
+        """Return a domain as in a recipe."""
         place = self.folder / name
         return {
             "name": name,
@@ -123,13 +125,13 @@ class Bound:
         }
 
     def general(self, own: Any) -> dict[str, Any] | None:
-        """General text as a recipe has it: the user's own, that of the data, or none."""
+        """Return general text as in a recipe: the user's own, that of the data, or None."""
         if own is not None:
             return {"name": GENERAL, **(dict(own) if isinstance(own, Mapping) else {"path": str(own)})}
         return {"name": GENERAL, **self.taxonomy.general} if self.taxonomy.general else None
 
     def notes(self, order: Sequence[str]) -> list[str]:
-        """Sentences for a run's report: the order, where there is one, and how the text was made."""
+        """Return sentences for the report of a run: the order, if it is a known one, and how the text was built."""
         made = [*self.taxonomy.notes, *stream.sentences(self.folder)]
         if len(order) < 2:  # a model for one domain alone
             return made
@@ -141,7 +143,7 @@ class Bound:
         return [listed, *made]
 
     def locate(self, inside: str) -> Path:
-        """The file behind an address.
+        """Return the file at an address.
 
         Raises:
             RecipeError: there is none.
@@ -163,12 +165,12 @@ _ORDERS = " Its orders: " + ", ".join(f"{number} ({name})" for name, number in o
 
 @functools.lru_cache(maxsize=8)
 def bind(folder: Path | None, options: StreamSettings, cache: Path) -> Bound:
-    """A stream on a folder of data, opened once for each.
+    """Return the stream on a data folder; cached by its arguments.
 
     Args:
-        folder: with the data; None for what is installed.
-        options: of the stream.
-        cache: where what is made of it is kept; another one makes another stream.
+        folder: the data folder; None for installed libraries.
+        options: options of the stream.
+        cache: the cache folder; another one gives another stream.
     """
     if folder is None or built_in.recognises(folder):
         return Bound(built_in.taxonomy(folder), options)

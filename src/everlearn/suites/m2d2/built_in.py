@@ -1,7 +1,7 @@
-"""The built-in stand-in for M2D2: public text that lies in a data folder, and what is installed with everlearn anyway.
+"""The built-in substitute for M2D2: public text in a data folder, and text of installed libraries.
 
-M2D2's two super-domains (Wikipedia and papers) are stood for by five of clearly different style. Documentation and code
-of installed libraries need no data folder; the rest is the text that `six-domains` is made of (docs/m2d2.md).
+Five super-domains of clearly different style stand for M2D2's two (Wikipedia and papers). Documentation and code of
+installed libraries need no data folder; the rest is the text that `six-domains` is built from (docs/m2d2.md).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Kept:
     """A domain that is a corpus of the data folder, or some of its rows.
 
     Attributes:
-        group: of the taxonomy.
+        group: group in the taxonomy.
         corpus: folder below ``domains/``.
-        column: by which rows are chosen; empty for all of them.
-        values: that the column may have; of a venue, its letters count ("nips2018" is "nips").
+        column: column by which rows are selected; empty for all rows.
+        values: allowed values of the column; for a venue without its digits ("nips2018" is "nips").
     """
 
     group: str
@@ -50,7 +50,7 @@ class Kept:
     values: tuple[str, ...] = ()
 
     def rows(self, file: Path) -> Iterator[str]:
-        """The texts of the chosen rows."""
+        """Yield the texts of the selected rows."""
         for row in read_lines(file):
             if not self.column or str(row.get(self.column, "")).rstrip("0123456789") in self.values:
                 yield str(row["text"])
@@ -95,22 +95,22 @@ LIBRARIES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def branches() -> dict[str, Branch]:
-    """The place of every built-in domain, in the order of its table."""
+    """Return the place of every built-in domain in the taxonomy, in the order of its table."""
     kept = {name: Branch(top, kept.group, 2) for top, domains in KEPT.items() for name, kept in domains.items()}
     return kept | {name: Branch(top, group, 2) for name, top, group, _ in _installed()}
 
 
 def names() -> tuple[str, ...]:
-    """Every built-in domain, in the order of its table."""
+    """Return the names of all built-in domains, in the order of its table."""
     return tuple(branches())
 
 
 def taxonomy(folder: Path | None) -> Taxonomy:
-    """The built-in domains; without a folder those of installed libraries alone.
+    """Return the built-in domains; without a folder those of installed libraries only.
 
     Args:
-        folder: with ``domains/<corpus>/{train,validation,test}.jsonl.gz`` (plain files do too); a corpus that is not
-            there is left out.
+        folder: contains ``domains/<corpus>/{train,validation,test}.jsonl.gz`` (or uncompressed files); a missing corpus
+            is left out.
     """
     leaves: list[Leaf] = []
     absent: set[str] = set()
@@ -134,7 +134,7 @@ def taxonomy(folder: Path | None) -> Taxonomy:
 
 
 def recognises(folder: Path) -> bool:
-    """Whether a folder holds text for the built-in domains."""
+    """Return whether a folder holds text for the built-in domains."""
     return any(_files(path) is not None for path in folder.glob("domains/*"))
 
 
@@ -151,7 +151,7 @@ def _reader(kept: Kept, file: Path) -> Texts:
 
 
 def _installed() -> list[tuple[str, str, str, str]]:
-    """Name, super-domain, group and library of each domain that is installed."""
+    """Return name, super-domain, group and library of each installed domain."""
     short = {DOCUMENTATION: "docs", CODE: "code"}
     return [
         (f"{short[super_domain]}_{library}", super_domain, group, library)
@@ -186,17 +186,17 @@ def _library(name: str, super_domain: str, group: str, library: str) -> Leaf:
 
 
 def _half(text: str) -> str:
-    """Held-out functions are validation and test in equal parts."""
+    """Return the part of a held-out function: validation and test get equal shares."""
     return PARTS[1:][hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=1).digest()[0] % 2]
 
 
 def without_docstring(text: str) -> str:
-    """A function without what its documentation says, which is another domain's."""
+    """Return a function without its docstring, which belongs to another domain."""
     return _DOCSTRING.sub("", text, count=1)
 
 
 def _general(folder: Path | None) -> Mapping[str, Any]:
-    """Wikipedia and books, as `six-domains` has them; without a folder the documentation of other libraries."""
+    """Return Wikipedia and books, as in `six-domains`; without a folder the documentation of other libraries."""
     if folder is not None and all((folder / "D0" / source).is_dir() for source in GENERAL_SOURCES):
         try:
             return {"path": str(general_file("train", folder)), "validation": str(general_file("validation", folder))}

@@ -1,7 +1,6 @@
-"""What the causal study of many domains (arXiv 2402.17400, two versions) claims, as comparisons that a grid can decide.
+"""Claims of the causal study of many domains (arXiv 2402.17400, two versions), as comparisons that a grid can decide.
 
-Written down before anything was measured. The sentences are ours; which orders and entries of a suite are meant the
-suite says.
+Written before anything was measured. The sentences are ours; the suite defines which of its orders and rows are meant.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ def study_claims(
     large: str | None = None,
     introduction: str = "",
 ) -> Claims:
-    """The study's findings about one suite.
+    """Return the findings of the study as claims about one suite.
 
     Args:
-        similar: the suite's orders in which neighbours are alike.
+        similar: orders of the suite in which neighbours are similar.
         random: its shuffled orders.
-        small: entry of plain training of a smaller model; without both sizes that finding is left out.
-        large: the same of a larger one.
-        introduction: Markdown: what is special about this suite; it follows what is said of all.
+        small: row of plain training of a smaller model; without both sizes that finding is left out.
+        large: row of plain training of a larger model.
+        introduction: Markdown on what is special about this suite, after the general introduction.
     """
     alike, shuffled = tuple(similar), tuple(random)
 

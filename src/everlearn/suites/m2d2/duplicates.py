@@ -1,10 +1,10 @@
-"""Find a document that was read before, word for word or nearly: exact hashes, and MinHash with banding.
+"""Find documents that repeat an earlier one exactly or nearly: exact hashes, and MinHash with banding.
 
 Near duplicates are documents whose sets of 5-word shingles have a Jaccard similarity of at least `near`. Candidates are
-found by MinHash (Broder 1997) in bands (Leskovec et al., Mining of Massive Datasets, 3.4): of 120 minima every 6 in a
-row are a band, and two documents that share a band are compared. A pair of similarity s is compared with probability
-1 − (1 − s⁶)²⁰: 0.27 at 0.5, 0.92 at 0.7, 0.998 at 0.8. The comparison itself is exact, so nothing is removed that is
-less alike than `near`.
+found by MinHash (Broder 1997) in bands (Leskovec et al., Mining of Massive Datasets, 3.4): of 120 minima every 6
+consecutive ones are a band, and two documents that share a band are compared. A pair with similarity s is compared with
+probability 1 − (1 − s⁶)²⁰: 0.27 at 0.5, 0.92 at 0.7, 0.998 at 0.8. The comparison itself is exact, so nothing is
+removed whose similarity is below `near`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Match(NamedTuple):
 
 
 class Duplicates:
-    """Remembers documents and recognises them; about 3 kB for a document of 200 words.
+    """An index that recognises repeated documents; about 3 kB for a document of 200 words.
 
     Args:
-        near: Jaccard similarity from which two documents are the same; 1 compares exact copies alone.
+        near: Jaccard similarity from which on two documents are the same; 1 finds exact copies only.
     """
 
     def __init__(self, near: float) -> None:
@@ -53,7 +53,7 @@ class Duplicates:
         self._count = 0
 
     def add(self, text: str) -> Match | None:
-        """The earlier document that this text repeats; a text that repeats none is remembered."""
+        """Return the earlier document that this text repeats; add the text to the index if it repeats none."""
         words = _WORD.findall(text.lower())
         if sum(map(len, words)) < SHORTEST:
             return None
@@ -78,25 +78,25 @@ class Duplicates:
 
     @property
     def last(self) -> int:
-        """The number of the document that was remembered last."""
+        """The number of the last document that was added."""
         return self._count - 1
 
     def _keys(self, shingles: Shingles) -> list[bytes]:
         return [band.tobytes() for band in self.signature(shingles).reshape(BANDS, ROWS)]
 
     def signature(self, shingles: Shingles) -> NDArray[np.uint32]:
-        """The minima of 120 random functions (multiply-shift, 64 to 32 bits) over a document's shingles, [120]."""
+        """Return the minima of 120 random functions (multiply-shift, 64 to 32 bits) over the shingles, [120]."""
         hashed: NDArray[np.uint64] = (self._odd * shingles[None].astype(np.uint64) + self._plus) >> np.uint64(32)
         return hashed.min(1).astype(np.uint32)
 
 
 def fingerprint(words: list[str]) -> bytes:
-    """The same for texts of the same letters and digits, whatever stands between them."""
+    """Return a digest of the letters and digits of a text, whatever separates them."""
     return hashlib.blake2b("".join(words).encode("utf-8", "replace"), digest_size=12).digest()
 
 
 def shingles_of(words: list[str]) -> Shingles:
-    """The hashes of every five words in a row, each once, in rising order; of fewer words, of all of them."""
+    """Return the distinct hashes of every five consecutive words, sorted; of all words if there are fewer."""
     hashes = np.fromiter((zlib.crc32(word.encode("utf-8", "replace")) for word in words), np.uint64, len(words))
     size = min(WORDS, len(words))
     mixed = np.zeros(len(words) - size + 1, np.uint64)
@@ -107,6 +107,6 @@ def shingles_of(words: list[str]) -> Shingles:
 
 
 def jaccard(one: Shingles, other: Shingles) -> float:
-    """Size of the intersection over that of the union."""
+    """Return the size of the intersection divided by that of the union."""
     both = len(np.intersect1d(one, other, assume_unique=True))
     return both / (len(one) + len(other) - both)

@@ -23,15 +23,16 @@ Embed = Callable[[Mapping[str, Sequence[str]]], dict[str, Vector]]
 
 
 def hashed_tf_idf(texts: Mapping[str, Sequence[str]]) -> dict[str, Vector]:
-    """Words hashed into buckets, sublinear counts times inverse document frequency (Salton & Buckley 1988).
+    """Embed domains by hashed TF-IDF: words in buckets, sublinear counts × inverse document frequency.
 
-    (1 + ln tf) · ln((1 + N) / (1 + df)), N and df over the documents of all names; needs nothing but the text.
+    (1 + ln tf) · ln((1 + N) / (1 + df)), with N and df over the documents of all names (Salton & Buckley 1988); it
+    needs nothing but the text.
 
     Args:
         texts: name → documents.
 
     Returns:
-        name → mean vector, [16384]; of norm at most 1.
+        name → mean vector, [16384]; its norm is at most 1.
     """
     counted = {name: [_counts(text) for text in documents] for name, documents in texts.items()}
     frequency, total = np.zeros(DIMENSIONS), 0
@@ -51,14 +52,14 @@ def hashed_tf_idf(texts: Mapping[str, Sequence[str]]) -> dict[str, Vector]:
 
 
 def _counts(text: str) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """The buckets of a text's words, each once, and how often each occurs."""
+    """Return the distinct buckets of the words of a text, and their counts."""
     words = _WORD.findall(text.lower())
     buckets = np.fromiter((zlib.crc32(word.encode()) % DIMENSIONS for word in words), np.int64, len(words))
     return np.unique(buckets, return_counts=True)
 
 
 def by_encoder(path: str) -> Embed:
-    """Mean-pooled last states of a transformers encoder, normalised, as Sentence-BERT does (arXiv 1908.10084).
+    """Return an embedding by a transformers encoder: mean-pooled last hidden states, normalised (arXiv 1908.10084).
 
     Args:
         path: hub id or folder.
@@ -103,6 +104,6 @@ def by_encoder(path: str) -> Embed:
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    """Of two vectors; 0 where one has no length."""
+    """Return the cosine of two vectors; 0 if one of them is 0."""
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / norms if norms else 0.0

@@ -1,4 +1,4 @@
-"""Where the domains of a corpus lie: M2D2's tarballs and folders, folders of one's own, or the built-in table."""
+"""Layouts of a corpus of domains: M2D2's tarballs and folders, your own folders, or the built-in table."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Texts = Callable[[], Iterator[str]]
 
 @dataclass(frozen=True)
 class Leaf:
-    """A domain as it lies on the disk.
+    """A domain on disk.
 
     Attributes:
-        name: of the domain.
+        name: name of the domain.
         branch: super-domain, group and level.
         texts: part → a function that reads its documents.
         mark: changes when the files do.
@@ -43,13 +43,13 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Taxonomy:
-    """All domains of a corpus of two levels.
+    """All domains of a corpus with two levels.
 
     Attributes:
         leaves: in the order in which they are listed.
-        lines: whether a document is a line of a text that goes on in the next.
-        most_bytes: of a domain's training text, where the settings do not say.
-        general: training and held-out general text, as the keys of a recipe's domain; None where there is none.
+        lines: whether a document is a line of a text that continues in the next one.
+        most_bytes: default limit of a domain's training text.
+        general: training and held-out general text, as the keys of a recipe's domain; None if there is none.
         notes: sentences for reports.
     """
 
@@ -61,19 +61,20 @@ class Taxonomy:
 
 
 def read_folder(folder: Path) -> Taxonomy:
-    """The domains below a folder of tarballs or folders with ``train.txt``, ``valid.txt`` and ``test.txt``.
+    """Return the domains in a folder of tarballs or folders with ``train.txt``, ``valid.txt`` and ``test.txt``.
 
-    What lies directly in the folder is called as in M2D2; what lies deeper is called by its last folder, and those
-    above say super-domain and group: ``<super-domain>/<domain>`` or ``<super-domain>/<group>/<domain>``.
+    Items directly in the folder have the names of M2D2; deeper ones have the name of their last folder, and the folders
+    above are super-domain and group: ``<super-domain>/<domain>`` or ``<super-domain>/<group>/<domain>``.
 
     Raises:
-        DataError: there is none, one lacks a part, two have the same name, or a name in the folder is none of M2D2's.
+        DataError: there is none, one lacks a part, two have the same name, or a name in the folder is not one of
+            M2D2's.
     """
     if (folder / "train.txt").is_file():
         raise DataError(f"'{folder}' is a domain itself: name the folder that it lies in.")
     tars = {path.with_name(path.name.removesuffix(TAR)): path for path in _below(folder) if path.name.endswith(TAR)}
     folders = {path.parent: path.parent for path in _below(folder) if path.name == "train.txt"}
-    found: dict[str, Leaf] = {}
+    leaves: dict[str, Leaf] = {}
     known = {name: place for place, name in enumerate(NAMES)}  # Wikipedia first
     sources = {**tars, **folders}  # an unpacked tarball before the tarball
     for place in sorted(sources, key=lambda place: (known.get(place.name, -1), place.relative_to(folder).parts)):
@@ -90,24 +91,24 @@ def read_folder(folder: Path) -> Taxonomy:
             )
         if name == GENERAL:
             raise DataError(f"The domain in '{source}' is called '{GENERAL}', as general text is: choose another name.")
-        if name in found:
+        if name in leaves:
             raise DataError(f"'{folder}' has two domains called '{name}': names must differ.")
         branch = branch_of(name) if len(parts) == 1 else Branch(parts[0], parts[-2], 2)
-        found[name] = Leaf(
+        leaves[name] = Leaf(
             name, branch, _tarred(source, name) if source in tars.values() else _plain(source), _mark(source)
         )
-    if not found:
+    if not leaves:
         raise DataError(
             f"'{folder}' holds no domain: neither `<config>{TAR}` of M2D2, nor folders with train.txt, valid.txt and "
             "test.txt."
         )
     own = {part: folder / GENERAL / f"{part}.txt" for part in PARTS[:2]}
     general = {"path": str(own["train"]), "validation": str(own["valid"])} if own["train"].is_file() else None
-    return Taxonomy(tuple(found.values()), general=general)
+    return Taxonomy(tuple(leaves.values()), general=general)
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, also behind links, but what begins with a dot (it is being fetched)."""
+    """Yield every file below a folder, also behind links, except hidden ones (downloads in progress)."""
     seen = set[str]()
     for place, folders, found in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -130,7 +131,7 @@ def _plain(folder: Path) -> dict[str, Texts]:
 
 
 def _tarred(file: Path, name: str) -> dict[str, Texts]:
-    """Nothing is unpacked: a part is read where it stands in the tarball."""
+    """Return readers of the parts inside a tarball, which is not extracted."""
 
     def reader(part: str) -> Texts:
         def read() -> Iterator[str]:
@@ -167,6 +168,6 @@ def _mark(source: Path) -> str:
 
 
 def mark_of(file: Path) -> str:
-    """Changes when a file does: its digest, of large files size and time of change."""
+    """Return a value that changes with a file: its digest; for large files size and modification time."""
     facts = file.stat()
     return digest(file) if facts.st_size <= DIGEST_UP_TO else f"{facts.st_size} {facts.st_mtime_ns}"

@@ -1,7 +1,7 @@
-"""What the names of M2D2's parts say (arXiv 2210.07370): level, super-domain and group; which are junk or aliases.
+"""The names of M2D2's parts (arXiv 2210.07370): level, super-domain and group; which are junk or aliases.
 
-The list is that of the data set's repository, misspelt names included. Of its 239 names three are no domains; the
-other 236 hold supersets (L1) beside their own parts (L2).
+The list is that of the dataset's repository, including misspelt names. Of its 239 names three are not domains; the
+other 236 contain supersets (L1) as well as their parts (L2).
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ NAMES = _listed()
 
 
 def without_aliases(listed: Iterable[str]) -> list[str]:
-    """The names without those that stand for another one of them."""
+    """Return the names without aliases of others in the list."""
     every = list(listed)
     return [name for name in every if ALIASES.get(name) not in every]
 
 
 def branch_of(name: str) -> Branch:
-    """The place of one of M2D2's domains.
+    """Return the place of one of M2D2's domains in the taxonomy.
 
     Raises:
         DataError: there is no domain of this name.

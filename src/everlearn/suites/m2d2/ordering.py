@@ -1,7 +1,7 @@
-"""Orders of the domains: similar ones behind each other, super-domains swapped, by chance, or from a file.
+"""Orders of the domains: similar ones adjacent, super-domains swapped, random, or from a file.
 
-What the study says of its orders: similar domains consecutively, by Sentence-BERT, Wikipedia before S2ORC; one shuffle.
-The algorithm below is ours, since none was published.
+The study says of its orders: similar domains adjacent, by Sentence-BERT, Wikipedia before S2ORC; one shuffle. The
+algorithm below is ours, since none was published.
 """
 
 from __future__ import annotations
@@ -27,49 +27,50 @@ NUMBERS = {SIMILAR: 0, SWAPPED: 1, FILE: 2, **{f"{RANDOM}-{n}": 10 + n for n in 
 
 
 class Orders(Mapping[int, tuple[str, ...]]):
-    """Numbered orders, each made when it is asked for.
+    """Numbered orders, each computed on demand.
 
     Args:
-        makers: number → a function that makes the order.
+        makers: number → a function that computes the order.
     """
 
     def __init__(self, makers: Mapping[int, Callable[[], tuple[str, ...]]]) -> None:
         self._makers, self._made = makers, dict[int, tuple[str, ...]]()
 
     def __getitem__(self, number: int) -> tuple[str, ...]:
-        """The order of a number."""
+        """Return the order with a number."""
         if number not in self._made:
             self._made[number] = self._makers[number]()
         return self._made[number]
 
     def __contains__(self, number: object) -> bool:
-        """Whether there is such an order; it is not made for that."""
+        """Return whether there is such an order, without computing it."""
         return number in self._makers
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers."""
+        """Iterate over the numbers."""
         return iter(self._makers)
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of orders."""
         return len(self._makers)
 
     def name_of(self, order: Sequence[str]) -> str | None:
-        """What an order is called, of those that were made; None for others."""
+        """Return the name of an order among those that were computed, or None."""
         names = {number: name for name, number in NUMBERS.items()}
         return next((names[number] for number, known in self._made.items() if known == tuple(order)), None)
 
 
 def similar(branches: Mapping[str, Branch], vectors: Mapping[str, Vector], start: Vector | None) -> tuple[str, ...]:
-    """Greedy nearest neighbours by cosine, inside each super-domain, group by group; super-domains as they come.
+    """Order domains by greedy nearest neighbours (cosine) inside each super-domain, group by group.
 
-    The first group is that whose mean is nearest to `start`, each next one that whose mean is nearest to the mean of
-    the group before; the first domain is the one nearest to `start`, each next one of its group the one nearest to the
-    domain before. Every super-domain begins anew, so that swapping them changes nothing else.
+    The first group is the one whose mean is nearest to `start`, each next one the one whose mean is nearest to that of
+    the previous group; the first domain is the one nearest to `start`, each next one of its group the one nearest to
+    the previous domain. Every super-domain starts anew, so swapping them changes nothing else; super-domains keep their
+    order.
 
     Args:
-        branches: of every domain, in the order in which they are listed.
-        vectors: of every domain.
+        branches: the place of every domain, in the order in which they are listed.
+        vectors: vector of every domain.
         start: vector of general text; None for the mean of all domains.
     """
     origin = np.mean([vectors[name] for name in branches], 0) if start is None else start
@@ -88,7 +89,7 @@ def similar(branches: Mapping[str, Branch], vectors: Mapping[str, Vector], start
 
 
 def chain(vectors: Mapping[str, Vector], start: Vector) -> list[str]:
-    """Names, each the nearest to the one before of those that are left; of equally near ones the first."""
+    """Return the names, each the nearest of the remaining ones to the previous one; the first if tied."""
     left, order, at = dict(vectors), list[str](), start
     while left:
         nearest = max(left, key=lambda name: cosine(left[name], at))
@@ -98,7 +99,7 @@ def chain(vectors: Mapping[str, Vector], start: Vector) -> list[str]:
 
 
 def swapped(order: Sequence[str], branches: Mapping[str, Branch]) -> tuple[str, ...]:
-    """The same order with its super-domains in reverse."""
+    """Return the same order with its super-domains reversed."""
     parts: dict[str, list[str]] = {}
     for name in order:
         parts.setdefault(branches[name].super_domain, []).append(name)
@@ -106,14 +107,14 @@ def swapped(order: Sequence[str], branches: Mapping[str, Branch]) -> tuple[str, 
 
 
 def shuffled(names: Sequence[str], number: int) -> tuple[str, ...]:
-    """An order by chance: the same of the same names, however they come, and the same number."""
+    """Return a random order that depends only on the set of names and the number."""
     listed = sorted(names)
     drawn = np.random.default_rng(seed_for("m2d2", RANDOM, number)).permutation(len(listed))
     return tuple(listed[place] for place in drawn)
 
 
 def from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """The order that a file says: names, one a line, or ``domains`` in a file of JSON, such as a run's results.
+    """Read an order from a file: one name per line, or ``domains`` in a JSON file, such as the results of a run.
 
     Raises:
         RecipeError: it cannot be read, or does not name every domain once.
@@ -130,16 +131,16 @@ def from_file(path: Path, names: Sequence[str]) -> tuple[str, ...]:
         listed = raw.get("domains") if isinstance(raw, dict) else None
         if not isinstance(listed, list):
             raise RecipeError(f"`stream.order`: '{path}' has no list `domains`.")
-        given = [str(each) for each in listed]
+        order = [str(each) for each in listed]
     else:
-        given = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if unknown := next((name for name in given if name not in names), None):
+        order = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if unknown := next((name for name in order if name not in names), None):
         raise RecipeError(
             f"`stream.order`: '{path}' names '{unknown}', no domain of the stream.{did_you_mean(unknown, names)}"
         )
-    lacking = [name for name in names if name not in given]
-    if lacking or len(set(given)) < len(given):
-        twice = next((name for name in given if given.count(name) > 1), "")
+    lacking = [name for name in names if name not in order]
+    if lacking or len(set(order)) < len(order):
+        twice = next((name for name in order if order.count(name) > 1), "")
         what = f"'{lacking[0]}' is missing" if lacking else f"'{twice}' comes twice"
         raise RecipeError(f"`stream.order`: '{path}' must name every domain of the stream once, and {what}.")
-    return tuple(given)
+    return tuple(order)

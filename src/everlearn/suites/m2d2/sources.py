@@ -1,4 +1,4 @@
-"""Where M2D2's tarballs can be fetched: one a domain, from the hub."""
+"""Where M2D2's tarballs can be fetched: one per domain, from the hub."""
 
 from __future__ import annotations
 

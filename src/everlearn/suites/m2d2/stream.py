@@ -1,4 +1,4 @@
-"""From domains as they lie to those of a stream: chosen, cut, without duplicates, with a report of what was done."""
+"""Build the domains of a stream: selected, truncated, deduplicated, with a report."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FEW = 20
 
 
 def choose(taxonomy: Taxonomy, options: StreamSettings) -> tuple[Leaf, ...]:
-    """The domains of a stream, in the order of the taxonomy.
+    """Return the domains of a stream, in the order of the taxonomy.
 
     Raises:
-        RecipeError: the settings name what is not there, or nothing is left.
+        RecipeError: the settings name a missing domain, or nothing is left.
     """
     words = {
         leaf.name: {leaf.name, leaf.branch.group, leaf.branch.super_domain}
@@ -54,17 +54,17 @@ def choose(taxonomy: Taxonomy, options: StreamSettings) -> tuple[Leaf, ...]:
 
 
 def dropped(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -> dict[str, str]:
-    """Aliases that were left out → the domain that stayed."""
+    """Return dropped alias → the domain that stayed."""
     there, stayed = {leaf.name for leaf in taxonomy.leaves}, {leaf.name for leaf in chosen}
     pairs = names.ALIASES.items() if options.aliases == "drop" else ()
     return {alias: name for alias, name in pairs if alias in there and name in stayed}
 
 
 def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -> Path:
-    """The folder with ``<domain>/{train,valid,test}.jsonl`` and ``report.json``, made unless it is there.
+    """Return the folder with ``<domain>/{train,valid,test}.jsonl`` and ``report.json``, built if it is missing.
 
     Raises:
-        DataError: a part is empty, or a held-out part is its own training text.
+        DataError: a part is empty, or a held-out part equals its training text.
     """
     most = options.domain_bytes or taxonomy.most_bytes
     how = [options.duplicates, options.near, most, options.held_out_bytes, options.balanced, taxonomy.lines]
@@ -103,19 +103,19 @@ def build(taxonomy: Taxonomy, chosen: Sequence[Leaf], options: StreamSettings) -
 
 
 def first_by_hash(texts: Iterable[str], most: int | None, in_place: bool) -> list[str]:
-    """The texts that come first in the order of their hashes and fit into so many bytes.
+    """Return the texts that come first by their hashes and fit into a number of bytes.
 
     Args:
-        texts: documents; they are read once, and no more is kept than fits.
-        most: bytes of UTF-8; None for all. A document that is longer by itself is passed over, for it would push out
-            all others; where every one is, that which comes first is all that is kept.
-        in_place: leave them in their own order; else they are in that of their hashes.
+        texts: documents; they are read once, and only those that fit are held.
+        most: bytes of UTF-8; None for all. A document that alone exceeds the limit is skipped, for it would displace
+            all others; if every one does, only the first is kept.
+        in_place: whether to keep their own order instead of that of their hashes.
     """
     heap: list[tuple[bytes, int, str]] = []
     longer: tuple[bytes, int, str] | None = None
     size = 0
     for place, text in enumerate(texts):
-        key = bytes(255 - byte for byte in _hash(text))  # the heap gives the smallest back: the last by hash
+        key = bytes(255 - byte for byte in _hash(text))  # inverted: the heap pops the smallest, the last by hash
         own = len(text.encode("utf-8", "replace"))
         if most is not None and own > most:
             longer = max(longer or (b"", 0, ""), (key, -place, text))
@@ -126,12 +126,12 @@ def first_by_hash(texts: Iterable[str], most: int | None, in_place: bool) -> lis
             size -= len(heapq.heappop(heap)[2].encode("utf-8", "replace"))
     if not heap and longer is not None:
         heap = [longer]
-    found = sorted(heap, key=lambda each: -each[1] if in_place else each[0], reverse=not in_place)
-    return [text for _, _, text in found]
+    chosen = sorted(heap, key=lambda each: -each[1] if in_place else each[0], reverse=not in_place)
+    return [text for _, _, text in chosen]
 
 
 def sentences(folder: Path) -> list[str]:
-    """What a reader of results should know about how the text was made."""
+    """Return notes for readers of results on how the text was built."""
     report: dict[str, Any] = read_json(folder / REPORT)
     done = "taken out" if report["duplicates"] == "remove" else "left in"
     pairs: Counter[tuple[str, str]] = Counter()
@@ -139,21 +139,21 @@ def sentences(folder: Path) -> list[str]:
         pairs[each["of"], each["domain"]] += each["documents"]
     across = Counter({pair: count for pair, count in pairs.items() if pair[0] != pair[1]})
     most = ", ".join(f"{one} and {other} {count:,}" for (one, other), count in across.most_common(3))
-    found = [
+    notes = [
         f"Of {report['documents']:,} documents, {across.total():,} repeat one of another domain and "
         f"{pairs.total() - across.total():,} one of their own (Jaccard of {duplicates.WORDS}-word shingles: "
         f"{report['near']} or more); they were {done}." + (f" Most: {most}." if most else "")
     ]
     if shared := report["held_out_in_train"]:
         named = ", ".join(f"{name} {count:,}" for name, count in list(shared.items())[:5])
-        found.append(
+        notes.append(
             f"Held-out documents that were in the training text of their own domain: {named}; they were {done}."
         )
     if aliases := report["aliases"]:
-        found.append(
+        notes.append(
             "Left out as second names of a category: " + ", ".join(f"{a} ({b})" for a, b in aliases.items()) + "."
         )
-    return found
+    return notes
 
 
 def _read(leaf: Leaf, part: str, most: int | None, options: StreamSettings, lines: bool) -> list[str]:
@@ -161,7 +161,7 @@ def _read(leaf: Leaf, part: str, most: int | None, options: StreamSettings, line
 
 
 def _check(name: str, parts: dict[str, list[str]]) -> None:
-    """An early loader of M2D2 handed out the test file as training text."""
+    """Refuse held-out text that is training text: an early loader of M2D2 returned the test file as training text."""
     train = set(map(_hash, parts["train"]))
     for part in ("valid", "test"):
         same = sum(_hash(text) in train for text in parts[part])
@@ -176,7 +176,7 @@ Texts = dict[str, dict[str, list[str]]]
 
 
 def _distinct(texts: Texts, options: StreamSettings) -> tuple[dict[str, Any], Texts]:
-    """The documents without those that repeat an earlier one, and what was found; test parts come first."""
+    """Return the documents without those that repeat an earlier one, and a report; test parts come first."""
     known = Duplicates(options.near)
     places: list[tuple[str, str]] = []
     kept: Texts = {name: {part: [] for part in PARTS} for name in texts}
@@ -214,5 +214,5 @@ def _hash(text: str) -> bytes:
 
 
 def read(folder: Path, name: str, part: str) -> Iterator[str]:
-    """The documents of a domain of the stream."""
+    """Yield the documents of a domain of the stream."""
     return (str(row["text"]) for row in made.read_lines(folder / name / f"{part}.jsonl"))

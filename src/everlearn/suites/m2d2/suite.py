@@ -1,4 +1,4 @@
-"""The suite `m2d2`, as recipes, grids and pages see it."""
+"""The suite `m2d2` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ LEARNING_RATE = 5e-5
 
 @register_suite
 class M2D2(Suite):
-    """Many domains in a taxonomy of two levels: M2D2's own, one's own, or the built-in ones.
+    """Many domains in a taxonomy of two levels: M2D2's own, your own, or the built-in ones.
 
-    Which domains there are, and their orders, is read from the data (:meth:`on`); until then they are the built-in
-    ones as they are listed.
+    The domains and their orders are read from the data (:meth:`on`); before that they are the built-in ones as listed.
     """
 
     name = stream.NAME
@@ -52,7 +51,7 @@ class M2D2(Suite):
     systems: Mapping[str, System] = {
         "small": System("Sequential, smaller base model", ({"name": PLAIN},), wants=("model.path",)),
     }
-    """Which base model it is, the settings say (`entries: {small: {model.path: …}}`); the larger is the grid's own."""
+    """The settings name its base model (`entries: {small: {model.path: …}}`); the larger one is that of the grid."""
     claims = study_claims(
         (NUMBERS[SIMILAR],),
         [number for name, number in NUMBERS.items() if name.startswith(f"{RANDOM}-")],
@@ -63,13 +62,13 @@ class M2D2(Suite):
     by_hand = BY_HAND
     lacks = (*PROGRAMS, "max_train", "prompts.names", "prompts.cut")
     domains: tuple[str, ...] = built_in.names()
-    """As they are listed: the order of what is learnt in none."""
+    """The domains as listed: the order that is used where no order matters."""
     bound: Bound | None = None
-    """Its data, once :meth:`on` has been told of them."""
+    """The stream on its data, set by :meth:`on`."""
 
     @property
     def report(self) -> Path | None:
-        """Path of the report on duplicates and on what each domain keeps; None before :meth:`on`."""
+        """The path of the report on duplicates and on what each domain keeps; None before :meth:`on`."""
         return None if self.bound is None else self.bound.locate(stream.REPORT)
 
     @property
@@ -87,27 +86,27 @@ class M2D2(Suite):
 
     @property
     def first(self) -> tuple[str, ...]:
-        """The domains as they are listed, so that no order need be made for what has none."""
+        """The domains as listed, so that no order must be computed where none matters."""
         return self.domains
 
     def on(self, settings: Settings, data: Path | None) -> M2D2:
-        """The suite with the domains and orders of its data."""
-        found, bound = M2D2(), _bound(settings, data)
-        found.domains, found.orders, found.bound = bound.names, bound.orders, bound
-        return found
+        """Return the suite with the domains and orders of its data."""
+        suite, bound = M2D2(), _bound(settings, data)
+        suite.domains, suite.orders, suite.bound = bound.names, bound.orders, bound
+        return suite
 
     def wanted(self, settings: Settings) -> tuple[Fetchable, ...]:
-        """The tarballs of the domains that the settings choose.
+        """Return the tarballs of the domains that the settings select.
 
         Raises:
-            RecipeError: they name what is none of M2D2's.
+            RecipeError: the settings name something that is not part of M2D2.
         """
         listed = Taxonomy(tuple(Leaf(name, branch, {}, "") for name, branch in NAMES.items()))
         wanted = {leaf.name for leaf in stream.choose(listed, settings.stream or StreamSettings())}
         return tuple(source for source in self.sources if source.path.removesuffix(".tar.gz") in wanted)
 
     def check(self, settings: Settings) -> None:
-        """As every suite; and there are no end tasks, and of text only the general one may be the user's own."""
+        """Refuse settings without meaning, options of end tasks, and own text other than general text."""
         super().check(settings)
         if ends := settings.end_tasks.given():
             raise RecipeError(f"`end_tasks.{next(iter(ends))}` is set in the settings, but `m2d2` has no end tasks.")
@@ -117,10 +116,10 @@ class M2D2(Suite):
             raise RecipeError("The grid needs a base model: `--model`, or `model` in the settings.")
 
     def locate(self, inside: str) -> Path:
-        """A part of a domain, the report on duplicates, or the similar order with how it was made.
+        """Return a part of a domain, the report on duplicates, or the similar order with its details.
 
         Raises:
-            RecipeError: there is none, or `stream.json` of the data folder is not what it should be.
+            RecipeError: there is none, or `stream.json` of the data folder is not valid.
         """
         folder = _folder(None)
         return bind(folder, _settled(folder), made.cache_folder(stream.NAME)).locate(inside)
@@ -136,7 +135,7 @@ class M2D2(Suite):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run over the domains: each once from its beginning to its end, where no number of steps is given."""
+        """Return the recipe of a run over the domains, with one pass over each unless a number of steps is set."""
         self.check(settings)
         bound, given = _bound(settings, data), settings.given()
         names = bound.checked(order)
@@ -145,7 +144,7 @@ class M2D2(Suite):
         if settings.steps is not None or settings.budget_tokens is not None:
             length = {"max_steps": steps_of(settings.steps, settings.budget_tokens, batch * accumulate * block, 0)}
         general = bound.general((settings.corpora or {}).get(GENERAL))
-        # A line goes on where the one before ended: they are read as one text, as the data set's authors did.
+        # A line continues the previous one: they are read as one text, as the authors of the dataset did.
         lines = {"isolate_documents": False} if bound.taxonomy.lines else {}
         return {
             "model": given["model"],
@@ -172,12 +171,12 @@ class M2D2(Suite):
 
 
 def _bound(settings: Settings, data: Path | None) -> Bound:
-    """The stream of these settings; without a folder of data that of installed libraries."""
+    """Return the stream of these settings; without a data folder that of installed libraries."""
     return bind(_folder(data), settings.stream or StreamSettings(), made.cache_folder(stream.NAME))
 
 
 def _settled(folder: Path | None) -> StreamSettings:
-    """What the folder of data says of its stream; a recipe, which names single files, has no other place for it."""
+    """Return the stream settings in the data folder, the only place for them with a recipe, which names files only."""
     if folder is None or not (file := folder / SETTLED).is_file():
         return StreamSettings()
     try:
@@ -194,10 +193,10 @@ def _settled(folder: Path | None) -> StreamSettings:
 
 
 def _folder(data: Path | None) -> Path | None:
-    """The folder of data; None for what is installed.
+    """Return the data folder; None for installed libraries.
 
     Raises:
-        DataError: the folder that is named is not there.
+        DataError: the named folder does not exist.
     """
     folder: Path | None = None
     if data is not None or os.environ.get(VARIABLE) or (made.cache_folder(stream.NAME) / made.FETCHED).is_dir():

@@ -1,6 +1,7 @@
-"""Small encoders from nothing: a tokenizer, random weights that know their neighbours, and a folder to ship.
+"""Pre-train small encoders from scratch: a tokenizer, initial weights with local attention, and a folder to ship.
 
-Two bases are made with it: the demo's (``everlearn.suites.docs``) and the one for English (``benchmarks/bases``).
+Two base models are built with it: that of the demo (``everlearn.suites.docs``) and the English one
+(``benchmarks/bases``).
 """
 
 from everlearn.suites.pretraining.ship import ship

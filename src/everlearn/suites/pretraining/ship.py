@@ -1,4 +1,4 @@
-"""Put a trained model into a folder that is small enough for a repository."""
+"""Save a trained model in a folder that is small enough for a repository."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LIMIT = 12 * 10**6
 
 
 def ship(stage: Path, destination: Path) -> Path:
-    """Store a stage's model in bf16, with its checksum; the tokenizer is in the destination already.
+    """Save the model of a stage in bf16, with its checksum; the tokenizer is in the destination already.
 
-    Training always starts from the float32 values of these weights. Hidden dropout, which was off while pre-training,
-    is on in the shipped configuration: DAS measures general importance by it.
+    Training always starts from the float32 values of these weights. Hidden dropout, which was off during pre-training,
+    is on in the shipped configuration: DAS needs it to measure general importance.
 
     Args:
         stage: folder with a masked language model.
@@ -30,7 +30,7 @@ def ship(stage: Path, destination: Path) -> Path:
         The file with the weights.
 
     Raises:
-        EverlearnError: the folder would hold more than 12 MB; it stays as it was.
+        EverlearnError: the folder would exceed 12 MB; it is left as it was.
     """
     model: Any = load_weights(str(stage), "encoder")
     model.config.hidden_dropout_prob = DROPOUT

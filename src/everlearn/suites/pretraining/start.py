@@ -1,9 +1,10 @@
-"""Where pre-training starts: random weights, with attention that knows its neighbours.
+"""The start of pre-training: random weights, with attention heads that read adjacent tokens.
 
-With the usual random weights the loss stood at 6.2 nats after 750 steps, little below the entropy of single tokens
-(6.9; measured on the docs base): heads had not learnt to look at the tokens beside a mask. That is a matter of
-positions alone and can be given. Position embeddings are sines and cosines, for which "one to the left" is a rotation,
-and the first layer's four heads start as the rotations by -1, +1, -2 and +2. Everything is trained from there.
+With the usual random weights the loss was still 6.2 nats after 750 steps, little below the entropy of single tokens
+(6.9; measured on the docs base): heads had not learnt to attend to the tokens beside a mask. That depends on positions
+only and can be initialised. Position embeddings are sines and cosines, for which "one to the left" is a rotation, and
+the four heads of the first layer are initialised as the rotations by -1, +1, -2 and +2. Everything is trained from
+there.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ WORD_SCALE = 0.05
 
 
 def start_model(config: RobertaConfig, *purpose: str) -> Any:
-    """A masked language model of RoBERTa's type to pre-train, in float32; the same weights every time.
+    """Return a masked language model of RoBERTa's type for pre-training, in float32; the same weights every time.
 
     Args:
-        config: the model's shape, with four attention heads. It is changed: dropout off, the words' scale.
+        config: the shape of the model, with four attention heads. It is changed: dropout off, scale of the word
+            embeddings.
         purpose: names the random stream, such as ``("english", "start")``.
     """
     # Dropout is off while pre-training: the text is seen about once, so there is nothing to regularise, and a fifth of
@@ -55,7 +57,7 @@ def start_model(config: RobertaConfig, *purpose: str) -> Any:
 
 
 def _rotation(pairs: Tensor, angles: Tensor, width: int) -> Tensor:
-    """Takes some (sine, cosine) pairs out of a state and turns each by an angle, [2 * pairs, width]."""
+    """Return a matrix that selects some (sine, cosine) pairs and rotates each by an angle, [2 * pairs, width]."""
     out = torch.zeros(2 * len(pairs), width)
     for row, (pair, angle) in enumerate(zip(pairs.tolist(), angles.tolist(), strict=True)):
         sine, cosine = 2 * pair, 2 * pair + 1

@@ -18,10 +18,10 @@ def train_tokenizer(texts: Iterable[str], out: Path, vocabulary: int, positions:
     The same texts give the same files.
 
     Args:
-        texts: documents to count pairs in.
+        texts: documents for counting pairs.
         out: folder for ``tokenizer.json`` and ``tokenizer_config.json``.
-        vocabulary: entries, special tokens and the 256 bytes included.
-        positions: tokens of the model's longest input, special tokens included.
+        vocabulary: size, including special tokens and the 256 bytes.
+        positions: length of the model's longest input, including special tokens.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

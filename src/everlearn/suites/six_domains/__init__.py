@@ -1,6 +1,6 @@
 """The suite `six-domains`: the six domains of DAS (arXiv 2302.03241) in its five orders, with their end tasks.
 
-Domains are learnt from proxy corpora (:data:`PROXIES`) or from text of your own; the end tasks are the paper's own,
+Domains are learnt from proxy corpora (:data:`PROXIES`) or from your own text; the end tasks are those of the paper,
 example for example.
 """
 

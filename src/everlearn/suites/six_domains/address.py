@@ -10,20 +10,20 @@ from everlearn.suites.six_domains.cache import data_folder
 
 
 def addresses() -> list[str]:
-    """Everything behind ``suite:six-domains/``."""
+    """Return all addresses below ``suite:six-domains/``."""
     found = [f"{name}/{part}.jsonl" for name in (*corpora.PROXIES, corpora.GENERAL) for part in corpora.PARTS]
     return found + [f"tasks/{name}/{part}.jsonl" for name in tasks.TASKS for part in tasks.PARTS]
 
 
 def locate(inside: str) -> Path:
-    """The file behind an address, made on demand.
+    """Return the file at an address, built on demand.
 
     Args:
         inside: the address after ``suite:six-domains/``.
 
     Raises:
         RecipeError: there is no such address.
-        DataError: the data that it is made of is missing.
+        DataError: the data that it is built from is missing.
     """
     if inside not in addresses():
         raise RecipeError(f"The suite 'six-domains' has no '{inside}'.{did_you_mean(inside, addresses())}")

@@ -1,4 +1,4 @@
-"""Where the suite's data is looked for, and where what is made of it is kept."""
+"""Locate the data of the suite, and the files that are built from it."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ HOW = (
 
 
 def data_folder(given: Path | str | None = None) -> Path:
-    """The folder with the suite's data.
+    """Return the folder with the data of the suite.
 
     Args:
-        given: the folder; by default what the environment variable EVERLEARN_SIX_DOMAINS names, or what was fetched.
+        given: the folder; by default the value of the environment variable EVERLEARN_SIX_DOMAINS, or the fetched data.
 
     Raises:
-        DataError: none is named, or it is not there.
+        DataError: no folder is named, or it does not exist.
     """
     return made.data_folder(NAME, VARIABLE, given, HOW)
 
 
 def find(folder: Path, name: str, wanted_for: str, instead: str) -> Path:
-    """A file of the data, compressed or not.
+    """Return a file of the data, compressed or not.
 
     Args:
-        folder: with the data.
-        name: inside it, without ``.gz``.
-        wanted_for: what needs it, for the error.
-        instead: what to do where it cannot be had, for the error.
+        folder: the data folder.
+        name: path inside it, without ``.gz``.
+        wanted_for: what needs it, for the error message.
+        instead: what to do if it is not available, for the error message.
 
     Raises:
-        DataError: it is not there.
+        DataError: the file does not exist.
     """
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
@@ -59,10 +59,10 @@ def find(folder: Path, name: str, wanted_for: str, instead: str) -> Path:
 
 
 def derived(kind: str, sources: Sequence[Path], code: str, write: Callable[[Path], None]) -> Path:
-    """A sealed folder of the suite's cache made of `sources` by the module whose file is `code`."""
+    """Return a sealed folder in the suite's cache, built from `sources` by the module whose file is `code`."""
     return made.derived(NAME, kind, sources, (digest(Path(code)),), write)
 
 
 def cache_folder() -> Path:
-    """``six-domains`` in $EVERLEARN_CACHE, else in ``everlearn`` of the user's cache folder."""
+    """Return the cache folder ``six-domains``, in $EVERLEARN_CACHE or in ``everlearn`` of the user's cache folder."""
     return made.cache_folder(NAME)

@@ -1,6 +1,6 @@
-"""What the DAS paper (arXiv 2302.03241) claims, as comparisons that a grid on `six-domains` can decide.
+"""Claims of the DAS paper (arXiv 2302.03241), as comparisons that a grid on `six-domains` can decide.
 
-Written down before anything was measured. The sentences are ours; entries are called as ``everlearn bench`` calls them.
+Written before anything was measured. The sentences are ours; rows have the names that ``everlearn bench`` uses.
 """
 
 from __future__ import annotations

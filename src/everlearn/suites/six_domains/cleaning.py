@@ -1,4 +1,4 @@
-"""How documents become a corpus: cleaned, each once, clear of an end task, shuffled by their hashes and split."""
+"""Build a corpus from documents: clean, deduplicate, remove overlap with an end task, shuffle by hash and split."""
 
 from __future__ import annotations
 
@@ -26,44 +26,47 @@ Document = Sequence[str]
 
 
 def clean(text: str) -> str:
-    """Unicode NFC, no entities of HTML, no control (ASCII) and half characters, single blanks, none around lines."""
+    """Normalise text: Unicode NFC, without HTML entities, ASCII control characters and surrogates, with single blanks.
+
+    Lines have no blanks around them.
+    """
     plain = unicodedata.normalize("NFC", html.unescape(text))
     lines = (" ".join(line.split()) for line in _NOT_TEXT.sub(" ", plain).split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def key(text: str) -> str:
-    """The same for two texts that begin with the same letters and digits; empty where there are none."""
+    """Return a digest of the first letters and digits of a text; empty if there are none."""
     start = "".join(filter(str.isalnum, text.lower()))[:START]
     return hashlib.blake2b(start.encode(), digest_size=8).hexdigest() if start else ""
 
 
 def runs(text: str) -> set[str]:
-    """Every :data:`RUN` words in a row."""
+    """Return all sequences of :data:`RUN` consecutive words."""
     words = re.findall(r"\w+", text.lower())
     return {" ".join(words[i : i + RUN]) for i in range(len(words) - RUN + 1)}
 
 
 def runs_of(tasks: Iterable[Path]) -> set[str]:
-    """Those of all examples of an end task's published files."""
+    """Return the sequences of words of all examples in the published files of an end task."""
     return {run for path in tasks for row in read_raw(path) for run in runs(row.get("sentence", row["text"]))}
 
 
 def write(
     folder: Path, documents: Iterable[Document], known: set[str], most: int | None = None, held_out: int = 20
 ) -> dict[str, int]:
-    """Fill ``train``, ``validation`` and ``test.jsonl.gz``, in an order that hashes decide.
+    """Fill ``train``, ``validation`` and ``test.jsonl.gz``, in an order determined by hashes.
 
     Args:
-        folder: to fill.
-        documents: as they were published. Of a long one the middle decides whether it is another's copy: books of a
-            series begin alike.
-        known: runs of words that no document may hold.
-        most: bytes of text that are kept, a document whole or not at all.
+        folder: the folder to fill.
+        documents: as they were published. The middle of a long one determines whether it is a copy of another: books of
+            a series begin alike.
+        known: sequences of words that no document may contain.
+        most: bytes of text to keep; a document is kept completely or not at all.
         held_out: one document in so many is held out for each of validation and test.
 
     Returns:
-        How many documents were read, dropped for each reason, and written.
+        The number of documents that were read, dropped for each reason, and written.
     """
     kept: dict[str, Document] = {}
     read = shared = 0
@@ -94,7 +97,7 @@ def write(
 
 
 def _clear_of(train: Iterable[Document], held: Sequence[Document]) -> list[Document]:
-    """The held-out documents of which little is learnt word for word."""
+    """Return the held-out documents that hardly overlap with the training documents word for word."""
     own = [{run for text in document for run in runs(text)} for document in held]
     watched = set[str]().union(*own)
     seen = {run for document in train for text in document for run in watched & runs(text)}

@@ -1,6 +1,6 @@
-"""The corpora of the six domains: nearest public text where the paper's own cannot be had, called a proxy everywhere.
+"""The corpora of the six domains: the closest public text if that of the paper is not available, called a proxy.
 
-The paper (DAS, arXiv 2302.03241) learns 300 to 1,000 MB of text a domain; the proxies have 1 to 14 MB.
+The paper (DAS, arXiv 2302.03241) trains on 300 to 1,000 MB of text per domain; the proxies have 1 to 14 MB.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GENERAL_CHARACTERS = 4_000_000
 
 @dataclass(frozen=True)
 class Proxy:
-    """Text that stands for a corpus of the paper.
+    """Text in place of a corpus of the paper.
 
     Attributes:
         corpus: folder below ``domains/``.
-        text: what it is.
-        original: what the paper learnt.
-        category: only the documents of this ``category``.
+        text: what the text is.
+        original: the corpus of the paper.
+        category: only documents of this ``category``.
     """
 
     corpus: str
@@ -39,7 +39,7 @@ class Proxy:
 
     @property
     def sentence(self) -> str:
-        """For tables and reports."""
+        """The description for tables and reports."""
         return f"{self.text} stand for {self.original}"
 
 
@@ -60,15 +60,15 @@ domain and ``electronics`` the nearest to phones; the third, ``software``, is le
 
 
 def proxy_file(domain: str, part: str, data: Path) -> Path:
-    """The proxy corpus of a domain; of phone and camera one made of the published reviews where there is none.
+    """Return the proxy corpus of a domain; for phone and camera one built from the published reviews by default.
 
     Args:
         domain: a key of :data:`PROXIES`.
         part: ``train`` or ``validation``.
-        data: the folder with the data.
+        data: the data folder.
 
     Raises:
-        DataError: the file that it is made of is missing; the sentence names it.
+        DataError: the file that it is built from is missing; the message names it.
     """
     proxy = PROXIES[domain]
     raw = reviews.published(proxy.category, data) if proxy.category else []
@@ -91,17 +91,17 @@ def proxy_file(domain: str, part: str, data: Path) -> Path:
 
 
 def general_file(part: str, data: Path) -> Path:
-    """General text (D0): Wikipedia and books in equal parts, for drift and for methods that need some of it.
+    """Return general text (D0): Wikipedia and books in equal parts, for drift and for methods that need some of it.
 
-    ``train`` holds the documents that come first in the order of their hashes, up to 4 million characters of each
-    source; ``validation`` all that is held out.
+    ``train`` holds the documents that come first by their hashes, up to 4 million characters of each source;
+    ``validation`` all held-out ones.
 
     Args:
         part: ``train`` or ``validation``.
-        data: the folder with the data.
+        data: the data folder.
 
     Raises:
-        DataError: a file that it is made of is missing; the sentence names it.
+        DataError: a file that it is built from is missing; the message names it.
     """
     instead = (
         f"Put it there, use text of your own (`general.path` in a recipe, `corpora` in Python), or set {VARIABLE}."
@@ -118,7 +118,7 @@ def general_file(part: str, data: Path) -> Path:
 
 
 def _first(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """The texts that come first in the order of their hashes and fit into :data:`GENERAL_CHARACTERS`."""
+    """Return the texts that come first by their hashes and fit into :data:`GENERAL_CHARACTERS`."""
     texts = sorted(
         (str(row["text"]) for row in rows), key=lambda t: hashlib.blake2b(t.encode(), digest_size=8).digest()
     )

@@ -1,5 +1,7 @@
-"""The corpora that ``--data fetch`` makes of what it fetched: of the sources of the committed results' proxies, cleaned
-in the same way, but not the same bytes."""
+"""Build corpora from data that ``--data fetch`` downloaded.
+
+They have the same sources and cleaning as the proxies of the committed results, but not the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ class Upstream:
 
     Attributes:
         repository: owner and name.
-        commit: in full.
-        path: of the file; empty for an archive of all.
+        commit: full commit hash.
+        path: path of the file; empty for an archive of all.
         licence: as the repository states it.
-        read: its documents.
+        read: yields its documents.
     """
 
     repository: str
@@ -45,7 +47,7 @@ class Upstream:
 
     @property
     def fetchable(self) -> Fetchable:
-        """Where it is fetched, and where to."""
+        """The download address, and the path to save it."""
         place = f"{FOLDER}/{self.repository.rpartition('/')[2]}"
         if not self.path:
             address = github_archive(self.repository, self.commit)
@@ -55,12 +57,12 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Making:
-    """How a corpus is made.
+    """How a corpus is built.
 
     Attributes:
-        sources: of its documents.
-        documents: that were read for the committed proxy; half as many are too few.
-        domain: whose end task it is kept clear of; None for general text.
+        sources: the sources of its documents.
+        documents: number of documents read for the committed proxy; half as many are too few.
+        domain: the domain whose end task must not overlap with it; None for general text.
         most: bytes of text.
         held_out: one document in so many is held out for each of validation and test.
     """
@@ -177,15 +179,15 @@ SOURCES = tuple(source.fetchable for corpus in CORPORA.values() for source in co
 
 
 def make(folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
-    """Make the corpora whose sources are there, where it was not done. A user's own stay as they are.
+    """Build the corpora whose sources exist and that are missing; files of the user are not changed.
 
     Args:
-        folder: with what was fetched.
-        known: path in it → address, digest and bytes, as they were written down.
-        say: told what is going on.
+        folder: the fetched files.
+        known: path in it → recorded address, digest and size.
+        say: called with progress messages.
 
     Returns:
-        A sentence for each that could not be made.
+        A sentence for each that could not be built.
     """
     failures = []
     for name, corpus in CORPORA.items():
@@ -203,7 +205,7 @@ def make(folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[st
 
 
 def made_here(folder: Path) -> bool:
-    """Whether a corpus' folder holds what :func:`make` made."""
+    """Return whether the folder of a corpus was built by :func:`make`."""
     return (folder / MADE).is_file()
 
 

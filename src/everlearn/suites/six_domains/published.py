@@ -1,4 +1,4 @@
-"""What the DAS paper reports on its six domains, and how its tables call and order their rows."""
+"""Numbers of the DAS paper on its six domains, and the names and order of the rows of its tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The documents in what was published: a function for each kind of file. What cannot be read is left out and missed
-where documents are counted."""
+"""Readers of published documents: a function for each kind of file.
+
+Documents that cannot be read are left out; counts of documents reveal that they are missing.
+"""
 
 from __future__ import annotations
 
@@ -68,12 +70,12 @@ BOOKS = frozenset(_BOOKS[i : i + 8] for i in range(0, len(_BOOKS), 8))
 
 
 def cells(path: Path) -> Iterator[Document]:
-    """A review in every cell of a table without a head."""
+    """Yield a review for every cell of a table without a header."""
     yield from ((cell,) for row in _rows(path) for cell in row)
 
 
 def sentences(path: Path) -> Iterator[Document]:
-    """A review in the column ``sentence``."""
+    """Yield the reviews in the column ``sentence``."""
     rows = _rows(path)
     place = next(rows, []).index
     try:
@@ -84,13 +86,13 @@ def sentences(path: Path) -> Iterator[Document]:
 
 
 def lines(number: int, path: Path) -> Iterator[Document]:
-    """So many lines in a row make a document."""
+    """Yield documents of `number` consecutive lines."""
     found = [line for line in read_text(path).split("\n") if line.strip()]
     yield from (("\n".join(found[i : i + number]),) for i in range(0, len(found), number))
 
 
 def anthology(path: Path) -> Iterator[Document]:
-    """Title and abstract of the ACL Anthology's English papers; its XML has other languages' beside them."""
+    """Yield title and abstract of the English papers of the ACL Anthology; its XML has other languages too."""
     for _, content in members(path, lambda name: PurePosixPath(name).match("data/xml_all/*.xml")):
         for paper in _xml(content).iter("paper"):
             title, abstract = (_plain(paper.find(name)) for name in ("title", "abstract"))
@@ -100,7 +102,7 @@ def anthology(path: Path) -> Iterator[Document]:
 
 
 def conferences(path: Path) -> Iterator[Document]:
-    """Title and abstract of the papers of the conferences in :data:`YEARS`."""
+    """Yield title and abstract of the papers of the conferences in :data:`YEARS`."""
     names = {f"{venue}/{venue}{year}.json" for venue, years in YEARS.items() for year in years}
     for _, content in members(path, names.__contains__):
         for paper in _objects(content):
@@ -110,7 +112,7 @@ def conferences(path: Path) -> Iterator[Document]:
 
 
 def trials(path: Path) -> Iterator[Document]:
-    """Title, abstract with its headings, and the first paragraphs of the articles on trials."""
+    """Yield title, abstract with its headings, and the first paragraphs of the articles on trials."""
     for _, content in members(path, lambda name: PurePosixPath(name).match("annotations/xml_files/*.nxml")):
         article = _xml(content)
         title, abstract = _plain(article.find(".//article-title")), article.find(".//abstract")
@@ -127,7 +129,7 @@ def trials(path: Path) -> Iterator[Document]:
 
 
 def encyclopedia(path: Path) -> Iterator[Document]:
-    """Articles as WikiExtractor writes them: the title, an empty line, the text."""
+    """Yield articles as written by WikiExtractor: the title, an empty line, the text."""
     for _, content in members(path, lambda name: PurePosixPath(name).match("text/AA/wiki_*")):
         for text in re.findall(r"<doc [^\n]*>\n(.*?)\n</doc>", content.decode("utf-8", "replace"), re.DOTALL):
             if len(text.strip()) >= ARTICLE:
@@ -135,7 +137,7 @@ def encyclopedia(path: Path) -> Iterator[Document]:
 
 
 def books(path: Path) -> Iterator[Document]:
-    """The chosen books of Project Gutenberg in records, without what is said of the file."""
+    """Yield the selected books of Project Gutenberg in records, without the notes about the file."""
     for _, content in members(path, lambda name: book(name) in BOOKS):
         text = content.decode("utf-8", "replace").replace("\r\n", "\n")
         parts = re.split(r"^\*\*\* ?(?:START|END) OF .*$", text, maxsplit=2, flags=re.MULTILINE)
@@ -144,7 +146,7 @@ def books(path: Path) -> Iterator[Document]:
 
 
 def book(name: str) -> str:
-    """A short hash of a book's author and title, the path's letters and digits: blanks and ends of lines in it vary."""
+    """Return a short hash of author and title of a book: letters and digits of the path, whose blanks and ends vary."""
     return key(name.removesuffix(".txt"))[:8]
 
 
@@ -171,7 +173,7 @@ def _xml(content: bytes) -> ET.Element:
 
 
 def _plain(element: ET.Element | None) -> str:
-    """The text of an element on one line, without citations, figures and tables, and pointers to them."""
+    """Return the text of an element on one line, without citations, figures and tables, and references to them."""
     if element is None:
         return ""
     return _LEFT.sub("", " ".join("".join(_texts(element)).split()))
@@ -187,7 +189,7 @@ def _texts(element: ET.Element) -> Iterator[str]:
 
 
 def _headed(abstract: ET.Element) -> Iterator[str]:
-    """A line for each section, behind its heading."""
+    """Yield a line for each section, after its heading."""
     for section in abstract.findall("sec") or [abstract]:
         text = " ".join(filter(None, map(_plain, section.iter("p"))))
         heading = _plain(section.find("title")).rstrip(":.") if section.tag == "sec" else ""
@@ -204,13 +206,13 @@ def _paragraphs(element: ET.Element | None) -> Iterator[str]:
 
 
 def _is_english(text: str) -> bool:
-    """Whether a tenth of the words are among the most frequent ones; no abstract of the committed proxy has fewer."""
+    """Return whether a tenth of the words are frequent ones, as in every abstract of the committed proxy."""
     words = re.findall(r"[^\W\d_]+", text.lower())
     return sum(word in ENGLISH for word in words) >= 0.1 * len(words)
 
 
 def _reflowed(paragraph: str) -> str:
-    """Prose on one line; lines that are short or indented, as verses and lists are, stay lines."""
+    """Join prose to one line; keep lines that are short or indented, as in verses and lists."""
     found = [line.rstrip() for line in paragraph.strip("\n").split("\n")]
     prose = all(len(line) >= 50 for line in found[:-1]) and not any(line.startswith(" ") for line in found)
     return (" " if prose else "\n").join(line.strip().replace("_", "") for line in found)

@@ -1,4 +1,4 @@
-"""Phone and camera made of reviews as they were published (FDU-MTL), where the data folder has no proxies of them."""
+"""Build phone and camera from published reviews (FDU-MTL), if the data folder has no proxies of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ HELD_OUT = 20
 
 
 def published(category: str, data: Path) -> list[Path]:
-    """The two files of a class of products, or none."""
+    """Return the two files of a product category; empty if one is missing."""
     files = [data / FOLDER / f"{category}.task.{kind}" for kind in KINDS]
     return files if all(path.is_file() for path in files) else []
 
 
 def examples(domain: str, data: Path) -> list[Path]:
-    """The published files of the end task that a domain's text is kept clear of.
+    """Return the published files of the end task that the text of a domain must not overlap with.
 
     Raises:
         DataError: one is missing.
@@ -35,15 +35,15 @@ def examples(domain: str, data: Path) -> list[Path]:
 
 
 def write(folder: Path, reviews: Sequence[Path], tasks: Sequence[Path]) -> None:
-    """Fill ``train.jsonl`` and ``validation.jsonl``, in an order that hashes decide.
+    """Fill ``train.jsonl`` and ``validation.jsonl``, in an order determined by hashes.
 
     Args:
-        folder: to fill.
+        folder: the folder to fill.
         reviews: the two published files.
-        tasks: what they are kept clear of.
+        tasks: the files that the reviews must not overlap with.
 
     Raises:
-        DataError: a file holds something else.
+        DataError: a file has other content.
     """
     known = runs_of(tasks)
     kept: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Where what the suite needs can be fetched: the end tasks, the reviews, and what the other corpora are made of."""
+"""Where the data of the suite can be fetched: the end tasks, the reviews, and the sources of the other corpora."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streams of the suite: domains in one of the paper's orders, each with its end task, as a recipe."""
+"""Recipes of the streams: domains in one of the paper's orders, each with its end task."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Corpus = str | Path | Mapping[str, Any]
 
 
 def order_of(order: int | Sequence[str]) -> tuple[str, ...]:
-    """The domains of a numbered order, or the names given, checked.
+    """Return the domains of a numbered order, or the named domains after a check.
 
     Raises:
-        RecipeError: there is no such order or domain, or a domain comes twice.
+        RecipeError: there is no such order or domain, or a domain is repeated.
     """
     if isinstance(order, int):
         if order not in ORDERS:
@@ -72,37 +72,37 @@ def recipe(
     name: str | None = None,
     folder: Path | str | None = None,
 ) -> dict[str, Any]:
-    """The recipe of a run over the six domains, with their end tasks; the defaults are the paper's (released) setting.
+    """Return the recipe of a run over the six domains with their end tasks; defaults are those of the released code.
 
     Args:
         order: a number of :data:`ORDERS`, or domains by name (some or all, in any order).
-        data: folder with corpora and end tasks (see :data:`~everlearn.suites.six_domains.cache.LAYOUT`); by default
-            what the environment variable EVERLEARN_SIX_DOMAINS names. Not needed where `corpora` names every domain
-            and ``general`` and `end_tasks` is None.
+        data: folder with corpora and end tasks (see :data:`~everlearn.suites.six_domains.cache.LAYOUT`); by default the
+            value of the environment variable EVERLEARN_SIX_DOMAINS. Not needed if `corpora` names every domain and
+            ``general`` and `end_tasks` is None.
         model: hub id or folder of the base model, or the recipe's ``model`` group.
         method: as in a recipe.
-        corpora: domain (or ``general``) → text of your own instead of the proxy: a path, of which 5 % are held out,
-            or the keys of a recipe's domain.
+        corpora: domain (or ``general``) → your own text instead of the proxy: a path, of which 5 % are held out, or the
+            keys of a recipe's domain.
         steps: optimizer steps per domain; 2,500 by default.
         budget_tokens: tokens per domain, instead of `steps`.
         batch: rows per device and micro-batch.
         accumulate: micro-batches per step.
         block_size: tokens per row.
-        learning_rate: peak, reached after a tenth of the steps, then falling linearly to 0.
-        samples: rows for importance, for every method that measures it and is not given a number of them.
-        end_tasks: how end tasks are fine-tuned; None for none.
+        learning_rate: peak, reached after a tenth of the steps, then decreasing linearly to 0.
+        samples: rows for measuring importance, for every method that measures it and does not set a number.
+        end_tasks: how models are fine-tuned on end tasks; None for none.
         blocks: held-out rows per domain and of general text.
-        seed: of everything.
+        seed: seed of everything.
         train: further ``TrainingArguments``, such as ``{"bf16": True}``.
-        name: of the run; by default order and methods.
-        folder: of the run; by default below ``runs/``.
+        name: name of the run; by default order and methods.
+        folder: folder of the run; by default below ``runs/``.
 
     Returns:
-        What a recipe's YAML would hold; :func:`everlearn.config.recipe.parse` reads it.
+        The recipe as plain data; :func:`everlearn.config.recipe.parse` reads it.
 
     Raises:
         RecipeError: an argument is not allowed.
-        DataError: a file is missing; the sentence names it and what to change.
+        DataError: a file is missing; the message names it and what to change.
     """
     names = order_of(order)
     own = dict(corpora or {})
@@ -161,13 +161,13 @@ def recipe(
 
 
 def sentences(names: Sequence[str], corpora: Mapping[str, Corpus] | None = None) -> list[str]:
-    """What a reader should know about the corpora of these domains: which are proxies, and of what."""
-    found = [name for name in names if name not in (corpora or {})]
-    return [f"Proxy corpus '{name}': {PROXIES[name].sentence}." for name in found]
+    """Return notes about the corpora of these domains for a reader: which are proxies, and of what."""
+    proxies = [name for name in names if name not in (corpora or {})]
+    return [f"Proxy corpus '{name}': {PROXIES[name].sentence}." for name in proxies]
 
 
 def _made(names: Sequence[str], own: Mapping[str, Corpus], place: Callable[[], Path]) -> list[str]:
-    """Which corpora are not those of the committed results, though of the same sources."""
+    """Return notes on corpora that differ from those of the committed results, though they have the same sources."""
     proxies = {f"Proxy corpus '{key}'": [f"domains/{PROXIES[key].corpus}"] for key in names if key not in own}
     general = {} if GENERAL in own else {"General text": [f"D0/{source}" for source in GENERAL_SOURCES]}
     return [

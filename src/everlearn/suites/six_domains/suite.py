@@ -1,4 +1,4 @@
-"""The suite `six-domains`, as recipes, grids and pages see it."""
+"""The suite `six-domains` for recipes, grids and pages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class SixDomains(Suite):
     lacks = (*PROGRAMS, *STREAM, "end_tasks.answers", "max_train", "prompts.names", "prompts.cut")
 
     def make(self, folder: Path, known: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]) -> list[str]:
-        """The corpora that are made of what was fetched."""
+        """Build the corpora whose sources were fetched."""
         return making.make(folder, known, say)
 
     def locate(self, inside: str) -> Path:
-        """A corpus' or an end task's file."""
+        """Return the file of a corpus or of an end task."""
         return address.locate(inside)
 
     def recipe(
@@ -50,7 +50,7 @@ class SixDomains(Suite):
         name: str,
         folder: Path,
     ) -> dict[str, Any]:
-        """A run over the six domains."""
+        """Return the recipe of a run over the six domains."""
         self.check(settings)
         given = settings.given()
         tasks = EndTasks(**given.pop("end_tasks").given())

@@ -1,13 +1,13 @@
-"""The six end tasks of DAS (arXiv 2302.03241), rebuilt from the files that were published, and how they are fine-tuned.
+"""The six end tasks of DAS (arXiv 2302.03241), rebuilt from the published files, and how models are fine-tuned on them.
 
-The released code merges the development part into the test part, then moves the first K training examples of each
-label to the test part, K = int(N·(1−r)) // labels with N training examples and a share r that is kept. Restaurant is
-used as it is, without its 150 development examples. The twelve sizes (:data:`SIZES`) are checked whenever the tasks
-are made.
+The released code merges the development part into the test part, then moves the first K training examples of each label
+to the test part, K = int(N·(1−r)) // labels with N training examples and a share r that is kept. Restaurant is used
+unchanged, without its 150 development examples. The twelve sizes (:data:`SIZES`) are checked whenever the tasks are
+built.
 
-Aspect tasks carry both forms of their input: columns ``aspect`` and ``sentence`` for a pair, as every tokenizer knows
-how to join them (RoBERTa: ``<s> aspect </s></s> sentence </s>``), and ``text``, the one string that the released code
-makes, ``aspect </s>sentence``, which means something only to a tokenizer whose separator is ``</s>``.
+Aspect tasks have both forms of their input: columns ``aspect`` and ``sentence`` for a pair, which every tokenizer can
+join (RoBERTa: ``<s> aspect </s></s> sentence </s>``), and ``text``, the single string of the released code, ``aspect
+</s>sentence``, which is meaningful only to a tokenizer whose separator is ``</s>``.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ PAPER_LEARNING_RATE = 1e-5
 
 @dataclass(frozen=True)
 class TaskSource:
-    """Where an end task comes from and how it is fine-tuned.
+    """The source of an end task, and its fine-tuning.
 
     Attributes:
         title: its usual name.
-        train: published files of the training part, in the order that decides what is held out.
+        train: published files of the training part, in the order that determines what is held out.
         test: published files of the test part.
-        kept: r, the share of the training part that is kept; None leaves it as it is.
+        kept: r, the share of the training part that is kept; None leaves it unchanged.
         labels: number of labels in K.
-        epochs: of the released code.
-        paper_epochs: of the paper's appendix, where it differs.
-        f1: which F1 the paper's table holds.
+        epochs: epochs of the released code.
+        paper_epochs: epochs of the paper's appendix, if different.
+        f1: the kind of F1 in the paper's table.
     """
 
     title: str
@@ -56,7 +56,7 @@ class TaskSource:
 
     @property
     def aspects(self) -> bool:
-        """Whether it asks for the sentiment towards an aspect."""
+        """Whether the task is to classify the sentiment towards an aspect."""
         return self.train[0].endswith(".json")
 
 
@@ -131,15 +131,15 @@ class EndTasks:
     """How the end tasks are used in a recipe.
 
     Attributes:
-        settings: ``released`` fine-tunes as the authors' code does (learning rate 3e-5, AI 5 epochs), ``paper`` as
-            the paper's appendix says (1e-5, AI 10 epochs).
-        aspect: ``pair`` gives aspect and sentence as two texts, ``released`` as one string.
-        max_train: fine-tune on no more than so many examples.
-        max_test: measure on no more than so many examples.
-        epochs_factor: the epochs times this.
-        learning_rate: instead of the one of `settings`, which suits a model of 125 M parameters.
+        settings: ``released`` fine-tunes like the authors' code (learning rate 3e-5, AI 5 epochs), ``paper`` like the
+            paper's appendix (1e-5, AI 10 epochs).
+        aspect: ``pair`` passes aspect and sentence as two texts, ``released`` as one string.
+        max_train: largest number of training examples.
+        max_test: largest number of test examples.
+        epochs_factor: factor of the number of epochs.
+        learning_rate: instead of that of `settings`, which suits a model of 125 M parameters.
         batch_size: examples per step; the authors' 16.
-        seeds: fine-tunings per end task.
+        seeds: number of fine-tunings per end task.
         when: after which domains; see `evaluation.end_tasks`.
     """
 
@@ -154,7 +154,7 @@ class EndTasks:
     when: Literal["final", "diagonal", "every"] = "diagonal"
 
     def end_task(self, name: str, train: Path | str, test: Path | str) -> EndTask:
-        """The end task of a domain, as a recipe holds it."""
+        """Return the end task of a domain, as in a recipe."""
         task, paper = TASKS[name], self.settings == "paper"
         epochs = task.paper_epochs if paper and task.paper_epochs is not None else task.epochs
         pair = task.aspects and self.aspect == "pair"
@@ -177,15 +177,15 @@ class EndTasks:
 
 
 def task_file(name: str, part: str, data: Path) -> Path:
-    """The rebuilt part of an end task: JSON lines with ``text`` (``aspect`` and ``sentence``) and ``label``.
+    """Return a rebuilt part of an end task: JSON lines with ``text`` (``aspect`` and ``sentence``) and ``label``.
 
     Args:
         name: a key of :data:`TASKS`.
         part: ``train`` or ``test``.
-        data: the folder with the data.
+        data: the data folder.
 
     Raises:
-        DataError: a published file is missing (the sentence names it), or is another one than the authors used.
+        DataError: a published file is missing (the message names it), or is not the one that the authors used.
     """
     task = TASKS[name]
     instead = f"Put it there, or leave the end task '{name}' out (`end_tasks`)."
@@ -208,12 +208,12 @@ def task_file(name: str, part: str, data: Path) -> Path:
 
 
 def hold_out(train: Sequence[Row], kept: float, labels: int) -> tuple[list[Row], list[Row]]:
-    """What stays of a training part, and the first K examples of each label, K = int(N·(1−r)) // labels.
+    """Split a training part: the rest, and the first K examples of each label, K = int(N·(1−r)) // labels.
 
     Args:
         train: N examples in their published order.
         kept: r.
-        labels: how many labels the task has.
+        labels: number of labels of the task.
     """
     most, seen = int(len(train) * (1 - kept)) // labels, Counter[str]()
     stays: list[Row] = []
@@ -225,10 +225,10 @@ def hold_out(train: Sequence[Row], kept: float, labels: int) -> tuple[list[Row],
 
 
 def read_raw(path: Path) -> list[Row]:
-    """The examples of one published file, in its order.
+    """Return the examples of one published file, in its order.
 
     Raises:
-        DataError: it is damaged or holds something else.
+        DataError: it is damaged or has other content.
     """
     try:
         if ".jsonl" in path.name:
