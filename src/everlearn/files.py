@@ -29,7 +29,7 @@ from everlearn.errors import RunError
 
 try:
     import fcntl
-except ImportError:  # Windows has no flock; nothing else here needs it
+except ImportError:  # Windows has no flock, which is only needed here
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:  # torch is loaded by those who save tensors only
@@ -138,7 +138,7 @@ def save_tensors(
     with _replaced(path, sealed) as temporary:
         mode = temporary.stat().st_mode
         save_file(_apart(tensors), temporary, metadata=dict(metadata or {}))
-        temporary.chmod(mode)  # safetensors makes a file of its own, which nobody else may read
+        temporary.chmod(mode)  # safetensors creates a file that only its owner may read
 
 
 @contextlib.contextmanager
@@ -339,7 +339,7 @@ def fault(path: Path) -> str | None:
     expected = listed(path.parent).get(path.name)
     if expected is None:
         above = path.parent.parent
-        with contextlib.suppress(RunError):  # whoever's seal that is
+        with contextlib.suppress(RunError):  # another folder's seal may be damaged
             expected = listed(above).get(path.relative_to(above).as_posix())
     if expected is None or not path.exists():
         return None

@@ -137,7 +137,7 @@ class ContinualLearner(OpenRun):
     def run(self) -> RunResults:
         """Start a new run and complete it."""
         self.check()
-        self.processes.wait_for_everyone()  # a folder that one of them claims would not be free for the others
+        self.processes.wait_for_everyone()  # all processes must have checked that the folder is free
         if self.processes.is_main_process:
             self.folder.create(self.recipe)
         self.processes.wait_for_everyone()
@@ -232,7 +232,7 @@ class ContinualLearner(OpenRun):
         try:
             self.check(only=new["name"])
         except BaseException:
-            # Nothing has begun: the next call may correct what was wrong.
+            # Nothing has started yet: restore the state, so that the next call can correct the mistake.
             self.recipe, self._prepared, self.found = before
             self._setting = None
             raise
@@ -326,13 +326,13 @@ class ContinualLearner(OpenRun):
             before_training = self.forecast.measured
             trainer.fit(checkpoint)
             inside = self.forecast.measured - before_training
-            trained = trainer.seconds  # without what methods measure afterwards
+            trained = trainer.seconds  # without the measurements of methods afterwards
         self.interruption.stop_here()
         trainer.check_finite()
         trainer.check_weights()
         carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
         stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
-        # Accelerate leaves mixed precision on the model itself; what methods measure now, they measure in float32.
+        # Accelerate leaves mixed precision on the model itself; methods must measure in float32 from here on.
         for name in ("forward", "_original_forward"):
             vars(stage.model).pop(name, None)
         protection.end()
@@ -352,7 +352,7 @@ class ContinualLearner(OpenRun):
             "pass_steps": None if source.size is None else max(1, source.size // stage.rows_per_step),
             "notes": stage.notes,
         }
-        elsewhere = self.forecast.measured - measured - inside  # what methods measured before and after the training
+        elsewhere = self.forecast.measured - measured - inside  # measurements of methods before and after the training
         around = time.monotonic() - started - (trained - trainer.seconds_before) - elsewhere
         self.forecast.settle(PASSES, later, counts=checkpoint is None)
         self.took(AROUND, 1, max(0.0, around))
@@ -387,7 +387,7 @@ class ContinualLearner(OpenRun):
         if every == (None, None):
             return []
         scorer = self.scorer()
-        # Drawn by one process before training began; every process takes part, as sharded weights need.
+        # One process collected them before training; all must evaluate them, as sharded weights need every process.
         sets = [] if every[0] is None else [scorer.held_out(name) for name in sets_inside(self.recipe, stage.index)]
         tasks = [make_task(config) for config in tasks_inside(self.recipe)]
         line = {"stage": stage.index, "domain": stage.domain}

@@ -74,5 +74,5 @@ def _seed_everything(seed: int) -> None:
     """Seed every global generator, those of each device too."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    # Without a device, `torch.manual_seed` keeps a stack trace for each kind that may yet appear: milliseconds.
+    # Without a device, `torch.manual_seed` stores a stack trace for each kind of device, which takes milliseconds.
     (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)

@@ -66,7 +66,7 @@ def application() -> typer.Typer:
         name="everlearn",
         help="Teach a language model one domain after another, and see what it learnt and what it forgot.",
         pretty_exceptions_enable=False,
-        suggest_commands=False,  # ours also lists what there is when nothing is near
+        suggest_commands=False,  # our own suggestion also lists the choices if none is close
         rich_markup_mode="rich",
     )
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals_interrupt():
             code = _run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader went away, as in `everlearn methods | head`
+    except BrokenPipeError:  # the reader closed the pipe, as in `everlearn methods | head`
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -117,12 +117,12 @@ def _run(arguments: list[str]) -> int:
     try:
         words = [_at_home(word) for word in arguments]
         code = int(application()(args=words, prog_name="everlearn", standalone_mode=False) or 0)
-        # The parser makes this code of an interrupt inside a verb, and says nothing.
+        # The parser returns this code silently for an interrupt inside a verb.
         return code if code != INTERRUPTED else _fail(STOPPED, as_json, INTERRUPTED)
     except typer.TyperException as error:
         return _fail(_usage(error), as_json)
     except EverlearnError as error:
-        from everlearn.run.interruption import Interrupted  # loads torch, which has happened by now
+        from everlearn.run.interruption import Interrupted  # imports torch, which is loaded by now
 
         return _fail(str(error), as_json, INTERRUPTED if isinstance(error, Interrupted) else USER_ERROR)
     except (KeyboardInterrupt, typer.Abort):
@@ -176,7 +176,7 @@ def _be_quiet_on_small_machines() -> None:
     if (os.cpu_count() or 1) <= 4:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # It tells of kernels that it lacks while it is imported, which is no one's business here.
+    # It reports missing kernels while it is imported, which is of no interest here.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 

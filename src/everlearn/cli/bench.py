@@ -97,14 +97,14 @@ def command(
     entries = resolve(_words(methods), chosen) if methods is not None else []
     against = resolve([reference], chosen, "--reference")[0].name if reference else None
     place, working = results or Path("bench") / suite, runs or Path("runs") / f"bench-{suite}"
-    # A part of the results does not replace the page of all.
+    # A part of the results must not replace the page of all.
     pages = output or ([] if only_show and entries else [place / "index.html"])
     if not only_show:
         if not entries:
             raise RecipeError("`everlearn bench` needs `--methods`, for example --methods sequential,das,ewc.")
         check_place("--results", place, folder=True)
         check_place("--runs", working, folder=True)
-    # Results that nobody may write to can be shown: their page is not worth an error.
+    # Read-only results can be shown: it is no error that their page cannot be written.
     optional = only_show and not output
     for file in () if optional else pages:
         check_place("--output", file)

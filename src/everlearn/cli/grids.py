@@ -98,7 +98,7 @@ def show_grid(
     from everlearn.report.tables import terminal_table
 
     cells = load_results(place)
-    # Where no cell came through, the reasons are all that there is to show.
+    # If no cell succeeded, only the reasons can be shown.
     sheet = Sheet(suite, cells, how.reference, how.shown, states, runs) if cells or how.only else None
     parts: list[RenderableType] = []
     if sheet is not None:

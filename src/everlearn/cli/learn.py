@@ -58,7 +58,7 @@ def command(
     columns = {"text_column": text_column, "target_column": target_column}
     new: dict[str, Any]
     if any(text.startswith((f"domains.{domain}.path=", f"domains.{domain}.sources=")) for text in overrides or ()):
-        name, new = domain, {"name": domain}  # a domain of several sources has no one path
+        name, new = domain, {"name": domain}  # a domain with several sources has no single path
     else:
         name, path = pair(domain, "--domain", "contracts=contracts.jsonl")
         new = {"name": name, "path": str(home(path, "--domain"))}

@@ -26,7 +26,7 @@ def signals_interrupt() -> Iterator[None]:
     own = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != own:  # in a forked worker, whose parent has the word
+        if os.getpid() != own:  # in a forked worker, whose parent handles the signal
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise KeyboardInterrupt

@@ -76,7 +76,7 @@ def command(
     libraries_quiet()
     check_outputs(output)
     template = load(recipe, overrides or ())
-    # A recipe that names its run is called so, another after its file.
+    # The name is that of the run in the recipe, or else that of the file.
     name = template.run.name if "name" in template.run.model_fields_set else recipe.stem
     suite = RecipeSuite(template, name, read_orders(orders, [domain.name for domain in template.domains]))
     entries = read_ways(methods, sets or (), suite)

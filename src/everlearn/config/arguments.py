@@ -23,7 +23,7 @@ from everlearn.errors import RecipeError, did_you_mean, first_line
 FORCED: dict[str, Any] = {
     "ignore_data_skip": True,  # our loader saves its position; skipping would read everything again
     "remove_unused_columns": False,
-    "logging_nan_inf_filter": False,  # it costs a host sync a step and hides what we stop for
+    "logging_nan_inf_filter": False,  # costs a device sync per step, and hides the values on which training stops
     "label_names": ["labels"],
     "disable_tqdm": True,  # the learner shows one bar for the whole stream
 }
@@ -199,7 +199,7 @@ def _words(name: str, kind: Any) -> set[str]:
 def _check_words(key: str, value: Any, words: set[str]) -> None:
     if not words or value in (None, True, False):
         return
-    # `debug` is a text of words.
+    # `debug` is a string of words.
     for word in value.split() or [""] if isinstance(value, str) else value if isinstance(value, list) else [value]:
         word = getattr(word, "value", word)
         if str(word) not in words and word != "":
@@ -265,11 +265,11 @@ def training_arguments(options: dict[str, Any], output_dir: Path, seed: int, ste
         chosen["max_steps"] = steps
     try:
         args = TrainingArguments(output_dir=str(output_dir), seed=seed, **chosen)
-    except Exception as error:  # whatever it is, these options brought it about
+    except Exception as error:  # any exception here is caused by these options
         first = first_line(error).rstrip(".")
         raise RecipeError(f"`train` is not accepted by TrainingArguments: {first}.") from None
     if args.fsdp and args.fsdp_plugin_args["fsdp_version"] != 2:
         raise RecipeError("`train.fsdp_config.version` must be 2: FSDP1 hides the weights that methods act on.")
     if args.n_gpu > 1:
-        args._n_gpu = 1  # DataParallel would cut our batches into parts; several devices are used by several processes
+        args._n_gpu = 1  # DataParallel would split the batches; several devices are used by several processes
     return args

@@ -24,7 +24,7 @@ _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", 
 
 class _Loader(yaml.SafeLoader):
     def fetch_flow_collection_start(self, *kind: Any) -> None:
-        if self.flow_level > DEEPEST:  # PyYAML's time grows with the square of it
+        if self.flow_level > DEEPEST:  # the time that PyYAML takes grows with its square
             raise _Mistake(f"it is nested more than {DEEPEST} levels deep")
         super().fetch_flow_collection_start(*kind)
 

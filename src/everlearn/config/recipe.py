@@ -204,14 +204,14 @@ class Recipe(Options):
     def _known_methods(cls, value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
         if not value:
             raise ValueError(f"a run needs one; for plain training write `{PLAIN}`")
-        methods = [build(spec) for spec in value]  # raises MethodError with its own sentence
+        methods = [build(spec) for spec in value]  # raises MethodError with its own message
         return tuple({"name": method.label, **method.config.model_dump(mode="json")} for method in methods)
 
     @field_validator("train")
     @classmethod
     def _our_defaults(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name, given in value.items():
-            check_argument(name, given)  # raises RecipeError with its own sentence
+            check_argument(name, given)  # raises RecipeError with its own message
         return DEFAULTS | value
 
     @model_validator(mode="after")
@@ -274,7 +274,7 @@ class Recipe(Options):
         own = next(known.train for known in self.domains if known.name == domain)
         whole = self.train | own
         if "num_train_epochs" in own and "max_steps" not in own:
-            whole.pop("max_steps", None)  # TrainingArguments would let it decide, and the domain's own says otherwise
+            whole.pop("max_steps", None)  # it would override the domain's own number of epochs
         return whole
 
     def __eq__(self, other: object) -> bool:
@@ -364,7 +364,7 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
     def place(item: Any, keys: tuple[str, ...], at: str, make: Callable[[str, str], str] = located) -> Any:
         if not isinstance(item, dict):
             return item
-        if item.get("sources") and item.get("path") == "":  # as a saved recipe has it
+        if item.get("sources") and item.get("path") == "":  # as in a saved recipe
             item = {key: value for key, value in item.items() if key != "path"}
         placed = {
             key: make(value, f"{at}.{key}") if key in keys and isinstance(value, str) else value

@@ -108,7 +108,7 @@ def label_directions(
     for batch in labels_of_the_model(model, batches, objective, *seed):
         start, height = 0, rows_of(batch)
         while start < height:
-            number = read * rank // rows  # of the pile, which ends where the next one begins
+            number = read * rank // rows  # number of the group, which ends where the next one begins
             end = -(-(number + 1) * rows // rank)
             stop = min(height, start + end - read)
             part = part_of(batch, start, stop)

@@ -94,7 +94,7 @@ class OutputMagnitude:
                 if inputs[0] is not self._on_its_way.get(key):
                     return
                 self._on_its_way[key] = output
-            # What has no features is the losses that stand in the place of the logits.
+            # A tensor without a feature dimension holds the losses in place of logits.
             if module.training and output.dim() > 1 and not inside_backward():
                 self._add(name, self._of(path, output))
 
@@ -124,7 +124,7 @@ class OutputMagnitude:
         if not counted:
             return {}
         some = next(iter(counted.values()))
-        # What this process did not run (layer drop) another one may have.
+        # Another process may have run layers that this one skipped (layer drop).
         return of_all_processes(
             {name: counted.get(name, some.new_zeros(width)) for name, width in self._widths.items()}
         )
@@ -155,9 +155,9 @@ def magnitude(outputs: Tensor) -> Tensor:
     """Return Σ |y| over all positions of outputs [..., d_out], as [d_out] float32."""
     flat = outputs.detach().flatten(0, -2)
     if flat.device.type != "cpu":
-        # As a norm nothing of the outputs' size is written.
+        # A norm needs no temporary tensor of the size of the outputs.
         return torch.linalg.vector_norm(flat, 1, 0, dtype=torch.float32)
-    # On a CPU torch takes as long for that norm as for the layer itself, ten times the sum; parts stay in its cache.
+    # On a CPU this norm takes as long as the layer itself, ten times as long as a sum; the parts fit into the cache.
     parts = flat.split(max(1, CACHED // flat.shape[1]))
     return torch.stack([part.abs().sum(0, dtype=torch.float32) for part in parts]).sum(0)
 

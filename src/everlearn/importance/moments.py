@@ -67,7 +67,7 @@ def gradient_moment(
     if not count:
         raise MethodError(f"{called} cannot be measured without data: there was no batch.")
     for name, total in totals.items():
-        # Of terms that were added one after the other rounding may leave a trace below 0.
+        # Rounding may leave a small negative value where terms were added and subtracted.
         total.div_(count).clamp_(min=0)
         if not torch.isfinite(total).all():
             raise MethodError(f"{called} of '{name}' is not finite: the model's loss overflows.")
@@ -118,7 +118,7 @@ def add_products(total: Tensor, left: Tensor, right: Tensor, power: Power) -> No
     block = max(1, min(height, limit // width))
     together = max(1, limit // (block * width))
     left, right = left.float(), right.float()
-    # Few large products go one by one into the same place, many small ones together.
+    # A few large products are computed one by one in the same buffer, many small ones together.
     buffer = torch.empty(block, width, device=left.device) if together < 8 else None
     for top in range(0, height, block):
         part = total[top : top + block]
@@ -228,7 +228,7 @@ class BatchedSums:
         try:
             self._compare(batch, apart)
         finally:
-            if untouched:  # they were the place to try in: no second copy of them lives
+            if untouched:  # they were used as the buffer, to avoid a second copy
                 for total in self.totals.values():
                     total.zero_()
 
@@ -250,8 +250,8 @@ class BatchedSums:
         differing = set()
         for name, difference in apart.items():
             precision = torch.finfo(self.parameters[name].dtype).eps
-            # A gradient that should be 0 (of a key's bias) is noise of the type's precision. In 16 bits a hundred times
-            # that would be as large as any gradient, and nothing would ever differ.
+            # A gradient that should be 0 (of a key's bias) is noise at the precision of the type. In 16 bits a hundred
+            # times that would be as large as any gradient, and nothing would ever differ.
             noise = min(1e2 * precision, MOST_NOISE) ** self.power * largest * difference.numel() ** 0.5
             if not float(difference.norm()) <= max(1e-3, 16 * precision) * size[name] + noise:
                 differing.add(name)

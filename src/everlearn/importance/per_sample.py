@@ -86,11 +86,11 @@ class PerSample(TorchFunctionMode):
         self.undivided = False
         self._rows, self._sink, self._plan = rows, sink, plan
         self._parameters = dict(parameters)
-        # By identity; the tensors themselves are kept, so that no identity is given to another one meanwhile.
+        # By identity; references to the tensors are kept, so that no id is reused.
         self._shared: dict[int, tuple[Tensor, str]] = {id(p): (p, name) for name, p in parameters.items()}
         self._weights = {id(p): name for name, p in parameters.items()}
         self._gathered = {name: _Gathered() for name in parameters}
-        # Operations with a side effect instead of a gradient hang on this leaf, so that autograd visits them.
+        # Operations with a side effect instead of a gradient depend on this leaf, so that autograd visits them.
         device = next(iter(parameters.values())).device if parameters else None
         self._leaf = torch.zeros((), device=device, requires_grad=True)
 
@@ -227,7 +227,7 @@ class PerSample(TorchFunctionMode):
         called = getattr(func, "__name__", "")
         if len(shared) == 1 and not alone and called in _BROADCASTING:
             (one,) = shared.values()
-            # What is written to has no room for copies, and what masked places are filled with is a single number.
+            # A tensor that is written to cannot be copied per sample, and masked_fill takes a single number only.
             refused = called in _IN_PLACE if args[0] is one else called == "masked_fill"
             copies = None if refused else self._copies(one, [tensor for tensor in tensors if tensor is not one])
             if copies is not None:
@@ -282,7 +282,7 @@ class PerSample(TorchFunctionMode):
                     gathered.meeting.append((shared, gradient))
             for name, gathered in self._gathered.items():
                 if name not in self.unknown:
-                    if gathered.products:  # of some use the loss does not depend
+                    if gathered.products:  # the loss does not depend on some use
                         self._products_known(name)
                     self._looked_up_known(name)
                     self._copies_known(name, gathered)
@@ -295,7 +295,7 @@ class PerSample(TorchFunctionMode):
         gathered.products.clear()
         self._sink.products(name, left, right)
         if gathered.indices:
-            # The rows that were looked up too have a second term, which comes later.
+            # Rows that were also looked up have a second term, which is added later.
             index = torch.cat(gathered.indices, 1)
             wanted = left.gather(2, index[:, None].expand(-1, left.shape[1], -1))
             gathered.of_products = torch.bmm(wanted.mT.float(), right.float())

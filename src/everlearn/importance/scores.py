@@ -33,7 +33,7 @@ def normalise(scores: Mapping[str, Tensor], how: Normalisation = "tanh_abs") -> 
 def _normalise(name: str, score: Tensor, how: Normalisation) -> Tensor:
     if not torch.isfinite(score).all():
         raise MethodError(f"The importance of '{name}' is not finite, so it cannot be normalised.")
-    # On the CPU because not every device has float64, which keeps differences of tiny or huge scores exact.
+    # On the CPU, as not every device has float64, which is needed for differences of tiny or huge scores.
     values = score.detach().to("cpu", torch.float64)
     spread = values.max() - values.min() if values.numel() > 1 else torch.tensor(0.0)
     if spread == 0:
@@ -45,7 +45,7 @@ def _normalise(name: str, score: Tensor, how: Normalisation) -> Tensor:
     values = (values - values.min()) / spread
     z = (values - values.mean()) / values.std()
     squashed = torch.tanh(z.abs() if how == "tanh_abs" else z.clamp(min=0))
-    # tanh rounds to 1 for z above 9; 1 is kept for "never changes", which no finite importance claims.
+    # tanh rounds to 1 for z above 9; 1 is reserved for "never changes", which no finite importance implies.
     return squashed.clamp(max=_BELOW_ONE).to(score.device, torch.float32)
 
 

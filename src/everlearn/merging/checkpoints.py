@@ -65,7 +65,7 @@ def open_checkpoints(named: Sequence[tuple[str, str]], scratch: Path, as_loaded:
             )
     unlike = any(each.weights.shapes().keys() != like.weights.shapes().keys() for each in opened)
     if unlike or (as_loaded and not _as_loaded(like)):
-        # Older files may have other names for the same tensors, and a shared one twice.
+        # Older files may have other names for the same tensors, or hold a shared tensor twice.
         opened = [
             each if each.folder.parent == scratch else _rewritten(each.label, each.path, scratch / f"{number:02d}")
             for number, each in enumerate(opened)
@@ -149,7 +149,7 @@ def _vocabulary(opened: Opened) -> dict[str, int] | None:
     """Return token → row; None if there is no tokenizer beside the model."""
     place = Path(opened.path)
     if place.is_dir() and not any(any(place.glob(pattern)) for pattern in ("tokenizer*", "vocab.*", "*.model")):
-        return None  # transformers would make an empty one
+        return None  # transformers would create an empty tokenizer
     try:
         return dict(AutoTokenizer.from_pretrained(opened.path).get_vocab())
     except (OSError, ValueError):

@@ -480,12 +480,12 @@ def configured(name: str, config: type[C], options: Mapping[str, Any]) -> C:
 def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
     """Word the first error in the options of a method as one sentence."""
     option = error.errors()[0]["loc"][:1]
-    # Of the types that a value may have, the one whose parts were looked at is the one that was meant.
+    # Of the members of a union, the one with errors inside its parts is the one that was meant.
     first, *others = sorted((e for e in error.errors() if e["loc"][:1] == option), key=lambda e: -len(key_of(e)))
     key = ".".join(str(part) for part in key_of(first))
     if first["type"] == "extra_forbidden":
         return f"Method '{name}' has no option '{key}'.{did_you_mean(key, config.model_fields)}"
-    if not key:  # a rule about several options
+    if not key:  # a constraint on several options
         return f"Method '{name}', {first['msg'].removeprefix('Value error, ')}."
     others = [each for each in others if key_of(each) == key_of(first)]
     return f"Method '{name}', option '{key}': {wrong_value(first, *others)}."

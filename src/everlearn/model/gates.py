@@ -87,7 +87,7 @@ class Gates:
             self._values = None
 
     def _hook(self, site: Site, module: nn.Module) -> RemovableHandle:
-        # A linear layer's output is new and nobody needs it for a backward pass.
+        # The output of a linear layer is a new tensor that no backward pass needs, so it may be changed in place.
         fresh = site.where == "output" and type(module) in (nn.Linear, Conv1D)
 
         def gated(activation: Tensor) -> Tensor | None:
@@ -171,7 +171,7 @@ def _scale_rows(activation: Tensor, runs: Rows, site: Site) -> Tensor:
     three plain rows to each gated one that is 4 to 8 % of a training step on a CPU.
     """
     factors = [(rows, _spread(gate, activation, site)) for rows, gate in runs]
-    # Through `data`, because autograd would turn an in-place change of a part into copies of the whole.
+    # Through `data`, because autograd would replace an in-place change of a part by copies of the whole tensor.
     for rows, factor in factors:
         activation.data[rows].mul_(factor)
 

@@ -40,7 +40,7 @@ class Blueprint:
             id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), weight.requires_grad)
             for weight in model.parameters()
         }
-        # What deepcopy finds in its memo it does not copy, so that no second model is ever in memory.
+        # deepcopy does not copy what is in its memo, so that no second model is ever in memory.
         self.model: nn.Module = copy.deepcopy(model, dict(blank))
 
     def filled(self, sharded: nn.Module) -> nn.Module:

@@ -115,7 +115,7 @@ def at_head(
         yield caught
     finally:
         handle.remove()
-        del last.forward  # the class's own forward shows again
+        del last.forward  # restores the forward of the class
         if owner is not None:
             owner.final_logits_bias = bias
         if cap is not None:
@@ -258,7 +258,7 @@ def drawn(
         likely = log_probabilities(project, part, labels, cap).exp()
         likely[:, list(without)] = 0
         summed = likely.cumsum(-1)
-        # The last sum is 1 but for rounding, and no chance may fall behind it.
+        # Scale by the last sum, which is 1 except for rounding, so that no value lies beyond it.
         words.append(torch.searchsorted(summed, (chance * summed[:, -1])[:, None], right=True).squeeze(1))
     return torch.cat(words).double()
 
@@ -312,7 +312,7 @@ def _chunked_loss(
     rows = max(1, LOGITS_PER_CHUNK // _width(project))
     own = 0 if parts[0].labels is None else parts[0].labels.numel()
     pieces, start = [], 0
-    # Labels with cross-entropy are cut together, whatever rows they belong to.
+    # Labels with cross-entropy share chunks, whatever rows they belong to.
     for _, several in itertools.groupby(parts, key=lambda part: part.loss and id(part)):
         group = list(several)
         count = sum(part.labels.numel() for part in group if part.labels is not None)

@@ -45,7 +45,7 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # tokenizers raise nothing more special, and a damaged file may lead to anything
+    except Exception as error:  # tokenizers raise plain Exception, and a damaged file may raise anything
         first = first_line(error)
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
@@ -101,12 +101,12 @@ def load_config(recipe: Model) -> Any:
             )
         try:
             return AutoConfig.for_model(model_type, **options)
-        except Exception as error:  # whatever an architecture makes of values that it does not expect
+        except Exception as error:  # an architecture may raise anything for values that it does not expect
             why = first_line(error.__cause__ or error).rstrip(".")
             raise ModelError(f"`model.config` is no configuration of a '{model_type}': {why}.") from error
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
-        base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of what it is added to
+        base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of its base model
         config = AutoConfig.from_pretrained(
             base[0] if base else recipe.path,
             revision=base[1] if base else recipe.revision,
@@ -228,5 +228,5 @@ def quiet() -> None:
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    # PEFT asks transformers by a name that transformers has renamed: nothing that a user could change.
+    # PEFT uses a name that transformers has renamed: nothing that a user could change.
     warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)

@@ -79,7 +79,7 @@ class LSTMPreTrained(NoAttentionPreTrained):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, InputGates) and not getattr(module.bias, "_is_hf_initialized", False):
-            init.ones_(module.bias.chunk(4)[1])  # cells begin by keeping what they hold
+            init.ones_(module.bias.chunk(4)[1])  # forget gates start open
 
 
 class LSTMModel(LSTMPreTrained, NoAttentionModel):

@@ -125,7 +125,7 @@ def with_tokens(tokenizer: PreTrainedTokenizerBase, added: Iterable[NewToken]) -
         _into_pieces(model, known, list(added))
     else:
         first = 1 + max([*model["vocab"].values(), *known.values()])
-        # Ids of special tokens that no text is split into would be holes, which the library warns of.
+        # Special tokens are added too: the library would warn of gaps between ids.
         model["vocab"] |= {word: number for word, number in known.items() if word not in model["vocab"]}
         for number, token in enumerate(added, first):
             model["vocab"][token.text] = number
@@ -282,7 +282,7 @@ def _merges(words: Counter[Word], core: Tokenizer, fits: Callable[[Word], bool])
         count, pair = heapq.heappop(heap)
         if counts[pair] < LEAST:
             continue
-        if -count != counts[pair]:  # words that had the pair have been merged since
+        if -count != counts[pair]:  # outdated: words with the pair have been merged since
             heapq.heappush(heap, (-counts[pair], pair))
             continue
         parts = tuple(piece for token in pair for piece in pieces.get(token, (token,)))

@@ -90,7 +90,7 @@ class NoAttentionPreTrained(PreTrainedModel):
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    # There is no attention that a kernel could compute: each is as good.
+    # There is no attention, so every attention kernel is supported.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     layer: ClassVar[type[NoAttentionLayer]]
 
@@ -173,7 +173,7 @@ def pooled(values: Tensor, document: Tensor, how: Pooling, before: Tensor | None
     """
     if how == "last":
         return values, values[:, -1:]
-    if how == "mean":  # sums, and beside them how many
+    if how == "mean":  # sums and counts
         values = torch.cat([values, values.new_ones(*values.shape[:2], 1)], 2)
     if before is not None:
         values, document = torch.cat([before, values], 1), torch.cat([document[:, :1], document], 1)
@@ -196,7 +196,7 @@ class NoAttentionForCausalLM(NoAttentionPreTrained, GenerationMixin):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # states are no keys and values
+        return False  # the states are not keys and values
 
     @can_return_tuple
     def forward(

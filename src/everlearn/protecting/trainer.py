@@ -103,7 +103,7 @@ class Protected(_Base):
         if self.accelerator.sync_gradients:
             self.protected.protection.after_backward(self.accelerator.backward, loss_scale(self.accelerator))
             self._acted = True
-        # The Trainer has divided a step's loss among its passes by now, whoever of the two did it.
+        # By now the loss of a step has been divided among its passes, either by the Trainer or by the model.
         passes = self.current_gradient_accumulation_steps
         return loss if self._added is None else loss - (self._added / passes).to(loss.dtype)
 
@@ -151,7 +151,7 @@ class Protected(_Base):
 
     def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
         """Return the learning-rate schedule of the trainer, as changed by the methods."""
-        self.protected.stage.steps = num_training_steps  # known now, where epochs were asked for
+        self.protected.stage.steps = num_training_steps  # also known now if the length was given in epochs
         scheduler: Any = self.lr_scheduler
         if scheduler is None:
             scheduler = self.protected.protection.schedule(
@@ -243,7 +243,7 @@ def protect_trainer(
     trainer.__class__ = type(f"Protected{own.__name__}", (Protected, own), {})
     mixed: Any = trainer
     mixed.protected, mixed._parts = protected, {}
-    # Before the callbacks that are there: what they read in `on_optimizer_step` has been masked already.
+    # Before existing callbacks, so that they see masked updates in `on_optimizer_step`.
     trainer.callback_handler.callbacks.insert(0, _StepHooks(mixed))
     return trainer
 

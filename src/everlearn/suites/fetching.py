@@ -59,7 +59,7 @@ def fetch(suite: Suite, say: Say = lambda text: None, settings: Settings | None 
             if _has(folder, source):
                 continue
             host = urlsplit(source.address).netloc
-            if host in out_of_reach:  # to wait for it a hundred times tells nobody more
+            if host in out_of_reach:  # do not wait for the same host again
                 failures.append(f"{source.address} is at {host}, which is out of reach.")
                 continue
             say(f"Fetching {source.path} from {host} ({number} of {len(sources)})")

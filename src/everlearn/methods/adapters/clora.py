@@ -88,7 +88,7 @@ class CLoRA(IncLoRA):
         if not self._pairs:
             return {}
         with torch.autocast(self._pairs[0][0].device.type, enabled=False):
-            # A shard of B would give a part of Bᵀ P, whose square is no part of the square: matrices come whole.
+            # A shard of B would give a partial sum of Bᵀ P, which cannot be squared: full matrices are needed.
             products = [torch.tensordot(whole(matrix).float(), p, ([dim], [0])) for matrix, dim, p in self._pairs]
             return {"subspace": self.config.strength * torch.stack([each.square().sum() for each in products]).sum()}
 

@@ -174,7 +174,7 @@ class Merged(LowRank):
         learnt = self._learnt(stage)
         self._keep(stage.domain, learnt)
         adapted: Any = stage.model
-        if is_quantised(adapted):  # what was learnt on coarse weights is added to the exact ones
+        if is_quantised(adapted):  # the adapter of quantised weights is added to the float32 ones
             exact = stage.checkpoints[self.onto].requires_grad_(True)
             self._trainable = [name for name, _ in exact.named_parameters()]
             adapted = get_peft_model(exact, self._lora(exact))

@@ -196,7 +196,7 @@ class SideTuning(Method):
                     stage.objective.hidden(stage.model, inputs)
                     side, target = net.side, targets.pop().detach()
                     mask = inputs.get("attention_mask")
-                    if mask is not None and mask.dim() == 2:  # others keep documents of full rows apart
+                    if mask is not None and mask.dim() == 2:  # other masks isolate the documents of full rows
                         side, target = side[mask.bool()], target[mask.bool()]
                     loss = F.mse_loss(side, target) / target.square().mean()
                     for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):

@@ -68,7 +68,7 @@ def among_the_batch(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     cosines = []
     for texts in (teacher, student):
         found = texts @ everywhere(texts).T
-        # By number, in a circle from the text itself: a mask would have the device asked how many it leaves.
+        # Index cyclically from the text itself: a boolean mask would require a device synchronisation.
         others = torch.arange(1, found.shape[1], device=found.device)
         cosines.append(found.gather(1, (own[:, None] + others) % found.shape[1]))
     return cosines[0], cosines[1]

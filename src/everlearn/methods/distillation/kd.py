@@ -107,7 +107,7 @@ class KD(Method):
                     f"option 'distance': 'squared' is between representations, not '{self.compare}'. Set `forward_kl` "
                     "or `reverse_kl`"
                 )
-            # A resolved recipe names every option, so one that is as it was left counts as not set.
+            # A resolved recipe lists every option, so an option with its default value counts as not set.
             idle = {"queue": self.compare != "queue", "temperature": self.distance == "squared"}
             for name, does_nothing in idle.items():
                 value = getattr(self, name)
@@ -248,7 +248,7 @@ class KD(Method):
             self._queue.add(teacher)
         else:
             old, new = among_the_batch(student, teacher)
-        if not old.shape[1]:  # a text alone is like no other
+        if not old.shape[1]:  # a single text has no other to compare with
             self._alone += self.config.compare == "batch"
             return student.sum() * 0
         softened = [(cosines / self.config.temperature).log_softmax(-1) for cosines in (old, new)]
@@ -291,7 +291,7 @@ def _counted(batch: Batch) -> Tensor | None:
     """Return where the last hidden state is of text, [B, S] (of answers in an encoder-decoder); None: everywhere."""
     if "decoder_input_ids" in batch:
         return batch["labels"] != IGNORE
-    mask = batch.get("attention_mask")  # of documents that are hidden from each other it is of another shape
+    mask = batch.get("attention_mask")  # isolated documents have a mask of another shape
     return mask if mask is not None and mask.dim() == 2 else None
 
 

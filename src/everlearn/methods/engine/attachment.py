@@ -197,4 +197,4 @@ def _hooks(model: nn.Module) -> Iterator[tuple[dict[int, Callable[..., Any]], in
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in hooks:
                 yield hooks, key
-        # A key is never used again, so what these say of removed hooks does not matter.
+        # Keys are never reused, so entries of removed hooks in these do no harm.

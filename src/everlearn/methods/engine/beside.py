@@ -34,7 +34,7 @@ class OutputsBeside(Outputs):
         self.losses = torch.empty(0)
         self.items = (batch["labels"] != IGNORE).sum()
         if any(view.labels is not None for view in views):
-            # A loss is made where logits are, which their pass keeps to itself.
+            # A view's loss needs the logits, which the external pass does not expose.
             again = objective.forward(model, batch, views)
             self.views, self.view_losses = again.views, again.view_losses
         else:
@@ -44,7 +44,7 @@ class OutputsBeside(Outputs):
     @property
     def hidden(self) -> Tensor:  # type: ignore[override]
         """Last hidden state of the rows of the batch as it enters the vocabulary head, [B, S, H]."""
-        # A head that is fused with the loss is not called, or called with some positions only.
+        # A head that is fused with the loss is not called, or only with some positions.
         if not self._caught or self._caught[0].shape[:-1] != self._positions:
             self._caught[:] = [self._objective.hidden(self._model, self._objective.inputs(self._batch))]
         return self._caught[0]
@@ -55,7 +55,7 @@ class OutputsBeside(Outputs):
 
 
 def _hidden(objective: Objective, model: nn.Module, views: Sequence[View]) -> list[Tensor]:
-    lots = [view.inputs for view in views if view.inputs is not None]  # what has none of its own has labels
+    lots = [view.inputs for view in views if view.inputs is not None]  # views without rows of their own have labels
     rows = [len(next(iter(inputs.values()))) for inputs in lots]
     inputs = {name: torch.cat([lot[name] for lot in lots]) for name in lots[0]}
     gated: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

@@ -63,6 +63,6 @@ def _losses(stage: Stage, model: nn.Module, name: str, blocks: Sequence[Block]) 
         mine = slice(start + rank() * stage.batch_size, start + (rank() + 1) * stage.batch_size)
         batch = {key: value[mine] for key, value in whole.items()}
         weight = processes()
-        if not len(batch["labels"]):  # nothing left for this process, which must take part all the same
+        if not len(batch["labels"]):  # no rows are left for this process, which must take part nevertheless
             batch, weight = {key: value[:1] for key, value in whole.items()}, 0
         yield objective.forward(model, batch).losses.sum() * (weight / items)

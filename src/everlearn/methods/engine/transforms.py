@@ -110,7 +110,7 @@ class Transforms:
         """Remove all hooks from the model."""
         for handle in self._handles:
             handle.remove()
-        for take_away in self._taking:  # what a pass left behind that was interrupted (Ctrl-C)
+        for take_away in self._taking:  # left by a pass that was interrupted (Ctrl-C)
             take_away()
         self._handles.clear()
         self._taking.clear()

@@ -123,7 +123,7 @@ class SemanticCapsule(nn.Module):
         self.capsule = nn.Linear(inner, size)
         self.route = nn.Parameter(torch.randn(size, size, size))
         self.reading = nn.Linear(size * size, hidden)
-        # At the start a domain reads nothing: the model is what it was.
+        # Initially a domain reads nothing: the function of the model is unchanged.
         nn.init.zeros_(self.reading.weight)
         nn.init.zeros_(self.reading.bias)
 
@@ -136,7 +136,7 @@ class SemanticCapsule(nn.Module):
 def squash(vectors: Tensor) -> Tensor:
     """Return |v|² / (1 + |v|²) · v / |v| along the last dimension: same direction, length less than 1."""
     square = vectors.square().sum(-1, keepdim=True)
-    # |v| / (1 + |v|²) · v; the small term gives the root a gradient at 0.
+    # |v| / (1 + |v|²) · v; the small term makes the root differentiable at 0.
     return vectors * (square + 1e-12).sqrt() / (1 + square)
 
 

@@ -36,7 +36,7 @@ def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:
         cycles: how often s rises in a domain; each rise takes steps / cycles.
     """
     length = max(1, steps // cycles)
-    # The steps that no whole cycle is left for stay at smax.
+    # Steps after the last complete cycle stay at smax.
     position = step % length if step < length * cycles else length - 1
     return 1 / smax + (smax - 1 / smax) * position / max(1, length - 1)
 

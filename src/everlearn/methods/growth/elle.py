@@ -303,7 +303,7 @@ class ELLE(Method):
             known = torch.where(rows < len(self._teacher_domains), rows, NO_PROMPT)
             attached(teacher, self.name).rows = known
         seen: list[Tensor] = []
-        # Forward hooks see the arguments as pre-hooks left them: the labelled positions alone.
+        # Forward hooks see the arguments as changed by pre-hooks: only the labelled positions.
         handle = head.register_forward_hook(lambda _, args, losses: seen.append(args[0]))
         try:
             with torch.no_grad(), rounding_like(stage.model):

@@ -73,7 +73,7 @@ class ExpertLayer(nn.Module):
         gates, _ = gates_of(F.pad(scores, (1, 0)).softmax(-1), self.top_k)
         gates = gates.to(output.dtype)
         mixed = output.flatten(0, -2) * gates[:, :1]
-        counts = (gates[:, 1:] > 0).sum(0).tolist()  # at once: each of them alone would wait for the device
+        counts = (gates[:, 1:] > 0).sum(0).tolist()  # together, to synchronise with the device only once
         for gate, count, expert in zip(gates[:, 1:].unbind(1), counts, self.experts, strict=True):
             read = _read(gate, count)
             said = expert(tokens[read]) * gate[read, None]

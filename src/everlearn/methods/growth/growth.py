@@ -242,7 +242,7 @@ def _axes(model: nn.Module, name: str, form: Form, hidden: Tensor, maps: Maps) -
     if isinstance(module, nn.Embedding):
         yield _Axis(1, hidden, read=False)
     elif module is output_head(model):
-        if leaf == "weight":  # what it reads is divided in the normalisation before it
+        if leaf == "weight":  # its inputs are divided in the normalisation before it
             yield _Axis(1, hidden, read=False)
     elif isinstance(module, (nn.Linear, Conv1D)):
         writes, reads = (1, 0) if isinstance(module, Conv1D) else (0, 1)

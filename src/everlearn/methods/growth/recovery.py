@@ -59,7 +59,10 @@ class Recovery(Attachment):
         head = output_head(model)
         if head is None:
             raise ModelError(f"'{type(model).__name__}' has no vocabulary head to learn from a teacher at.")
-        self.cap, self.bias = logit_cap(model), logit_bias(model)  # now: during a pass the objective applies both
+        self.cap, self.bias = (
+            logit_cap(model),
+            logit_bias(model),
+        )  # read here, as the objective hides both during a pass
         head.register_forward_hook(self._mix)
 
     def _mix(self, head: nn.Module, args: tuple[Tensor, ...], losses: Tensor) -> Tensor | None:

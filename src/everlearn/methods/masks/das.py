@@ -267,7 +267,7 @@ class DAS(Method):
         if self._has_anchor(batch):
             hidden.insert(0, outputs.hidden[: len(hidden[0])])
         if self._gated and self._importance and self.config.stop_gradient_prev:
-            # In a pass of its own: in the batch's, its rows would be differentiated whether they need it or not.
+            # In a separate pass: in that of the batch its rows would be differentiated in any case.
             inputs, rows = self._contrasted(stage, batch), len(hidden[0])
             with torch.no_grad(), row_gates(stage.model, [(rows, self._importance)]):
                 hidden.append(stage.objective.hidden(stage.model, inputs))

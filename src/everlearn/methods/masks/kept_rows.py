@@ -37,7 +37,7 @@ class KeptRows:
         for path in modules:
             module = model.get_submodule(path)
             self._handles.append(module.register_forward_pre_hook(self._detach_weight))
-            # First of all hooks: others see the output as they would without us.
+            # The first of all hooks, so that others see the ordinary output.
             self._handles.append(module.register_forward_hook(self._attach_rows(path, plan), prepend=True))
 
     def close(self) -> None:

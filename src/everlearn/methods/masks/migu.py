@@ -140,7 +140,7 @@ class MIGU(Method):
         held = 0
         for path in trained(model, _layers(model, anatomy(model), self.config.components)):
             for name, parameter, _ in rows_of(model, path, self.config.mask_bias):
-                # Sums and mask: two floats a row. The copy lives during the optimizer step only.
+                # Sums and mask: two floats per row. The copy exists during the optimizer step only.
                 copied = parameter.numel() * parameter.element_size() if self.config.apply_to == "update" else 0
                 held += copied + 8 * (parameter.shape[0] if name.endswith("bias") else max(parameter.shape))
         return Cost(memory_bytes=held)
@@ -242,7 +242,7 @@ def _layers(model: nn.Module, found: Anatomy, components: tuple[Part, ...]) -> d
     }
     if "head" in components and found.head:
         head = model.get_submodule(found.head)
-        # What an encoder's head computes before its last layer is computed where there is a label, and has no padding.
+        # The head of an encoder is computed at labels only, before its last layer too, and has no padding.
         layers |= {
             f"{found.head}.{name}".rstrip("."): "answer"
             for name, module in head.named_modules()

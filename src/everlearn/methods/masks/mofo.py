@@ -86,7 +86,7 @@ class MoFO(Method):
 
     def _filter(self, optimizer: Optimizer, parameter: nn.Parameter) -> Tensor:
         momentum = self._momentum(optimizer, parameter)
-        if momentum is None:  # the optimizer left it alone: it has no gradient in this step
+        if momentum is None:  # no gradient in this step, so the optimizer skipped it
             return torch.ones((), device=parameter.device)
         return largest_entries(whole(momentum), self.config.fraction)
 

@@ -29,7 +29,7 @@ def keep_largest(scores: Mapping[str, Tensor], threshold: float, rule: Rule = "f
         by_size.setdefault(len(values), []).append(name)
     result: dict[str, Tensor] = {}
     for names in by_size.values():
-        # One sort for all layers of a size, and nothing is read back to the host.
+        # One sort for all layers of a size, without device synchronisation.
         factors = largest(torch.stack([scores[name] for name in names]), threshold, rule)
         result.update(zip(names, factors, strict=True))
     return result

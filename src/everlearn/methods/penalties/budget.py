@@ -167,7 +167,7 @@ class Budget(Method):
         looks = probes * self.config.probe * (1 + 1 + self.config.checks + 1 + HALVINGS + 1)
         known = len(self.budgets) * (8 + 2 * self.config.rank) * numbers
         measuring = (12 + 2 * self.config.rank if EARLIER in self.budgets else 4) * numbers
-        passes = 2 * self.config.samples  # for the diagonal and for the directions; the model draws the labels of each
+        passes = 2 * self.config.samples  # for the diagonal and for the directions; labels are sampled for each
         measured = passes + round(FORWARD * passes)
         return Cost(
             memory_bytes=known + 4 * numbers + 3 * rows,
@@ -296,7 +296,7 @@ class Budget(Method):
             return
         limits = {group: self._checks[group].limit(self.budgets[group]) for group in self._inside}
         moved = True
-        for _ in self._inside:  # what is nearest to one may lie outside of the other, a little
+        for _ in self._inside:  # the projection onto one set may lie slightly outside of the other
             moved = moved and sum(self._inside[g].enter(limit, stage.optimizer) for g, limit in limits.items()) > 0
 
     @torch.no_grad()
@@ -361,7 +361,7 @@ class Budget(Method):
         found: dict[str, Any] = {}
         for group, inside in self._inside.items():
             probes: dict[str, DriftProbe | None] = {GENERAL: self._general_probe}
-            if group == EARLIER:  # a domain of that name is none of the general text
+            if group == EARLIER:  # a domain may have the name of the general text
                 probes = {text: self._probes.get(text) for text in self._known[EARLIER].texts}
             drifts = {text: probe.drift(stage) for text, probe in probes.items() if probe is not None}
             before = self._checks[group].ratio if group in self._checks else self._ratio

@@ -90,7 +90,7 @@ class DriftProbe:
         with as_its_class_computes(stage.model):
             found = block_losses(stage.model, source, objective, batch_size=stage.batch_size)
         nats = torch.from_numpy(found.nats)
-        if processes() > 1:  # processors that round otherwise would lead the processes' weights apart
+        if processes() > 1:  # different rounding would make the weights of the processes diverge
             nats = everywhere(nats.to(next(stage.model.parameters()).device))[:size].cpu()
         return nats, torch.from_numpy(found.items).double()
 

@@ -143,7 +143,7 @@ class EWC(MeasuredPenalty):
             return beside
         beside = self.with_passes(beside, self.config.samples, 1 + FORWARD * (self.config.labels == "model"))
         copy = beside.memory_bytes // 2
-        if self.reads_gradients:  # no sample's gradients, and what is gathered is there already
+        if self.reads_gradients:  # no per-sample gradients, and the sums exist already
             measuring = beside.measuring_bytes - copy
             return replace(beside, memory_bytes=3 * copy, measuring_bytes=measuring, passes_per_domain=0)
         return beside

@@ -89,7 +89,7 @@ class ForgetMeNot(Adaptation):
         with torch.no_grad(), rounding_like(stage.model):
             before = stage.objective.hidden(self.teacher, stage.objective.inputs(batch)).float()
         now = outputs.hidden.float()
-        # An encoder-decoder's last hidden state is of the answers, which are padded.
+        # The last hidden state of an encoder-decoder belongs to the answers, which are padded.
         counted = batch["labels"] != IGNORE if "decoder_input_ids" in batch else None
         if self.config.cosine:
             losses["cosine"] = self.config.cosine * over_texts(1 - cosine_similarity(now, before, dim=-1), counted)

@@ -221,7 +221,7 @@ class Penalty(Method):
         fading = seen if mean else self.config.decay
         self._constant *= fading
         for name, value in new.items():
-            # The old ones go tensor by tensor: at no time do two copies of all live.
+            # Old tensors are freed one by one, so that there are never two copies of all.
             old, old_anchor = self._importance.pop(name, None), self._anchor.pop(name, None)
             anchor = weights[name].detach().to(torch.float32, copy=True)
             if old is not None and old_anchor is not None:
@@ -236,7 +236,7 @@ class Penalty(Method):
             self._importance[name], self._anchor[name] = value, anchor
         if mean:
             self._constant /= seen + 1
-        # What was frozen in this domain has not moved, and keeps what was known of it.
+        # Parameters that were frozen in this domain keep their importance.
         self._measured = [*self._measured, domain]
 
     def _normalised(self, new: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
@@ -274,7 +274,7 @@ class Penalty(Method):
         if not (sgd and self._placed and self.config.norm == "quadratic" and self.config.apply_to == "loss"):
             return
         rate = max(group.get("initial_lr", group["lr"]) for group in stage.optimizer.param_groups)  # type: ignore[union-attr]
-        # Of whole tensors: a process's shard may be empty, and all of them should say the same.
+        # From full tensors: a shard may be empty, and all processes must agree.
         largest = max(float(importance.max()) for importance in self._importance.values())
         step = rate * self.config.strength * self.factor * largest
         if step >= 2:
@@ -456,8 +456,8 @@ def place(label: str, model: nn.Module, importance: Mapping[str, Tensor], anchor
                 f"Method '{label}' remembers '{name}' with shape {tuple(values.shape)}, which the model has not. Its "
                 "memory belongs to another model."
             )
-    # named_parameters() gives a tied parameter once, so it is penalised once; and in the model's order, not that of
-    # a file, so that the sum is rounded in one way.
+    # named_parameters() yields a tied parameter once, so it is penalised once; its order does not depend on a file,
+    # so the rounding of the sum is reproducible.
     return [
         (parameter, _beside(importance[name], parameter), _beside(anchors[name], parameter))
         for name, parameter in parameters.items()
@@ -477,7 +477,7 @@ def joined(there: Tensor, known: Tensor, here: Tensor, new: Tensor) -> tuple[Ten
     Returns:
         θ̄ and c.
     """
-    share = (new / (known + new)).nan_to_num(1.0)  # 0/0: nobody holds it
+    share = (new / (known + new)).nan_to_num(1.0)  # 0/0: neither penalty constrains it
     apart = here - there
     constant = float((known * share * apart.square()).sum(dtype=torch.float64))
     return there.add_(share * apart), constant

@@ -135,7 +135,7 @@ class Ellipsoid:
         which converges from below (Moré and Sorensen, SIAM J. Sci. Stat. Comput. 4, 1983).
         """
         goal = share * self.diagonal()
-        # Where domains disagree by more than the goal, as near to all of them as it leaves.
+        # If domains disagree by more than the goal, move as close to all of them as possible.
         room = max(goal - self._constant / 2, CLOSE * goal)
         rates = [_preconditioner(optimizer, p) * importance for p, importance, _ in self._placed]
         pull = 0.0

@@ -65,7 +65,7 @@ class BeforeText(Attachment):
         text, n = given["inputs_embeds"], self.taken_positions
         mask, positions = given.get("attention_mask"), given.get("position_ids")
         given["inputs_embeds"] = self._beside(self.stand(text), text, mask)
-        if mask is not None and mask.dim() == 4:  # who sees whom, of a decoder
+        if mask is not None and mask.dim() == 4:  # the full attention mask of a decoder
             given["attention_mask"] = F.pad(mask, (n, 0, n, 0), value=True).tril()
         elif mask is not None:
             given["attention_mask"] = self._beside(mask.new_ones(len(mask), n), mask, mask)
@@ -86,7 +86,7 @@ class BeforeText(Attachment):
             output.hidden_states = tuple(hidden[:, n:] for hidden in output.hidden_states)
         if getattr(output, "pooler_output", None) is not None:
             pooler: Any = base.pooler
-            output.pooler_output = pooler(output.last_hidden_state)  # of the text's first token, not of the prompt's
+            output.pooler_output = pooler(output.last_hidden_state)  # the first token of the text, not of the prompt
         return output
 
     def let_decoder_see(

@@ -148,7 +148,7 @@ class DERpp(Method):
         count = stage.source.size if stage.source.size is not None else stage.steps * stage.rows_per_step
         sample.extend(islice(blocks, count), stage.domain)
 
-        # The order of a reservoir is not random, and what makes room later is the end of each domain's rows.
+        # Shuffle, because the order of a reservoir is not random and the last rows of each domain are removed first.
         chosen = [sample.blocks[place] for place in torch.randperm(len(sample)).tolist()]
         new = {key: torch.from_numpy(np.stack([block[key] for block in chosen])) for key in chosen[0]}
         places = [self._domains[:row].count(domain) for row, domain in enumerate(self._domains)]

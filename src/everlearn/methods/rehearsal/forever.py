@@ -65,7 +65,7 @@ class Clock:
         due = self.events
         while due < len(days) and self.moved >= days[due] * self.day:
             due += 1
-        if due > self.events:  # of several that are due at once, one
+        if due > self.events:  # several that are due at once count as one
             self.events, self.left = due, lasts
 
     def strength(self, base: float, gamma: float, warm_up: int) -> float:
@@ -126,10 +126,10 @@ class Forever(Method):
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, old_data=self.config.sample > 0)
-        self._kept = Reservoir(1, 0)  # for what it can do with rows; which are kept is decided here
+        self._kept = Reservoir(1, 0)  # used as a container; the rows are selected here
         self._clock = Clock()
         self._start: dict[str, Tensor] = {}
-        # Of a sharded model these, and not those that stand in it during a step, which may be whole.
+        # The sharded parameters, which are replaced by gathered ones during a step.
         self._trained: list[nn.Parameter] = []
         self._held: list[Tensor] = []
         self._before: list[Tensor] = []
@@ -178,7 +178,7 @@ class Forever(Method):
                 f"Method '{self.label}' remembers rows of {width} tokens, but those of domain '{stage.domain}' have "
                 f"{ids.shape[1]}. Set `data.block_size` to {width}."
             )
-        # Row i of a domain's training meets the same old row however batches are cut and on however many processes.
+        # Row i of a domain's training gets the same old row for any batch size and number of processes.
         met = list(range(stage.row, stage.row + len(ids)))
         drawn = [seed_for(stage.seed, self.name, stage.index, row) % len(self._kept) for row in met]
         blocks: list[Block] = [self._kept.blocks[row] for row in drawn]

@@ -116,7 +116,7 @@ def _sampled(stage: Stage, generators: Sequence[torch.Generator], encoder: Encod
     draws = torch.stack([torch.rand(most, generator=each, dtype=torch.float64) for each in generators])
     steps = continuation(stage.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     texts = decode(steps, Ending(most, () if end is None else (end,), temperature=1, draws=draws))
-    # A text that was cut off has no end, and none is taught.
+    # A truncated text has no end token, so that no wrong end is learnt.
     return [[*start, *text, *([end] if end is not None and len(text) < most else [])] for text in texts]
 
 

@@ -104,7 +104,7 @@ class Replay(Method):
 
         @model_validator(mode="after")
         def _one_way(self) -> Self:
-            # A resolved recipe names every option, so one that is as it was left counts as not set.
+            # A resolved recipe lists every option, so an option with its default value counts as not set.
             for name in ("share", "source", "sweeps"):
                 value = getattr(self, name)
                 if self.sample is not None and value != type(self).model_fields[name].default:
@@ -241,7 +241,7 @@ class Replay(Method):
         elif wanted := int(self.config.sample * _rows(stage)):
             drawn = Reservoir(wanted, seed_for(stage.seed, "sample", stage.index))
             drawn.extend(blocks, stage.domain)
-            self._reservoir.extend(drawn.blocks, stage.domain)  # there is room for all of them
+            self._reservoir.extend(drawn.blocks, stage.domain)  # the capacity suffices for all of them
         else:
             stage.notes.append(
                 f"Method '{self.label}' keeps nothing of '{stage.domain}': `sample: {self.config.sample:g}` of its "

@@ -111,7 +111,7 @@ class RecAdam(Method):
             return optimizer
         rate = max(float(group["lr"]) for group in optimizer.param_groups)
         self._gamma = self.config.gamma or self.config.strength / rate if rate else 0.0
-        # With epochs somebody's Trainer does not know its steps yet, and λ may begin at 0.
+        # With epochs an external Trainer does not know its steps yet, and λ may start at 0.
         self._check_pull(rate, 1 - self.share(stage, 0) if stage.steps else 1.0)
         recalled = {id(p) for name, p in stage.model.named_parameters() if name in self._anchors}
         groups = []
@@ -189,7 +189,7 @@ class Recalling(Optimizer):
         pull: Callable[[nn.Parameter, float], None],
         after: bool,
     ) -> None:
-        # Not `super().__init__`, which would make groups and a state of its own.
+        # Not `super().__init__`, which would create separate groups and state.
         self.inside, self._terms, self._pull, self._after = inside, terms, pull, after
 
     @torch.no_grad()
@@ -216,7 +216,7 @@ class Recalling(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is None:  # another method froze it for this step
                     continue
-                if pull:  # torch makes states by a step at rate 0, before there are anchors
+                if pull:  # torch creates states by a step at rate 0, before there are anchors
                     self._pull(parameter, pull)
                 if decay:
                     local(parameter).mul_(1 - float(rate) * decay)

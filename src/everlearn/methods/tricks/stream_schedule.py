@@ -130,7 +130,7 @@ class StreamSchedule(Method):
 
         @model_validator(mode="after")
         def _only_what_is_read(self) -> Self:
-            # A resolved recipe names every option, so one that is as it was left counts as not set.
+            # A resolved recipe lists every option, so an option with its default value counts as not set.
             for name in sorted(set(type(self).model_fields) - SHAPES[self.shape].reads - EVERYWHERE):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(
@@ -219,7 +219,7 @@ class StreamSchedule(Method):
             return scheduler
         still = _steps(self.config.gather, stage.steps)
         for name, number in (("gather", self.config.gather), ("anneal", self.config.anneal)):
-            if number >= max(1, stage.steps):  # a share leaves some
+            if number >= max(1, stage.steps):  # a share below 1 is always smaller
                 raise MethodError(
                     f"Method '{self.label}', option '{name}': {number:g} steps leave nothing of the {stage.steps:,} of "
                     f"domain '{stage.domain}' to learn it on. Lower it, or give a share below 1."
@@ -251,7 +251,7 @@ class StreamSchedule(Method):
     def end_domain(self, stage: Stage) -> None:
         """Advance the time of the stream, without the steps of an anneal."""
         self._first = stage.steps if self._first is None else self._first
-        # Somebody else's trainer may stop early.
+        # An external trainer may stop early.
         self._before += min(stage.step, self._annealed_from(stage))
         self._start, self._trunk = self._trunk, {}
 

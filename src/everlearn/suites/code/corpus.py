@@ -35,7 +35,7 @@ _PRUNED = frozenset({"tests", "test", "testing", "idle_test", "lib2to3", "site-p
 def functions(source: str) -> Iterator[str]:
     """Yield each documented function of a module, or method of a class, without decorators and indentation."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of other people's code
+        warnings.simplefilter("ignore")  # from the parsed code
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError):

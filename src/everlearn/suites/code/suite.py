@@ -99,7 +99,7 @@ class Code(Suite):
                 {"name": task, "test": str(files.find(task, place)), **_options(options, settings)}
                 for task, options in TASKS.items()
             ],
-            # There is one domain: what a method does from the second on it does here from the first step.
+            # With only one domain, what a method does from the second domain on starts at the first step.
             "method": with_options(with_samples(method, settings.samples), skip_first_domain=False),
             "train": {
                 "per_device_train_batch_size": batch,

@@ -31,7 +31,7 @@ _SHORTEST_COMMENT = 160
 _DISTRIBUTION = {"PIL": "pillow", "yaml": "pyyaml", "dateutil": "python-dateutil", "markdown_it": "markdown-it-py"}
 _SUFFIXES = (".py", ".pyx", ".pxi")
 _PRUNED = frozenset({"tests", "test", "idle_test", "lib2to3", "site-packages", "__pycache__", "_vendor", "vendored"})
-# Each alternative begins with a fixed character and none gives back what it took, which keeps the scan fast.
+# Each alternative begins with a fixed character and never backtracks, which keeps the scan fast.
 _PIECES = re.compile(
     r"""
     (?P<comment>\#[^\n]*+(?:\n[ \t]*+\#[^\n]*+)*+)
@@ -104,7 +104,7 @@ def passages(library: str) -> Iterator[Passage]:
         holds_docs = "docs" in path.stem
         module = parts[:-1] if parts and (holds_docs or parts[-1] == "__init__") else parts
         for raw, is_docstring in _texts(source, everywhere=holds_docs):
-            # Generated code repeats itself: a set of what was read saves the cleaning.
+            # Generated code repeats itself: skip cleaning of repeated texts.
             if raw not in seen:
                 seen.add(raw)
                 text = clean(raw)

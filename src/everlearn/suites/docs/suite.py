@@ -61,7 +61,7 @@ class Docs(Suite):
             "objective": "masked",
             "data": {"block_size": block},
             "domains": [self._corpus(each, "train", given.get("corpora", {})) for each in names],
-            # Measured on text that is held out; methods that read general text get some of what the base model read.
+            # Evaluated on held-out text; methods that need general text get a part of the base model's training text.
             "general": {"max_documents": 2000, **self._corpus("general", "train", given.get("corpora", {}))},
             "end_tasks": [
                 {

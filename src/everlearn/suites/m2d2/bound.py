@@ -133,7 +133,7 @@ class Bound:
     def notes(self, order: Sequence[str]) -> list[str]:
         """Return sentences for the report of a run: the order, if it is a known one, and how the text was built."""
         made = [*self.taxonomy.notes, *stream.sentences(self.folder)]
-        if len(order) < 2:  # a model for one domain alone
+        if len(order) < 2:  # training on a single domain
             return made
         name = self.orders.name_of(order)
         how = ""

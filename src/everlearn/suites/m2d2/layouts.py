@@ -86,7 +86,7 @@ def read_folder(folder: Path) -> Taxonomy:
         if len(parts) > 3:
             raise DataError(f"'{source}' lies too deep: a domain is `<super-domain>/<group>/<domain>` at most.")
         if len(parts) > 1 and source in tars.values() and name in NAMES:
-            raise DataError(  # its taxonomy would be that of the folders: L1 beside L2
+            raise DataError(  # the folders would define its taxonomy and mix L1 with L2
                 f"'{source}' is M2D2's, whose tarballs lie directly in the folder that is named: name '{place.parent}'."
             )
         if name == GENERAL:
@@ -139,7 +139,7 @@ def _tarred(file: Path, name: str) -> dict[str, Texts]:
                 with tarfile.open(file, "r:gz") as tar:
                     for member in tar:
                         wanted = Path(member.name).parts[-2:] == (name, f"{part}.txt")
-                        # No links: what they lead to may be nowhere, or themselves.
+                        # Links are skipped: they may be broken or circular.
                         if wanted and member.isreg() and (text := tar.extractfile(member)):
                             yield from _lines(text, file)
                             return

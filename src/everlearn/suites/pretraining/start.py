@@ -32,8 +32,8 @@ def start_model(config: RobertaConfig, *purpose: str) -> Any:
             embeddings.
         purpose: names the random stream, such as ``("english", "start")``.
     """
-    # Dropout is off while pre-training: the text is seen about once, so there is nothing to regularise, and a fifth of
-    # the time is saved (arXiv 2212.14034).
+    # Dropout is off during pre-training: the text is seen about once, so there is nothing to regularise, and it saves a
+    # fifth of the time (arXiv 2212.14034).
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     config.initializer_range = WORD_SCALE
     with seeded(*purpose):

@@ -133,7 +133,7 @@ def encyclopedia(path: Path) -> Iterator[Document]:
     for _, content in members(path, lambda name: PurePosixPath(name).match("text/AA/wiki_*")):
         for text in re.findall(r"<doc [^\n]*>\n(.*?)\n</doc>", content.decode("utf-8", "replace"), re.DOTALL):
             if len(text.strip()) >= ARTICLE:
-                yield (text.replace(" ()", ""),)  # what is left of a pronunciation
+                yield (text.replace(" ()", ""),)  # the remains of a pronunciation
 
 
 def books(path: Path) -> Iterator[Document]:
@@ -220,7 +220,7 @@ def _reflowed(paragraph: str) -> str:
 
 def _records(paragraphs: list[str]) -> Document:
     records: list[str] = []
-    if paragraphs and paragraphs[0].startswith("Produced by"):  # who typed it
+    if paragraphs and paragraphs[0].startswith("Produced by"):  # transcriber's credits
         del paragraphs[0]
     for paragraph in paragraphs:
         if records and len(records[-1]) + len(paragraph) + 2 <= RECORD:

@@ -111,7 +111,7 @@ def recipe(
             raise RecipeError(f"`corpora` names '{key}', no domain.{did_you_mean(key, (*DOMAINS, GENERAL))}")
     specs = with_samples(method, samples)
     number = steps_of(steps, budget_tokens, batch * accumulate * block_size, STEPS)
-    place = functools.cache(lambda: data_folder(data))  # looked for only where something is taken from it
+    place = functools.cache(lambda: data_folder(data))  # resolved only if it is used
 
     def corpus(key: str) -> dict[str, Any]:
         if key in own:
