@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 import tiny
 from everlearn.data.blocks import PackedBlocks
@@ -15,7 +16,7 @@ from everlearn.data.tokenize import Encoder
 from everlearn.data.windows import Windows
 from everlearn.evaluation import METRICS, Cell, HeldOut, percentiles, resample, text_cell
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, main_documents, row_widths
-from everlearn.evaluation.statistics import FEW_GROUPS, bootstrap_ratio
+from everlearn.evaluation.statistics import bootstrap_ratio
 
 SIZE = 32
 BITS = METRICS["bits_per_byte"]
@@ -83,33 +84,63 @@ def test_a_row_belongs_to_the_document_of_most_of_its_tokens() -> None:
     assert set(found[whole]) == {3}
 
 
-def test_rows_of_a_document_are_drawn_together() -> None:
-    """Twelve documents of ten like rows are twelve observations: the interval is about three times as wide."""
+def interval(cell: Cell) -> tuple[float, float]:
+    low, high = percentiles(resample([cell], [BITS], seed=0, resamples=20_000)["bits_per_byte"].samples[:, 0])
+    return float(low), float(high)
+
+
+@pytest.mark.parametrize("documents", [12, 40])
+def test_rows_of_a_document_are_drawn_together(documents: int) -> None:
+    """Documents of ten like rows are so many observations: the interval is about three times as wide."""
     rng = np.random.default_rng(0)
-    document = np.repeat(np.arange(12), 10)
-    nats = 100 + 10 * rng.normal(size=12)[document] + rng.normal(size=120)
-    items = np.full(120, 31)
+    document = np.repeat(np.arange(documents), 10)
+    nats = 100 + 10 * rng.normal(size=documents)[document] + rng.normal(size=10 * documents)
+    items = np.full(10 * documents, 31)
     apart = text_cell(nats, items, 4.0, task="a", row="base")
     known = text_cell(nats, items, 4.0, given={DOCUMENT: document}, task="a", row="base")
-    widths = []
-    for cell in (apart, known):
-        low, high = percentiles(resample([cell], [BITS], seed=0)["bits_per_byte"].samples[:, 0])
-        widths.append(high - low)
-    assert 2 < widths[1] / widths[0] < 4
-    # The same twelve documents, each as one row of ten times as many labels.
-    joined = text_cell(nats.reshape(12, 10).sum(1), np.full(12, 310), 4.0, task="a", row="base")
-    low, high = percentiles(resample([joined], [BITS], seed=0)["bits_per_byte"].samples[:, 0])
-    assert high - low == pytest.approx(widths[1], rel=1e-9)
-    # Of a handful of documents nothing can be drawn: rows are.
-    handful = np.arange(120) * (FEW_GROUPS - 1) // 120
-    few = text_cell(nats, items, 4.0, given={DOCUMENT: handful}, task="a", row="base")
-    samples = resample([few], [BITS], seed=0)["bits_per_byte"].samples
-    np.testing.assert_array_equal(samples, resample([apart], [BITS], seed=0)["bits_per_byte"].samples)
-    # A ratio's bootstrap draws by the same rule.
-    grouped = bootstrap_ratio(nats, items, groups=document, seed=0)
+    (low, high), (first, last) = interval(known), interval(apart)
+    assert 2 < (high - low) / (last - first) < 4.2
+    # The same documents, each as one row of ten times as many labels.
+    joined = text_cell(nats.reshape(-1, 10).sum(1), np.full(documents, 310), 4.0, task="a", row="base")
+    assert interval(joined) == pytest.approx((low, high), rel=1e-9)
+    # Of a single document its rows are drawn.
+    alone = text_cell(nats, items, 4.0, given={DOCUMENT: np.zeros(10 * documents, np.int64)}, task="a", row="base")
+    assert interval(alone) == (first, last)
+    # A ratio's samples are drawn by the same rule.
     np.testing.assert_allclose(
-        grouped, bootstrap_ratio(nats.reshape(12, 10).sum(1), np.full(12, 310), seed=0), rtol=1e-12
+        bootstrap_ratio(nats, items, groups=document, seed=0),
+        bootstrap_ratio(nats.reshape(-1, 10).sum(1), np.full(documents, 310), seed=0),
+        rtol=1e-12,
     )
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 9, 20])
+def test_intervals_of_few_documents_are_student_s_t(units: int) -> None:
+    rng = np.random.default_rng(units)
+    nats, items = rng.normal(100, 10, units), np.full(units, 31.0)
+    half = t.ppf(0.975, units - 1) * nats.std(ddof=1) / np.sqrt(units) / 31
+    low, high = percentiles(bootstrap_ratio(nats, items, seed=0, resamples=100_000)[:, 0])
+    mean = nats.sum() / items.sum()
+    tolerance = 0.15 if units == 2 else 0.04
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=tolerance * half)
+    cell = text_cell(nats, items, 1.0, task="a", row="base")
+    assert interval(cell) == pytest.approx((low / np.log(2), high / np.log(2)), abs=2 * tolerance * half)
+
+
+@pytest.mark.parametrize("documents", [3, 5, 9, 20])
+def test_nineteen_of_twenty_intervals_hold_the_truth(documents: int) -> None:
+    """Documents of twenty rows each, whose own levels vary as much as their rows do; half of them twice as long."""
+    rng = np.random.default_rng(1)
+    size = np.where(np.arange(documents) % 2, 20, 10)
+    document = np.repeat(np.arange(documents), size)
+    held = []
+    for trial in range(400):
+        nats = 100 + rng.normal(size=documents)[document] + rng.normal(size=len(document))
+        low, high = percentiles(
+            bootstrap_ratio(nats, np.ones_like(nats), groups=document, seed=trial, resamples=1000)[:, 0]
+        )
+        held.append(low <= 100 <= high)
+    assert 0.9 < np.mean(held) < 0.99
 
 
 def test_what_is_known_of_rows_is_kept_and_files_of_earlier_versions_are_read(tmp_path: Path) -> None:

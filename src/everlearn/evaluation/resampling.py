@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.cell import TEXT, Cell
 from everlearn.evaluation.held_out_rows import DOCUMENT
 from everlearn.evaluation.metrics import Metric, Terms
-from everlearn.evaluation.statistics import RESAMPLES, Floats, drawn_together, draws, generator
+from everlearn.evaluation.statistics import FEW, RESAMPLES, Floats, drawn_together, draws, generator, multipliers
 from everlearn.evaluation.task import KINDS
 
 
@@ -33,8 +33,10 @@ def resample(
 
     A resample draws examples, the same ones for every cell, so that differences are paired (B. Efron and R. Tibshirani,
     An Introduction to the Bootstrap, 1993, ch. 8). Rows of one document are drawn together where a cell knows them:
-    they are alike, and one by one they would pass for more observations than they are. Where a cell was measured
-    several times (fine-tunings), a resample draws those too.
+    they are alike, and one by one they would pass for more observations than they are. Of fewer than
+    :data:`~everlearn.evaluation.statistics.FEW` rows or documents of text the samples have Student's t
+    (:func:`~everlearn.evaluation.statistics.multipliers`). Where a cell was measured several times (fine-tunings), a
+    resample draws those too.
 
     Args:
         cells: at least one; all of the same task and examples (:meth:`Cell.same_examples`).
@@ -56,12 +58,13 @@ def resample(
     # All cells at once: what a metric knows of the task is the same for each, only the outcomes differ.
     terms: dict[Terms, Floats] = {each: np.concatenate([each(c) for c in cells]) for each in {m.terms for m in metrics}}
     ends = np.cumsum([len(cell.seeds) for cell in cells])
-    start = 0
-    for often in draws(examples, resamples, rng) if examples > 1 else ():
+    start, few = 0, cells[0].kind == TEXT and examples < FEW
+    weights = (multipliers(examples, resamples, rng),) if few and examples > 1 else draws(examples, resamples, rng)
+    for often in weights if examples > 1 else ():
         chunk = slice(start, start + len(often))
         start = chunk.stop
         often = often if groups is None else often[:, groups]
-        sums = {each: _sums(often, part) for each, part in terms.items()}
+        sums = {each: (_spread if few else _sums)(often, part) for each, part in terms.items()}
         for metric in metrics:
             with np.errstate(over="ignore"):
                 scores = metric.value(sums[metric.terms], cells[0])
@@ -72,6 +75,15 @@ def resample(
                 drawn = (lots[chunk, : own.shape[1]] * own.shape[1]).astype(np.intp)
                 samples[metric.name][chunk, place] = np.take_along_axis(own, drawn, axis=1).mean(1)
     return {m.name: Resampled(np.array([m.score(cell) for cell in cells]), samples[m.name]) for m in metrics}
+
+
+def _spread(weights: Floats, terms: Floats) -> Floats:
+    """Sums of a ratio's two terms [repeats, 2, n], of which the first is spread by weights with mean 0."""
+    above, below = terms[:, 0], terms[:, 1]
+    sums = terms.sum(-1)
+    ratio = sums[:, 0] / sums[:, 1]
+    spread = sums[:, 0] + weights @ (above - ratio[:, None] * below).T
+    return np.stack([spread, np.broadcast_to(sums[:, 1], spread.shape)], axis=-1)
 
 
 def _sums(often: Floats, terms: Floats) -> Floats:

@@ -16,8 +16,8 @@ from everlearn.seeding import seed_for
 
 RESAMPLES = 2000
 LEVEL = 0.95
-FEW_GROUPS = 10
-"""With fewer groups of observations than this, observations are drawn one by one."""
+FEW = 30
+"""With fewer units than this a bootstrap's intervals are too narrow, and Student's t takes its place."""
 _CHUNK = 2**22
 """Numbers held at once while drawing."""
 
@@ -42,8 +42,8 @@ def drawn_together(groups: NDArray[np.integer]) -> NDArray[np.intp]:
     """Number the units that a bootstrap draws.
 
     Observations of one group, such as rows of one document, are alike: drawn one by one they would pass for more
-    observations than they are. Of a handful of groups nothing can be drawn that tells of others; then the observations
-    themselves are the units, and the interval is of other observations of the same groups.
+    observations than they are. Where all are of one group, the observations themselves are the units, and the interval
+    says nothing of other groups.
 
     Args:
         groups: the group of each observation.
@@ -52,7 +52,24 @@ def drawn_together(groups: NDArray[np.integer]) -> NDArray[np.intp]:
         The unit of each observation, from 0 without a gap.
     """
     names, units = np.unique(groups, return_inverse=True)
-    return units if len(names) >= FEW_GROUPS else np.arange(len(groups))
+    return units if len(names) > 1 else np.arange(len(groups))
+
+
+def multipliers(units: int, resamples: int, rng: np.random.Generator) -> Floats:
+    """What to add to the weight 1 of each unit so that a mean over units is distributed as Student's t has it.
+
+    A percentile bootstrap of n units covers 49 % with two and 86 % with five where it should 95 %. With these in place
+    of its counts the percentiles of Σ_i x_i r_i, of residuals r with sum 0, are ± t_{n−1} √(n/(n−1) Σ r²): the usual
+    interval of a mean, and of a ratio by its linear part (A. C. Cameron and D. L. Miller, 2015, of clusters). All
+    quantities that share a row of them stay paired.
+
+    Returns:
+        [resamples, units]; the mean of each row is 0.
+    """
+    normal = rng.standard_normal((resamples, units))
+    normal -= normal.mean(1, keepdims=True)
+    scale = np.sqrt(rng.chisquare(units - 1, resamples) / (units - 1))
+    return np.asarray(normal / scale[:, None] * np.sqrt(units / (units - 1)))
 
 
 def percentiles(samples: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
@@ -71,10 +88,11 @@ def bootstrap_ratio(
     seed: object,
     resamples: int = RESAMPLES,
 ) -> Floats:
-    """Bootstrap of Σ numerator / Σ denominator over units, for several rows that are measured on the same units.
+    """Samples of Σ numerator / Σ denominator over units, for several rows that are measured on the same units.
 
     A resample draws the same units for every row, so that differences between rows are paired (B. Efron and
-    R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8).
+    R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8); with fewer than :data:`FEW` units they are
+    :func:`multipliers`.
 
     Args:
         numerators: [rows, units]; a row may be all NaN (not measured).
@@ -94,8 +112,12 @@ def bootstrap_ratio(
     units = above.shape[1]
     if units < 2:
         return np.full((resamples, len(above)), np.nan)
+    rng = generator("bootstrap", seed)
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [(w @ above.T) / (w @ below.T) for w in draws(units, resamples, generator("bootstrap", seed))]
+        if units < FEW:
+            ratio, size = above.sum(1) / below.sum(1), below.sum(1)
+            return ratio + multipliers(units, resamples, rng) @ (above - ratio[:, None] * below).T / size
+        parts = [(w @ above.T) / (w @ below.T) for w in draws(units, resamples, rng)]
     return np.concatenate(parts)
 
 

@@ -13,7 +13,7 @@ from everlearn.analysis.diff.passages import TextPassage
 from everlearn.analysis.diff.scoring import TokenLosses
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import estimate
-from everlearn.evaluation.statistics import FEW_GROUPS, bootstrap_ratio
+from everlearn.evaluation.statistics import bootstrap_ratio
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -88,7 +88,7 @@ def compare(
         passages=int(kept.sum()),
         tokens=int(items.sum()),
         bytes=round(float(scored.sum())),
-        unit="documents" if count >= FEW_GROUPS else "passages",
+        unit="documents" if count > 1 else "passages",
         before=estimate(levels[0], draws[:, 0]) or Estimate(),
         after=estimate(levels[1], draws[:, 1]) or Estimate(),
         difference=estimate(levels[1] - levels[0], draws[:, 1] - draws[:, 0]) or Estimate(),
