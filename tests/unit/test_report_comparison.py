@@ -135,6 +135,44 @@ def test_a_run_is_worth_taking_if_general_text_keeps_within_the_tolerance(drift,
     }  # fmt: skip
 
 
+def test_each_run_is_judged_by_the_general_text_that_it_measured():
+    """A run without general text takes nothing from what is known of the others, and its own is said to be unknown."""
+    first, second, third = drifting((0.92, 0.01), (0.01, 0.001), (0.5, 0.01))
+    second["general"] = []
+    third["general"] = ["wiki"]
+    third["summary"]["bits_per_byte"]["general_drift"] = {"wiki": {"value": 0.5, "low": 0.49, "high": 0.51}}
+    comparison = of(first, second, third, tolerate=0.02)
+    assert [comparison.side(run) for run in range(3)] == ["beyond", "not measured", "beyond"]
+    assert recommended(comparison) == 1
+    said = " ".join(verdict(comparison))
+    assert "The gain of Method 0" in said
+    assert "general text lost more than 0.02 bits/byte: take it only if that does not matter" in said
+    assert "General drift not measured: Method 1." in said
+    assert "General drift beyond the tolerance: Method 0 +0.920 bits/byte (+0.910 to +0.930); Method 2 +0.500" in said
+
+
+def test_a_difference_that_the_page_does_not_show_is_none():
+    """Two kernels, or two number formats, differ by rounding, and paired intervals of that leave 0 out."""
+    plain, other = results("plain", "Sequential", 0.1), results("other", "Other", 0.1)
+    for key in ("learnt", "gained"):
+        for name, estimate in other["summary"]["bits_per_byte"][key].items():
+            base = plain["summary"]["bits_per_byte"][key][name]
+            for found, shift in ((base, 0.0), (estimate, 1e-5)):
+                found["value"] = (found["value"] or 0.0) + shift
+                found["low"], found["high"] = found["value"] - 1e-6, found["value"] + 1e-6
+    comparison = of(plain, other)
+    assert comparison.measure("bits_per_byte", "learnt").difference(1, 0).sign == 1
+    assert comparison.measure("bits_per_byte", "learnt").judge(1, 0) == 0
+
+
+def test_of_single_runs_it_is_said_that_seeds_are_not_in_the_intervals():
+    plain, das = results("plain", "Sequential", 0.1), results("das", "DAS", 0.2)
+    assert "There is one run of each: intervals are over text" in " ".join(verdict(of(plain, das)))
+    das["seed"] = 3
+    assert "one run of each, and their seeds differ (7 and 3)" in " ".join(verdict(of(plain, das)))
+    assert "one run of each" not in " ".join(verdict(of(plain)))
+
+
 def test_of_several_runs_the_best_that_keeps_general_text_is_taken():
     comparison = of(*drifting((0.5, 0.01), (0.021, 0.01), (0.01, 0.001)), tolerate=0.02)
     assert comparison.ranking == (0, 1, 2)
@@ -352,15 +390,28 @@ def test_end_tasks_that_only_one_run_has_are_no_other_ground(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"path: base-docs": "path: other"}, {"objective: masked": "objective: causal"}, {"text.jsonl": "b.jsonl"}],
+    [{"objective: masked": "objective: causal"}, {"text.jsonl": "b.jsonl"}],
 )
 def test_no_run_is_recommended_over_one_of_another_model_or_text(tmp_path, change):
     comparison = compare(folders(tmp_path, {}, change))
     assert comparison.differing
     assert verdict(comparison)[0].startswith(
-        "Which run to take cannot be said: they are not of one model and one text."
+        "Which run to take cannot be said: their scores are not of one model and the same text."
     )
     assert recommended(comparison) is None
+
+
+def test_a_copy_of_the_model_is_the_model(tmp_path):
+    """Models are told apart by what they score before the first domain, not by where they lie."""
+    first, second = folders(tmp_path, {}, {"path: base-docs": "path: other"})
+    assert "model" not in compare([first, second]).differing
+    path = second / "results.json"
+    found = json.loads(path.read_text())
+    for matrix in (found["scores"] if "scores" in found else found["matrices"]).values():
+        for cell in matrix["cells"]:
+            cell[2] += 1e-3 if cell[0] == "base" else 0
+    path.write_text(json.dumps(found))
+    assert "model" in compare([first, second]).differing
 
 
 def test_names_places_and_methods_are_no_difference(tmp_path):
@@ -442,17 +493,18 @@ def test_a_quantity_that_an_older_file_lacks_comes_from_its_scores():
 def test_a_method_that_wins_nothing_is_told_so():
     plain = results("plain", "Sequential", 0.1)
     same = of(plain, results("das", "DAS", 0.1))
-    assert "DAS did not win: no difference to Sequential is larger than its uncertainty." in verdict(same)
+    assert "No difference between DAS and Sequential is larger than its uncertainty." in verdict(same)
     assert "At the end it cannot be told apart from DAS: the difference is within its uncertainty." in verdict(same)
     worse = " ".join(verdict(of(plain, results("das", "DAS", 0.2))))
-    assert "DAS did not win: it is clearly better than Sequential at nothing, and it ended worse, forgot" in worse
+    assert "Compared with Sequential, DAS ended worse, forgot" in worse
+    assert "and is clearly better at nothing." in worse
     assert worse.startswith("Take Sequential")
 
 
 def test_runs_that_gained_are_not_said_to_have_forgotten():
     comparison = of(results("plain", "Sequential", -0.12), results("das", "DAS", -0.06))
-    against = next(sentence for sentence in verdict(comparison) if sentence.startswith("DAS did not win"))
-    assert against.endswith("gained less from later domains and gained less on general text.")
+    against = next(sentence for sentence in verdict(comparison) if sentence.startswith("Compared with Sequential"))
+    assert "gained less from later domains and gained less on general text, and is clearly" in against
     assert "forgot" not in against
     assert "Nothing was forgotten: later domains made the earlier ones better" in " ".join(verdict(comparison))
 

@@ -106,14 +106,15 @@ class Comparison:
         """A measure by its quantity, or None when no run has it."""
         return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)
 
-    @property
-    def drifts(self) -> tuple[Measure, ...]:
-        """General drift in bits per byte, one measure a general set; the tolerance is of it."""
-        return tuple(measure for measure in self.measures.get(METRIC, ()) if measure.quantity.key == KEY)
+    def drifts(self, pool: int) -> dict[str, Estimate]:
+        """General drift of a pool in bits per byte, on each general set that its runs have, whatever others have."""
+        each = [run.summary(METRIC, KEY) for run in self.pools[pool].runs]
+        found = {name: pooled([own.get(name, Estimate()) for own in each]) for name in self.pools[pool].runs[0].general}
+        return {name: estimate for name, estimate in found.items() if estimate.value is not None}
 
     def side(self, pool: int) -> Side:
         """Where a pool's general drift lies against the tolerance."""
-        return side(self.drifts, pool, self.tolerance)
+        return side(self.drifts(pool).values(), self.tolerance)
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:

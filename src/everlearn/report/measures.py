@@ -92,10 +92,15 @@ class Measure:
         )
 
     def judge(self, run: int, reference: int = 0) -> int | None:
-        """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said."""
+        """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said.
+
+        A difference that vanishes in the decimals of the page is not clear, however sure it is: two ways to compute the
+        same differ by rounding.
+        """
         if (run, reference) in self.unequal or (reference, run) in self.unequal:
             return None
-        sign = self.difference(run, reference).sign
+        apart = self.difference(run, reference)
+        sign = apart.sign if round(apart.value or 0.0, self.places) or apart.sign is None else 0
         return None if sign is None else sign if self.higher_is_better else -sign
 
     def words(self, run: int, reference: int = 0) -> str:

@@ -31,7 +31,7 @@ UNKNOWN = "default"
 NONE = "none"
 _LISTS = ("domains", "end_tasks")
 """Lists of things with names."""
-_ORDER = "order of domains"
+_ORDER, _BASE = "order of domains", "base"
 _WITHOUT_EFFECT = (
     "method", "run.", "report.", "data.cache", "data.max_row_bytes", "data.max_expansion", "evaluation.end_tasks",
     "evaluation.alone", "evaluation.batch_size", "evaluation.columns", "evaluation.every", "evaluation.samples",
@@ -40,7 +40,10 @@ _WITHOUT_EFFECT = (
 """Beginnings of keys that change what is compared (the methods, the seed), or nothing that is measured."""
 _NO_TRAINING = (
     "save_", "logging_", "log_", "report_to", "dataloader_", "disable_tqdm", "run_name", "output_dir", "resume_",
-    "use_cpu", "restore_callback_states", "ddp_",
+    "use_cpu", "restore_callback_states", "ddp_", "gradient_checkpointing", "eval_", "do_", "include_", "hub_",
+    "push_to_hub", "load_best_model_at_end", "metric_for_best_model", "greater_is_better", "prediction_loss_only",
+    "per_device_eval_batch_size", "batch_eval_metrics", "torch_empty_cache_steps", "skip_memory_metrics", "project",
+    "trackio_",
 )  # fmt: skip
 """Beginnings of training arguments that change no weight."""
 _KINDS_OF_WORK = ("steps", "tokens")
@@ -93,6 +96,8 @@ def unlike(runs: Sequence[Run]) -> Differences:
     shared = [name for name in runs[0].domains if all(name in run.domains for run in runs)]
     done = [_work(run) for run in runs]
     ground = _named(_keyed([one.ground for one in each], known))
+    if _same_base(runs):
+        ground.pop("model", None)
     if known:
         ground |= _named(_texts(runs, each, shared)) | _named(_end_tasks(each))
     counted = {name for name in shared if all((kind, name) in one for kind in _KINDS_OF_WORK for one in done)}
@@ -229,6 +234,17 @@ def _same_text(runs: Sequence[Run], name: str, trained: bool) -> bool:
     """Whether what was held out, and what was trained on, is known to be the same, wherever it was read from."""
     marks = [(run.held_out_digest(name), run.training_digest(name) if trained else "") for run in runs]
     return None not in marks[0] and len(set(marks)) == 1
+
+
+def _same_base(runs: Sequence[Run]) -> bool:
+    """Whether the base models score alike to the last digit on every held-out text: copies of one model."""
+    rows = []
+    for run in runs:
+        matrix = run.matrices.get("bits_per_byte")
+        if matrix is None or matrix.rows[:1] != [_BASE]:
+            return False
+        rows.append({column: matrix.cell(0, column).value for column in matrix.columns})
+    return bool(rows[0]) and all(None not in row.values() and row == rows[0] for row in rows)
 
 
 def _end_tasks(each: Sequence[Effective]) -> Values:

@@ -7,9 +7,8 @@ from enum import StrEnum
 
 import yaml
 
-from everlearn.evaluation.estimate import number
+from everlearn.evaluation.estimate import Estimate, number
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
-from everlearn.report.measures import Measure
 from everlearn.report.runs import Run
 
 METRIC, KEY = "bits_per_byte", "general_drift"
@@ -40,18 +39,16 @@ def _own(run: Run) -> float:
     return TOLERATED_DRIFT if value is None else value
 
 
-def side(drifts: Iterable[Measure], pool: int, bound: float) -> Side:
-    """Where a pool's general drift lies; of several general sets the worst decides.
+def side(drifts: Iterable[Estimate], bound: float) -> Side:
+    """Return where general drift lies; of several general sets the worst decides.
 
     Args:
-        drifts: general drift in bits per byte, one measure a general set.
-        pool: of which.
+        drifts: general drift in bits per byte on each general set that was measured.
         bound: in bits per byte.
     """
-    known = [each.estimates[pool] for each in drifts if each.estimates[pool].value is not None]
-    if not known:
+    above = [estimate.above(bound) for estimate in drifts]
+    if not above:
         return Side.NOT_MEASURED
-    above = [estimate.above(bound) for estimate in known]
     if True in above:
         return Side.BEYOND
     return Side.UNDECIDED if None in above else Side.WITHIN

@@ -10,7 +10,7 @@ from __future__ import annotations
 from everlearn import wording
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.comparison import Comparison
-from everlearn.report.formatting import fixed, listing, shorten
+from everlearn.report.formatting import decimals, fixed, listing, shorten
 from everlearn.report.measures import Measure
 from everlearn.report.recipes import Values
 from everlearn.report.tolerance import Side
@@ -36,8 +36,20 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
     parts = [_alone(comparison) if alone else _choice(comparison)]
     if len(comparison.pools) == 2:
         parts.append(_against(comparison, 1, 0))
-    parts.append(_rule(comparison))
+    parts.append([*_one_run_each(comparison), *_rule(comparison)])
     return [sentences for sentences in parts if sentences]
+
+
+def _one_run_each(comparison: Comparison) -> list[str]:
+    """What cannot be known of differences between single runs."""
+    if len(comparison.pools) < 2 or not comparison.streams or any(len(pool.runs) > 1 for pool in comparison.pools):
+        return []
+    seeds = list(dict.fromkeys(seed for pool in comparison.pools for seed in pool.seeds))
+    differ = f", and their seeds differ ({listing(seeds[:_SAID])}{', …' if len(seeds) > _SAID else ''})"
+    return [
+        f"There is one run of each{differ if len(seeds) > 1 else ''}: intervals are over text, and what another seed "
+        "would change is not in them. Several seeds (`everlearn sweep --seeds 1,2,3`) tell a method from chance."
+    ]
 
 
 def recommended(comparison: Comparison) -> int | None:
@@ -60,10 +72,10 @@ def _rule(comparison: Comparison) -> list[str]:
     bound = _bound(comparison)
     sentences = [
         "The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, "
-        f"and general text lost no more than {bound} (`report.tolerate`), both by their 95 % intervals; of several the "
-        "one with the largest gain."
+        f"and general text lost no more than {bound} (`report.tolerate`) where it was measured, both by their 95 % "
+        "intervals; of several the one with the largest gain."
     ]
-    if not comparison.drifts:
+    if not any(map(comparison.drifts, range(len(comparison.pools)))):
         return [*sentences, "General text was not measured: what was forgotten of it is not known."]
     for place, words in {
         Side.WITHIN: "within the tolerance",
@@ -81,8 +93,14 @@ def _rule(comparison: Comparison) -> list[str]:
 
 def _drifts(comparison: Comparison, run: int) -> str:
     """General drift of a run, of each general set."""
-    known = [each for each in comparison.drifts if each.estimates[run].value is not None]
-    return listing([_value(each, each.estimates[run]) for each in known])
+    found = comparison.drifts(run)
+    places = decimals(estimate.value for estimate in found.values())
+    values = []
+    for name, estimate in found.items():
+        parts = [fixed(estimate.value, places, True), "bits/byte", _range(estimate, places, True)]
+        parts += [f"of {name}"] if len(found) > 1 else []
+        values.append(" ".join(part for part in parts if part))
+    return listing(values)
 
 
 def _bound(comparison: Comparison) -> str:
@@ -92,7 +110,9 @@ def _bound(comparison: Comparison) -> str:
 def _choice(comparison: Comparison) -> list[str]:
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or not gained.ranking:
-        return ["Which run to take cannot be said: no run has been measured at the end against the base model."]
+        apart = comparison.streams and not comparison.domains
+        why = "the runs have no domain in common" if apart else "none was measured at the end against the base model"
+        return [f"Which run to take cannot be said: {why}."]
     chosen = next(iter(_candidates(comparison, gained)), None)
     first = gained.ranking[0] if chosen is None else chosen
     label, estimate = comparison.labels[first], gained.estimates[first]
@@ -105,8 +125,8 @@ def _choice(comparison: Comparison) -> list[str]:
     if comparison.unlike.ground:
         top = gained.ranking[0]
         return [
-            "Which run to take cannot be said: they are not of one model and one text. The largest gain has "
-            f"{comparison.labels[top]} ({_value(gained, gained.estimates[top])} at the end of the stream).",
+            "Which run to take cannot be said: their scores are not of one model and the same text. The largest gain "
+            f"has {comparison.labels[top]} ({_value(gained, gained.estimates[top])} at the end of the stream).",
             *_unequal(comparison),
         ]
     if estimate.sign is None:
@@ -280,9 +300,9 @@ def _against(comparison: Comparison, run: int, reference: int) -> list[str]:
         rest = ", and is clearly worse at nothing" if len(judged) > 1 else ""
         first = f"{label} clearly {listing(better)} than {other}{rest}."
     elif worse:
-        first = f"{label} did not win: it is clearly better than {other} at nothing, and it {listing(worse)}."
+        first = f"Compared with {other}, {label} {listing(worse)}, and is clearly better at nothing."
     elif unclear:
-        first = f"{label} did not win: no difference to {other} is larger than its uncertainty."
+        first = f"No difference between {label} and {other} is larger than its uncertainty."
     else:
         first = f"Whether {label} or {other} is better cannot be said: there is no interval to compare by."
     sentences = [first]

@@ -6,6 +6,8 @@ from typing import Literal
 
 from everlearn.evaluation.estimate import Estimate
 
+VANISHING = 0.0005
+"""Bits per byte that pages with three decimals do not show: number formats and kernels differ by less."""
 Word = Literal["forgot", "lost within tolerance", "learnt", "no difference", "unknown"]
 
 
@@ -18,6 +20,8 @@ def judge(worse: Estimate, tolerated: float = 0.0) -> Word:
     """
     if worse.value is None or worse.sign is None:
         return "unknown"
+    if abs(worse.value) < VANISHING:
+        return "no difference"
     if worse.sign > 0:
         return "lost within tolerance" if worse.above(tolerated) is False else "forgot"
     return "learnt" if worse.sign < 0 else "no difference"
