@@ -350,6 +350,20 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(place, tmp_path):
         read_tasks(tmp_path / "tuned.yaml")
 
 
+@pytest.mark.parametrize("form", ["- {TASK}", "end_tasks:\n- {TASK}", "{TASK}"])
+def test_end_tasks_are_read_in_the_form_of_a_recipe(tmp_path, form):
+    task = "name: q, kind: text-to-text, test: qa.jsonl"
+    (tmp_path / "tasks.yaml").write_text(form.replace("TASK", task), encoding="utf-8")
+    assert [(each.name, each.kind) for each in read_tasks(tmp_path / "tasks.yaml")] == [("q", "text-to-text")]
+
+
+@pytest.mark.parametrize("form", ["", "[]", "end_tasks: 3", "words"])
+def test_a_file_without_end_tasks_is_refused_with_the_form(tmp_path, form):
+    (tmp_path / "tasks.yaml").write_text(form, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"has no end tasks. Write a list of tasks"):
+        read_tasks(tmp_path / "tasks.yaml")
+
+
 def test_the_python_name_is_exported():
     assert everlearn.diff.__name__ == "diff"
     assert Diff.__dataclass_fields__["texts"]

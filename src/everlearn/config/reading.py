@@ -69,6 +69,15 @@ def read_yaml(path: Path, what: str = "recipe") -> dict[str, Any]:
     Raises:
         RecipeError: the file cannot be read, is not valid YAML, or repeats a key; the message names the line.
     """
+    raw = read_yaml_file(path, what)
+    if not isinstance(raw, dict):
+        there = "is empty" if raw is None else "holds no keys"
+        raise RecipeError(f"'{path}' {there}: a {what} is a mapping of keys, such as `model`, to values.")
+    return raw
+
+
+def read_yaml_file(path: Path, what: str) -> Any:
+    """Read a YAML file, whatever its value is; arguments and errors as of :func:`read_yaml`."""
     if not path.exists():
         near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else ""
         raise RecipeError(f"There is no {what} '{path}'.{near}")
@@ -83,13 +92,9 @@ def read_yaml(path: Path, what: str = "recipe") -> dict[str, Any]:
     except OSError as error:
         raise RecipeError(f"The {what} '{path}' cannot be read: {error.strerror}.") from None
     try:
-        raw = _parse(content)
+        return _parse(content)
     except _Mistake as error:
         raise RecipeError(f"'{path}' is not valid YAML: {error}.") from None
-    if not isinstance(raw, dict):
-        there = "is empty" if raw is None else "holds no keys"
-        raise RecipeError(f"'{path}' {there}: a {what} is a mapping of keys, such as `model`, to values.")
-    return raw
 
 
 def read_value(text: str, key: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from everlearn.config.reading import read_yaml
+from everlearn.config.reading import read_yaml_file
 from everlearn.data.endtask import TaskConfig
 from everlearn.errors import RecipeError
 from everlearn.evaluation import KINDS, Cell, Estimate, Metric, Task, resample
@@ -93,15 +93,18 @@ class TaskDifference:
 
 
 def read_tasks(path: Path) -> list[TaskConfig]:
-    """Read the end tasks of a YAML file: a recipe or part of one with `end_tasks`, or the keys of a single task.
+    """Read the end tasks of a YAML file: a list of them, a mapping with `end_tasks`, or the keys of a single task.
 
     Raises:
         RecipeError: it cannot be read, or holds no task, or one that fine-tunes.
     """
-    raw = read_yaml(path, "file of end tasks")
-    listed = raw.get("end_tasks", [raw])
+    raw = read_yaml_file(path, "file of end tasks")
+    listed = raw.get("end_tasks", [raw]) if isinstance(raw, dict) else raw
     if not isinstance(listed, list) or not listed:
-        raise RecipeError(f"`end_tasks` in '{path}' must be a list of tasks.")
+        raise RecipeError(
+            f"'{path}' has no end tasks. Write a list of tasks, as in a recipe's `end_tasks`: "
+            "`- {name: …, kind: choice, test: …}`."
+        )
     tasks = [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]
     for task in tasks:
         if KINDS[task.kind].fine_tunes:
