@@ -1,4 +1,4 @@
-"""Numbers with their nouns, in the grammar that the number asks for."""
+"""Numbers with their nouns, in the grammar that the number asks for, and sizes with their units."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ def count(number: float, noun: str, several: str | None = None) -> str:
         several: The plural where it is irregular.
     """
     return f"{number:,} {noun if number == 1 else several or plural(noun)}"
+
+
+def size(number: float) -> str:
+    """Return bytes as people write them: 12 B, 341 kB, 1.5 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"

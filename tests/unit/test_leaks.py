@@ -185,3 +185,32 @@ def test_what_an_earlier_domain_held_out_is_looked_for_in_a_new_one(everlearn, f
     assert learnt.code == 0, learnt.err
     notes = json.loads((everlearn.run_folder / "data.json").read_text())
     assert [note for note in notes if "held-out rows of 'a' stand in the training text of 'c'" in note]
+
+
+@pytest.mark.parametrize(
+    ("leak", "says"),
+    [
+        (
+            ("a", True, 1, 1, 4),
+            "1 of the 4 held-out documents of 'a' stands in its own training text, to the letter (2",
+        ),
+        (
+            ("b", False, 1, 0, 1),
+            "The only held-out document of 'a' stands in the training text of 'b' (100.0%): it is ",
+        ),
+        (
+            ("a", True, 2, 1, 4),
+            "2 of the 4 held-out documents of 'a' stand in its own training text, 1 of them to the ",
+        ),
+    ],
+)
+def test_a_sentence_has_the_number_of_its_noun(leak, says):
+    assert str(leaks.Leak("held-out documents of 'a'", *leak)).startswith(says)
+
+
+def test_what_was_looked_for_is_told_in_singular_and_plural_and_nothing_as_nothing():
+    looked_for = {"held-out documents of 'a of b'": 1, "test examples of 't'": 2, "held-out rows of 'c'": 0}
+    assert leaks.LeakCheck(looked_for=looked_for, characters=12).scope() == (
+        "looked for 1 held-out document of 'a of b', 2 test examples of 't' in 12 B of training text"
+    )
+    assert leaks.LeakCheck(characters=12).scope() == "no held-out text to look for"

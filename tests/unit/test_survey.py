@@ -235,3 +235,28 @@ def test_wrapped_lines_are_noticed(everlearn):
 def test_samples_show_their_white_space():
     assert shortened("a\tb\r\nc\n\x07") == "a→b⏎c⏎�"
     assert shortened("x" * 500) == "x" * 200 + "…"
+
+
+@pytest.mark.parametrize("validation", ["held.jsonl", 0.01])
+def test_held_out_text_shorter_than_a_row_is_found_as_validate_finds_it(everlearn, validation):
+    for name in "ab":
+        write(everlearn.folder / f"{name}.jsonl", texts(20, name, 10) if name == "a" else texts(80, name))
+    write(everlearn.folder / "held.jsonl", ["a few words"])
+    everlearn.recipe["domains"][0]["validation"] = validation
+    checked = everlearn("validate", "recipe.yaml")
+    assert checked.code == 2, checked
+    findings = json.loads(everlearn("data", "recipe.yaml", "--json").out)["findings"]
+    (sentence,) = [each for each in findings if each.startswith("The held-out text of 'a'")]
+    assert f"{validation}`) has" in sentence
+    assert "fewer than one block (`data.block_size: 32`)" in sentence
+    assert sentence in " ".join((checked.err + checked.out).split())
+
+
+def test_a_corpus_of_one_document_is_told_in_the_singular(everlearn):
+    for name in "ab":
+        write(everlearn.folder / f"{name}.jsonl", texts(1 if name == "a" else 80, name, 400))
+        everlearn.recipe["domains"]["ab".index(name)]["validation"] = None
+    outcome = everlearn("data", "recipe.yaml")
+    assert outcome.code == 0, outcome
+    for part in ("1 document, 2.8 kB", "1 (100.0%) is longer than a row", "No held-out text to look for."):
+        assert part in outcome.out, outcome.out

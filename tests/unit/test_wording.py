@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import everlearn
-from everlearn.wording import be, count, plural
+from everlearn.wording import be, count, plural, size
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,9 @@ def test_no_sentence_counts_with_a_plural_of_its_own(room):
                             f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(value.value)}{after.value}"
                         )
     assert [each for each in wrong if not each.startswith("evaluation/results.py")] == []
+
+
+def test_a_size_has_three_digits_and_the_unit_that_fits():
+    assert [size(n) for n in (0, 12, 999, 999_400, 999_600, 2.5e9, 3e13)] == [
+        *("0 B", "12 B", "999 B", "999 kB", "1 MB", "2.5 GB", "30 TB"),
+    ]

@@ -62,13 +62,16 @@ def _corpus(corpus: CorpusSurvey, block_size: int) -> list[Text]:
     share = corpus.longer / max(corpus.documents, 1)
     cut = "cut" if corpus.examples else "continued in the next row"
     lines = [
-        f"{first}{wording.count(corpus.documents, 'document')}, {corpus.bytes / 1e6:,.2f} MB, "
+        f"{first}{wording.count(corpus.documents, 'document')}, {wording.size(corpus.bytes)}, "
         f"{about}{wording.count(corpus.tokens, 'token')}, "
         f"{corpus.bytes_per_token:.2f} bytes each",
         f"lengths {bars} {about}{low:,} to {longest:,} tokens, half of them up to {median:,}, 95 % up to {high:,}",
-        f"{corpus.longer:,} ({share:.1%}) are longer than a row of {block_size} and {cut}",
-        f"{corpus.held_out:,} more are held out, by {corpus.held_out_by}" if corpus.held_out else "nothing is held out",
-        f"{corpus.duplicates:,} are the same as an earlier one, {corpus.near_duplicates:,} nearly the same",
+        f"{corpus.longer:,} ({share:.1%}) {wording.be(corpus.longer)} longer than a row of {block_size} and {cut}",
+        f"{corpus.held_out:,} more {wording.be(corpus.held_out)} held out, by {corpus.held_out_by}"
+        if corpus.held_out
+        else "nothing is held out",
+        f"{corpus.duplicates:,} {wording.be(corpus.duplicates)} the same as an earlier one, "
+        f"{corpus.near_duplicates:,} nearly the same",
     ]
     if corpus.skipped:
         rows = wording.count(corpus.skipped, "row")

@@ -21,7 +21,7 @@ def command(as_json: AsJson = False) -> None:
 def _table(facts: dict[str, Any]) -> Table:
     from rich.table import Table
 
-    from everlearn.run.words import size
+    from everlearn.wording import size
 
     shown = {**facts, **facts["packages"]}
     shown["memory"] = size(facts["memory_bytes"]) if facts["memory_bytes"] else "unknown"

@@ -70,9 +70,13 @@ class Leak:
     def __str__(self) -> str:
         whose = "its own training text" if self.own else f"the training text of '{self.corpus}'"
         letters = f", {self.identical:,} of them to the letter" if self.identical else ""
+        if one := self.count == 1:
+            letters = ", to the letter" if self.identical else ""
+        some = "The only" if self.of == 1 else f"{self.count:,} of the {self.of:,}"
+        texts = counted(1, self.texts).removeprefix("1 ") if self.of == 1 else self.texts
         return (
-            f"{self.count:,} of the {self.of:,} {self.texts} stand in {whose}{letters} ({self.share:.1%}): they are "
-            f"scored as text that was learnt. {self.remedy}"
+            f"{some} {texts} {'stands' if one else 'stand'} in {whose}{letters} ({self.share:.1%}): "
+            f"{'it is' if one else 'they are'} scored as text that was learnt. {self.remedy}"
         )
 
     @property
@@ -80,7 +84,7 @@ class Leak:
         """What to do about it."""
         if self.own:
             return "Remove the duplicates from the corpus, or name a file of other text in `validation`."
-        return "Remove them from one of the two."
+        return f"Remove {'it' if self.count == 1 else 'them'} from one of the two."
 
 
 @dataclass(frozen=True)
@@ -147,8 +151,9 @@ class LeakCheck:
 
     def scope(self) -> str:
         """Say what was looked for, and where."""
-        texts = ", ".join(f"{count:,} {name}" for name, count in self.looked_for.items() if count) or "nothing"
-        return f"looked for {texts} in {self.characters / 1e6:.3g} MB of training text"
+        texts = ", ".join(counted(count, name) for name, count in self.looked_for.items() if count)
+        searched = wording.size(self.characters)
+        return f"looked for {texts} in {searched} of training text" if texts else "no held-out text to look for"
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> LeakCheck:
@@ -184,6 +189,12 @@ def check_leaks(
     with contextlib.suppress(EverlearnError):  # a cache that holds everything else may be read-only
         write_json(path, asdict(outcome))
     return outcome
+
+
+def counted(number: int, texts: str) -> str:
+    """Return a number with the name of a group of texts: "1 held-out document of 'a'"."""
+    noun, _, whose = texts.partition(" of ")
+    return f"{wording.count(number, noun.removesuffix('s'))} of {whose}"
 
 
 def held_out_of(name: str) -> str:
@@ -277,7 +288,8 @@ class _Check:
         if not sample.kept:
             return
         if len(sample.kept) < sample.seen:
-            self.partial.append(f"Of the {sample.seen:,} {group}, {len(sample.kept):,} were looked for.")
+            was = "was" if len(sample.kept) == 1 else "were"
+            self.partial.append(f"Of the {counted(sample.seen, group)}, {len(sample.kept):,} {was} looked for.")
         for lot in chunks(sample.kept):
             self.probes.add(group, words_of([text for _, text in lot]), [key for key, _ in lot])
 
@@ -322,7 +334,7 @@ class _Check:
                 break
         if part.streaming or characters >= SEARCHED:
             self.partial.append(
-                f"Held-out text was looked for in the first {characters / 1e6:.3g} MB of '{part.name}' alone."
+                f"Held-out text was looked for in the first {wording.size(characters)} of '{part.name}' alone."
             )
         self.characters += characters
         different = distinct(np.frombuffer(keys, np.uint64))

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from everlearn import wording
 from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.mixing import Mixture
 from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, make_packer, version_of
-from everlearn.data.streaming import StreamedBlocks, too_small
+from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder, Kind
-from everlearn.errors import DataError
 from everlearn.files import damage, new_folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -219,19 +217,7 @@ class _Work:
         if short or not (self.corpus.streaming or blocks["train"]):
             raise too_small(self.name, counts["train"].tokens, self.block_size)
         if (self.share or self.held_out) and not blocks["validation"]:
-            count, asked = counts["validation"], getattr(self.corpus, "validation", None)
-            raise DataError(
-                f"The held-out text of '{self.name}' (`validation: {asked}`) has "
-                f"{wording.count(count.tokens, 'token')} in "
-                f"{wording.count(count.documents, 'document')}, fewer than one block (`data.block_size: "
-                f"{self.block_size}`). Hold out a "
-                "larger share, name a file of held-out text, or set `validation: null`."
-                + (
-                    " A stream's documents are held out whole; `streaming: false` can hold out the end of one."
-                    if self.corpus.streaming and self.share
-                    else ""
-                )
-            )
+            raise too_little_held_out(self.name, self.corpus, counts["validation"], self.block_size)
 
     def _width(self, count: Count) -> float:
         """An encoder predicts no special token, for none is masked, but the end of an answer. A decoder predicts each

@@ -12,7 +12,7 @@ from everlearn import wording
 from everlearn.data.blocks import Block, BlockSource, hash_of
 from everlearn.data.corpus import Corpus, Document, is_held_out
 from everlearn.data.documents import corpus_fingerprint, read_documents
-from everlearn.data.packing import CHUNK, Packer, make_packer, version_of
+from everlearn.data.packing import CHUNK, Count, Packer, make_packer, version_of
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.errors import DataError
 from everlearn.seeding import seed_for
@@ -205,4 +205,27 @@ def too_small(name: str, tokens: int, block_size: int) -> DataError:
         f"'{name}' has {wording.count(tokens, 'token')} to learn from, fewer than one block "
         f"(`data.block_size: {block_size}`). "
         "Use a larger corpus, a smaller block or a smaller `validation` share."
+    )
+
+
+def too_little_held_out(name: str, corpus: Corpus, count: Count, block_size: int) -> DataError:
+    """Return the error for held-out text that does not fill a block.
+
+    Args:
+        name: of the corpus.
+        corpus: whose held-out text it is.
+        count: what there is of it.
+        block_size: tokens of a block.
+    """
+    asked = getattr(corpus, "validation", None)
+    streams = corpus.streaming and isinstance(asked, float)
+    return DataError(
+        f"The held-out text of '{name}' (`validation: {asked}`) has {wording.count(count.tokens, 'token')} in "
+        f"{wording.count(count.documents, 'document')}, fewer than one block (`data.block_size: {block_size}`). Hold "
+        "out a larger share, name a file of held-out text, or set `validation: null`."
+        + (
+            " A stream's documents are held out whole; `streaming: false` can hold out the end of one."
+            if streams
+            else ""
+        )
     )

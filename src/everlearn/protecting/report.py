@@ -11,7 +11,7 @@ from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.protecting.held_out import Forgetting
 from everlearn.report.formatting import listing
-from everlearn.run.words import size
+from everlearn.wording import size
 
 OTHER_MEANS = {
     "gradients": "changes to gradients",

@@ -240,6 +240,8 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
     worst = max(outcome.leaks, key=lambda leak: leak.share, default=None)
     if most is not None and worst is not None and worst.share > most:
         raise DataError(f"{worst} The recipe allows {most:.1%} (`data.max_leaked`).")
+    if not any(outcome.looked_for.values()):
+        return outcome.scope()
     return f"{outcome.scope()}; {sum(leak.count for leak in outcome.leaks) or 'none'} found there"
 
 

@@ -16,7 +16,7 @@ from transformers.trainer_utils import SaveStrategy
 from everlearn.errors import RunError
 from everlearn.methods.base import Method
 from everlearn.run.open_run import OpenRun
-from everlearn.run.words import size
+from everlearn.wording import size
 
 
 @dataclass(frozen=True)

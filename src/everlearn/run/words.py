@@ -1,15 +1,6 @@
-"""Sizes and times in words."""
+"""Times in words."""
 
 from __future__ import annotations
-
-
-def size(count: float) -> str:
-    """Bytes as people write them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def duration(seconds: float) -> str:

@@ -22,8 +22,8 @@ from everlearn.model.architectures import architecture_of
 from everlearn.model.loading import CLASSES, load_config
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.source import Model
-from everlearn.run.words import size
 from everlearn.tools.planning import extra_rows, passes, saved
+from everlearn.wording import size
 
 
 @dataclass(frozen=True)

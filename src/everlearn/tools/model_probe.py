@@ -20,9 +20,9 @@ from everlearn.model.loading import CLASSES, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
 from everlearn.model.source import Model
 from everlearn.run.disk import Sizes
-from everlearn.run.words import size
 from everlearn.tools.memory_estimate import memory_free, memory_held
 from everlearn.tools.recommendation import size_text
+from everlearn.wording import size
 
 ROOM = 0.8
 """Share of the free memory that the estimate may fill, for it is an estimate."""

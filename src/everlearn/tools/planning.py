@@ -28,7 +28,7 @@ from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter
 from everlearn.run.trainer import StageTrainer
 from everlearn.run.wanted import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
-from everlearn.run.words import duration, size
+from everlearn.run.words import duration
 from everlearn.seeding import set_all
 from everlearn.tools.memory_estimate import memory_held
 
@@ -140,25 +140,25 @@ class Plan:
                 "Training",
                 f"{wording.count(self.steps, 'step')} of {rows} of {self.block_size}: {wording.count(tokens, 'token')}",
             ),
-            ("Memory, about", f"{size(self.peak)} at the most"),
-            ("Of which steps", f"{size(_sum(self.memory))}: {_listed(self.memory)}"),
+            ("Memory, about", f"{wording.size(self.peak)} at the most"),
+            ("Of which steps", f"{wording.size(_sum(self.memory))}: {_listed(self.memory)}"),
         ]
         if self.measuring:
-            shown.append(("Of which measuring", f"{size(_sum(self.measuring))}: {_listed(self.measuring)}"))
+            shown.append(("Of which measuring", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
         for domain in self.domains:
             if domain.train:
                 own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
                 shown.insert(2, (f"Of which {domain.name}", own))
         for name, cost in self.methods.items():
             extra = [
-                f"{size(cost.memory_bytes)} of memory",
+                f"{wording.size(cost.memory_bytes)} of memory",
                 f"{passes(cost.passes_per_step)} per step",
                 extra_rows(cost),
                 f"saves {saved(cost)}",
             ]
             shown.append((f"Of which {name}", ", ".join(extra)))
         shown.append(("Evaluation", self.evaluation.words()))
-        shown.append(("Disk, about", size(self.disk)))
+        shown.append(("Disk, about", wording.size(self.disk)))
         for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
             if timing is not None:
                 between = f"{duration(timing.low)} to {duration(timing.high)}"
@@ -379,9 +379,13 @@ def extra_rows(cost: Cost) -> str:
 
 def saved(cost: Cost) -> str:
     """What a method's memory takes on the disk."""
-    more = f" and {size(cost.disk_bytes_per_domain)} more for each domain learnt" if cost.disk_bytes_per_domain else ""
-    return f"{size(cost.disk_bytes)} with each stage{more}"
+    more = (
+        f" and {wording.size(cost.disk_bytes_per_domain)} more for each domain learnt"
+        if cost.disk_bytes_per_domain
+        else ""
+    )
+    return f"{wording.size(cost.disk_bytes)} with each stage{more}"
 
 
 def _listed(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size(value)}" for name, value in parts.items() if value)
+    return ", ".join(f"{name} {wording.size(value)}" for name, value in parts.items() if value)

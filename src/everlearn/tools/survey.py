@@ -19,7 +19,7 @@ from everlearn.data.near_duplicates import NearDuplicates
 from everlearn.data.notes import notes_on, same_files
 from everlearn.data.packing import Count, chunks, make_packer
 from everlearn.data.readers import is_plain_text
-from everlearn.data.streaming import too_small
+from everlearn.data.streaming import too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder
 from everlearn.data.word_runs import words_of
 from everlearn.evaluation import make_task
@@ -195,8 +195,7 @@ class _Reader:
             tokens = np.rint(lengths * (tokens.sum() / max(int(read.sum()), 1))).astype(np.int64)
         survey.tokens = int(tokens.sum())
         counts = {
-            part: self._count(sample, self._bytes[part])
-            for part, sample in (("train", self._train), ("validation", self._held_out))
+            part: self._count(part, sample) for part, sample in (("train", self._train), ("validation", self._held_out))
         }
         if len(tokens):
             survey.lengths = [int(value) for value in np.quantile(tokens, QUANTILES, method="nearest")]
@@ -212,11 +211,13 @@ class _Reader:
         survey.samples = [drawn[i].whole for i in sorted(order[:SAMPLES])]
         self._note(counts)
 
-    def _count(self, sample: _Drawn, learnt_bytes: int) -> Count:
+    def _count(self, part: str, sample: _Drawn) -> Count:
         """Pack the sample as training does, and scale the counts to all documents where it is a part of them."""
         scale = sample.seen / max(len(sample.documents), 1)
-        count = Count(sample.seen, tokens=self.survey.tokens, text_bytes=learnt_bytes)
-        if self.survey.examples or self.survey.tokens <= 2 * self.format.block_size:
+        learnt_bytes = self._bytes[part]
+        tokens = round(learnt_bytes * self.survey.tokens / max(self.survey.bytes, 1))
+        count = Count(sample.seen, tokens=tokens, text_bytes=learnt_bytes)
+        if self.survey.examples or tokens <= 2 * self.format.block_size:
             encoder, size = Encoder(self.format.tokenizer, self.format.kind), self.format.block_size
             examples, keep = self.survey.examples, self.corpus.keep_last
             packer = make_packer(encoder, size, examples=examples, keep_last=keep, where=f"'{self.survey.name}'")
@@ -235,6 +236,10 @@ class _Reader:
         self.notes += notes_on(self.corpus, counts, self.survey.skipped, ends, size, about)
         if not self.survey.examples and self.survey.whole and tokens < size:
             self.notes.append(str(too_small(self.survey.name, tokens, size)))
+        held = counts["validation"]
+        short = not held.documents or (not self.survey.examples and held.tokens < size)
+        if self.corpus.validation is not None and self.survey.whole and short:
+            self.notes.append(str(too_little_held_out(self.survey.name, self.corpus, held, size)))
         if self._wrapped:
             self.notes.append(
                 f"The lines of '{self.survey.name}' look like text that was broken to one width, and each is taken for "

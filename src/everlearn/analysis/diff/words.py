@@ -13,6 +13,7 @@ from everlearn.model.movement import together, whole
 from everlearn.report.figures.moved import said
 from everlearn.report.formatting import MISSING, fixed, interval, listing, percent, shorten
 from everlearn.report.tables import Table, TableCell
+from everlearn.wording import count
 
 _VISIBLE = {"\n": "⏎", "\r": "⏎", "\t": "→"}
 _FEW = 5
@@ -88,7 +89,10 @@ def text_table(found: ComparedModels) -> Table:
                     ),
                     TableCell(fixed(text.before.value), interval(text.before)),
                     TableCell(fixed(text.after.value), interval(text.after)),
-                    TableCell(f"{text.documents:,} documents", f"{text.passages:,} passages, {text.tokens:,} tokens"),
+                    TableCell(
+                        count(text.documents, "document"),
+                        f"{count(text.passages, 'passage')}, {count(text.tokens, 'token')}",
+                    ),
                 ),
             )
         )
