@@ -54,6 +54,37 @@ def test_the_text_of_a_recipe_is_its_held_out_documents(text):
     assert all(each["documents"] <= 45 for each in data["texts"]), "of 150 documents a fifth is held out"
 
 
+@pytest.mark.parametrize("columns", [("content",), ("id", "Body"), ("headline", "story")])
+def test_the_column_of_text_is_found_as_init_finds_it(text, columns):
+    rows = [dict.fromkeys(columns[:-1], "short") | {columns[-1]: words} for words in tiny.texts(60)]
+    (text.folder / "news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model = str(text.models / "llama")
+    read = [
+        text("diff", model, model, "--text", f"news={path}", *HOW, "--json")
+        for path in ("words.jsonl.gz", "news.jsonl")
+    ]
+    assert [each.code for each in read] == [0, 0], read[1].err
+    one, other = (json.loads(each.out)["texts"] for each in read)
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"prompt": "Who?", "answer": "I."}, "rename the column that is to be read to 'text'"),
+        ({"messages": [{"role": "user", "content": "Who?"}]}, "which everlearn does not read yet"),
+        ({"text": None}, "each of its 1 rows is null or blank"),
+        ({"number": 3}, "has no column of text: its columns are 'number'"),
+    ],
+)
+def test_rows_without_plain_text_are_refused_with_a_remedy(text, row, says):
+    (text.folder / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    model = str(text.models / "llama")
+    found = text("diff", model, model, "--text", "rows.jsonl", *HOW)
+    assert found.code == 2
+    assert says in " ".join(found.err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -235,7 +235,7 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
         (("--general", "nowhere.jsonl"), ("--general", "nowhere.jsonl", "no such file")),
         (("--task", "chat"), ("--task", "'chat'", "sft")),
         (("--domain", "a=a.jsonl", "--task", "sft"), ("--task sft", "'text'")),
-        (("--domain", "a=chats.jsonl"), ("no column of text", "'messages'")),
+        (("--domain", "a=chats.jsonl"), ("does not read yet", "apply_chat_template")),
         (("--model", "./nowhere"), ("./nowhere", "no local folder")),
         (("--model", "T5", "--task", "pretrain"), ("--task", "encoder-decoder")),
         (("--model", "T5", "--domain", "a=a.jsonl"), ("prompts and answers", "'text'")),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import numpy as np
 from torch import nn
 
 from everlearn.data.blocks import Block, PackedBlocks
-from everlearn.data.corpus import Corpus, Document
+from everlearn.data.columns import text_corpus
+from everlearn.data.corpus import Document
 from everlearn.data.documents import read_documents
+from everlearn.data.opening import COMPRESSIONS
 from everlearn.data.packing import chunks, make_packer
+from everlearn.data.readers import FORMATS
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
 from everlearn.evaluation.estimate import Estimate
@@ -25,9 +30,11 @@ from everlearn.model.anatomy import kind_of
 from everlearn.model.head import unwrap
 from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import make_objective
+from everlearn.options import path_or_id
 
-HeldOut = str | Path | Sequence[str] | Mapping[str, str | Path | Sequence[str]]
-"""A file or folder of text, or texts; or several of these by name."""
+OneText = str | Path | Sequence[str] | Sequence[Path]
+HeldOut = OneText | Mapping[str, OneText]
+"""A file or folder of text, several of them, or texts; or several of these by name."""
 ROWS, LONGEST = 256, 512
 """Rows of a text that are scored at most, evenly spread over it, and the tokens of a row."""
 
@@ -79,7 +86,7 @@ class ScoredText:
         size = min(LONGEST, self.objective.longest_input(model) or LONGEST)
         encoder = Encoder(tokenizer, kind)
         packer = make_packer(encoder, size, examples=False)
-        rows = [row for lot in chunks(_documents(text)) for row in packer.feed(lot)]
+        rows = [row for lot in chunks(_documents(name, text)) for row in packer.feed(lot)]
         if not rows:
             raise DataError(
                 f"`held_out` ('{name}') has {packer.count.tokens:,} tokens, fewer than a row ({size}). Give more text."
@@ -140,7 +147,45 @@ def held_out_texts(held_out: HeldOut | None, model: nn.Module, tokenizer: Any) -
     return [ScoredText(name, text, unwrap(model), tokenizer) for name, text in named.items()]
 
 
-def _documents(text: Any) -> Iterable[Document]:
-    if isinstance(text, str | Path):
-        return (document for document, _ in read_documents(Corpus(path=str(text))))
-    return (Document(each) for each in text if each.strip())
+def _documents(name: str, text: Any) -> Iterator[Document]:
+    """Yield the documents of one text.
+
+    Raises:
+        DataError: it is neither texts nor files, or a file cannot be read.
+    """
+    paths = [text] if isinstance(text, str | Path) else _paths(name, _listed(name, text))
+    if paths is None:
+        yield from (Document(each) for each in text if each.strip())
+        return
+    for path in paths:
+        yield from (document for document, _ in read_documents(text_corpus(path_or_id(path, "held_out"), "held_out")))
+
+
+def _listed(name: str, text: Any) -> list[str | Path]:
+    """Return the members of a list, each a text or a file."""
+    listed: list[Any] = [text] if isinstance(text, Mapping) or not isinstance(text, Iterable) else list(text)
+    for each in listed:
+        if not isinstance(each, str | Path):
+            raise DataError(
+                f"`held_out` ('{name}') must be texts, or the paths of files, and `{type(each).__name__}` is among "
+                'them. Of rows, give the text alone: `[row["text"] for row in rows]`.'
+            )
+    return listed
+
+
+def _paths(name: str, listed: Sequence[str | Path]) -> Sequence[str | Path] | None:
+    """Return the members of a list if they are files, and None if they are texts."""
+    files = [each for each in listed if isinstance(each, Path) or _names_a_file(each)]
+    if files and len(files) < len(listed):
+        raise DataError(
+            f"`held_out` ('{name}') has both texts and files ('{files[0]}'). Give each kind a name of its own: "
+            '`held_out={"files": […], "texts": […]}`.'
+        )
+    return files or None
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a string is a path: it has the ending of a file of text, and no blank in it, or such a file exists."""
+    if not text.lower().endswith((*FORMATS, *COMPRESSIONS)):
+        return False
+    return not re.search(r"\s", text) or os.path.isfile(text)  # of a text too long for a path it is false

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from everlearn.config.recipe import Recipe
+from everlearn.data.columns import text_corpus
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import read_documents
 from everlearn.data.endtask import TaskConfig
@@ -22,13 +23,14 @@ def documents_of(texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path]
 
     Raises:
         RecipeError: two texts have one name.
+        DataError: a text is nowhere, or has no column of text.
     """
     found: dict[str, Documents] = {}
     named = texts.items() if isinstance(texts, Mapping) else ((_name(path), path) for path in texts)
     for name, source in named:
         if name in found:
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
-        corpus = source if isinstance(source, Corpus) else Corpus(path=path_or_id(source, "--text"))
+        corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text")
         found[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
     return found
 

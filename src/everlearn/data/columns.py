@@ -1,0 +1,145 @@
+"""The columns of a corpus that hold its text, where a user has not named them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from everlearn.data import hub
+from everlearn.data.corpus import Corpus
+from everlearn.data.opening import Limits
+from everlearn.data.readers import format_of, read_parquet, read_rows, resolve_files
+from everlearn.errors import DataError
+
+TEXT_COLUMNS = ("text", "content", "body", "document", "article", "abstract", "review", "passage")
+"""Names that a column of text has; the first that is there is taken."""
+PAIRS = (
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("prompt", "answer"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("question", "answer"),
+    ("query", "response"),
+    ("query", "answer"),
+    ("input", "output"),
+    ("input", "target"),
+    ("inputs", "targets"),
+    ("source", "target"),
+    ("context", "continuation"),
+)
+"""Names that columns of a prompt and its answer have; the first pair that is there is taken."""
+CHATS = (
+    "{path} holds chats (column '{column}'), which everlearn does not read yet. Write each as a prompt and its "
+    'answer, one line of JSON as in {{"prompt": "…", "answer": "…"}}: the prompt is '
+    "`tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)`, and the answer the "
+    "content of the last message."
+)
+LOOKED_AT = 50
+"""Rows whose columns are looked at."""
+
+
+def text_corpus(path: str, key: str) -> Corpus:
+    """Return a corpus of plain text, with the column that holds it.
+
+    Args:
+        path: a file, a folder, a glob, or the id of a data set on the hub.
+        key: the option or argument that names it, for errors.
+
+    Raises:
+        DataError: it cannot be read, or has no text, or prompts and answers instead.
+    """
+    rows = first_rows(path, key)
+    if not rows:  # whoever reads it says that it is empty
+        return Corpus(path=path)
+    text, target = choose_columns(rows, path, None)
+    if target is not None:
+        raise DataError(
+            f"`{key}`: {path} holds prompts ('{text}') and answers ('{target}'), and plain text is needed here. Name "
+            "another file, or rename the column that is to be read to 'text'."
+        )
+    return Corpus(path=path, text_column=text)
+
+
+def choose_columns(rows: list[Mapping[str, Any]], path: str, task: str | None) -> tuple[str, str | None]:
+    """Choose the columns of text, or of prompt and answer.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not rows:
+        raise DataError(f"{path} is empty: it holds no text.")
+    columns = text_columns(rows)
+    by_case = {name.lower(): name for name in sorted(columns)}
+    pair = next(((by_case[a], by_case[b]) for a, b in PAIRS if a in by_case and b in by_case), None)
+    text = next((by_case[name] for name in TEXT_COLUMNS if name in by_case), None)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if text is None and pair is None:
+        if chats := next((name for name in names if _chats(rows, name)), None):
+            raise DataError(CHATS.format(path=path, column=chats))
+        blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
+        if blank and not columns:
+            return blank[0], None  # text may stand further down; if not, whoever reads it says that each row is blank
+    shown = ", ".join(f"'{name}'" for name in names) or "none"
+    if task == "sft" and pair is None:
+        raise DataError(
+            f"`--task sft` needs prompts and answers, but the columns of {path} are {shown}. Rename two of them to "
+            "'prompt' and 'answer', or leave `--task` out and set `text_column` and `target_column` in the recipe."
+        )
+    if task != "pretrain" and pair is not None and (task == "sft" or text is None):
+        return pair
+    if text is None and columns:
+        text = max(sorted(columns), key=lambda name: sum(len(str(row.get(name) or "")) for row in rows))
+    if text is None:
+        raise DataError(
+            f"{path} has no column of text: its columns are {shown}. Write one line of JSON per document, as in "
+            '{"text": "…"}, or {"prompt": "…", "answer": "…"}.'
+        )
+    return text, None
+
+
+def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds chats: lists of messages, each a mapping."""
+    values = [row[name] for row in rows if row.get(name)]
+    return bool(values) and all(
+        isinstance(value, list) and all(isinstance(each, dict) for each in value) for value in values
+    )
+
+
+def text_columns(rows: list[Mapping[str, Any]], shortest: int = 1) -> set[str]:
+    """Return the columns that hold text in some row, and nothing else in any; of so many characters on average."""
+    names = {name for row in rows for name in row}
+    values = {name: [row[name] for row in rows if row.get(name)] for name in names}
+    return {
+        name
+        for name, own in values.items()
+        if own
+        and all(isinstance(value, str) for value in own)
+        and sum(len(value) for value in own) >= shortest * len(own)
+    }
+
+
+def first_rows(path: str, key: str) -> list[Mapping[str, Any]]:
+    """Return the first rows of a corpus, with all their columns.
+
+    Args:
+        path: of the corpus.
+        key: the option or key that names it, for errors.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if Corpus(path=path).on_hub:
+        return list(islice(hub.load(Corpus(path=path, streaming=True)), LOOKED_AT))
+    file = resolve_files(path, key)[0]
+    return [row.values for row in islice(read_rows(file, _names(file), gaps=True), LOOKED_AT)]
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    """Return the columns to ask a reader for so that it gives all of them: Parquet gives no others."""
+    if format_of(file) != ".parquet":
+        return ()
+    missing = ("",)  # a table that lacks a column gives one row that names those there are
+    return tuple(next(read_parquet(file, missing, 0, 0, Limits())).values)
