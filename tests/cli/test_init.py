@@ -15,7 +15,7 @@ import tiny
 from cli_project import Project, write_jsonl
 from everlearn.config.recipe import Recipe, parse
 from everlearn.methods import REGISTRY
-from everlearn.tools.recommendation import METHOD, learning_rate
+from everlearn.tools.recommendation import METHOD, learning_rate, rate_text
 
 ENGLISH = "It is not that the model was wrong, but that this text is from a page which they have not read. "
 GERMAN = "Der Ausschuss hat gestern beschlossen, dass die neue Strecke erst im kommenden Jahr gebaut werden soll. "
@@ -238,11 +238,65 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
         (("--domain", "a=chats.jsonl"), ("does not read yet", "apply_chat_template")),
         (("--model", "./nowhere"), ("./nowhere", "no local folder")),
         (("--model", "T5", "--task", "pretrain"), ("--task", "encoder-decoder")),
-        (("--model", "T5", "--domain", "a=a.jsonl"), ("prompts and answers", "'text'")),
+        (
+            ("--model", "T5", "--domain", "a=a.jsonl"),
+            ("An encoder-decoder model learns only prompts", "'text'"),
+        ),
+        (("--domain", "a=empty.txt"), ("empty.txt is empty: it holds no text",)),
+        (("--model", "GPT", "--domain", "a=one.txt"), ("--domain a", "one.txt has 1 document", "a row of 32")),
+        (
+            ("--model", "GPT", "--domain", "a=a.jsonl", "--general", "one.txt"),
+            ("--general", "1 document", "of 32"),
+        ),
+        (("--model", "RUN"), ("`--model` is", "a run and not a model", "stage-01-a")),
     ],
 )
 def test_a_mistake_is_one_sentence(everlearn: Project, options: tuple[str, ...], says: tuple[str, ...]) -> None:
     write_jsonl(Path("chats.jsonl"), [{"messages": [{"role": "user", "content": "Hello."}]}] * 3)
-    words = [word.replace("T5", str(everlearn.models / "t5")) for word in options]
+    Path("empty.txt").write_text("")
+    Path("one.txt").write_text("Hello world.")
+    Path("runs/first/stage-01-a").mkdir(parents=True)
+    Path("runs/first/recipe.yaml").write_text("{}")
+    places = {"T5": str(everlearn.models / "t5"), "GPT": str(everlearn.models / "llama"), "RUN": "runs/first"}
+    words = [places.get(word, word) for word in options]
     everlearn.fails("init", "mine.yaml", *words, says=says)
     assert not Path("mine.yaml").exists()
+
+
+def test_of_little_text_rows_are_short_enough_for_what_is_held_out(everlearn: Project) -> None:
+    write_jsonl(Path("few.jsonl"), [{"text": text} for text in tiny.texts(12)])
+    model = ("--model", str(everlearn.models / "llama"))
+    outcome = everlearn("init", "mine.yaml", *model, "--domain", "few=few.jsonl", "--general", "few.jsonl")
+    assert outcome.code == 0, outcome.err
+    assert yaml.safe_load(Path("mine.yaml").read_text())["data"]["block_size"] == 32
+    outcome = everlearn("validate", "mine.yaml", "data.cache=cache")
+    assert outcome.code == 0, outcome
+
+
+def test_an_adapter_is_asked_through_its_base(everlearn: Project) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = everlearn.models / "llama"
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(task_type="CAUSAL_LM"))
+    adapted.save_pretrained("adapter")
+    corpus("words", " ".join(tiny.texts(1)))
+    asked = ("--domain", "words=words.jsonl", "--general", "words.jsonl")
+    outcome = everlearn("init", "mine.yaml", "--model", "adapter", *asked)
+    assert outcome.code == 0, outcome.err
+    assert yaml.safe_load(Path("mine.yaml").read_text())["model"] == "adapter"
+    outcome = everlearn("validate", "mine.yaml", "data.cache=cache")
+    assert outcome.code == 0, outcome
+
+
+def test_notes_name_the_domains_that_they_are_about(everlearn: Project) -> None:
+    model = ("--model", str(everlearn.models / "llama"))
+    english, german = corpus("english", ENGLISH), corpus("german", GERMAN)
+    write_jsonl(Path("ask.jsonl"), [{"question": f"{text}? ", "answer": "nein"} for text in tiny.texts(300)])
+    both = everlearn("init", "-", *model, "--domain", german, "--domain", english).err
+    assert "'english' looks English" in both
+    assert "your text looks English" in everlearn("init", "-", *model, "--domain", english).err
+    assert "that of prompts and answers" not in both
+    mixed = everlearn("init", "-", *model, "--domain", german, "--domain", "ask=ask.jsonl").err
+    text, lower = (rate_text(learning_rate("decoder", 30_000, examples=each)) for each in (False, True))
+    assert f"that of prompts and answers, {lower}, though 'german' is text, for which the rule says {text}" in mixed

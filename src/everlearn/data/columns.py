@@ -63,8 +63,16 @@ def text_corpus(path: str, key: str) -> Corpus:
     return Corpus(path=path, text_column=text)
 
 
-def choose_columns(rows: list[Mapping[str, Any]], path: str, task: str | None) -> tuple[str, str | None]:
+def choose_columns(
+    rows: Sequence[Mapping[str, Any]], path: str, task: str | None, learner: str | None = None
+) -> tuple[str, str | None]:
     """Choose the columns of text, or of prompt and answer.
+
+    Args:
+        rows: the first ones of the corpus.
+        path: of it, for errors.
+        task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
+        learner: what learns nothing but prompts and answers, where that decided the task.
 
     Raises:
         DataError: there are none.
@@ -84,9 +92,15 @@ def choose_columns(rows: list[Mapping[str, Any]], path: str, task: str | None) -
             return blank[0], None  # text may stand further down; if not, whoever reads it says that each row is blank
     shown = ", ".join(f"'{name}'" for name in names) or "none"
     if task == "sft" and pair is None:
+        needs, instead = (
+            "`--task sft` needs",
+            "leave `--task` out and set `text_column` and `target_column` in the recipe",
+        )
+        if learner is not None:
+            needs, instead = f"{learner} learns only", "choose an encoder or a decoder, which learn text"
         raise DataError(
-            f"`--task sft` needs prompts and answers, but the columns of {path} are {shown}. Rename two of them to "
-            "'prompt' and 'answer', or leave `--task` out and set `text_column` and `target_column` in the recipe."
+            f"{needs} prompts and answers, but the columns of {path} are {shown}. Rename two of them to 'prompt' and "
+            f"'answer', or {instead}."
         )
     if task != "pretrain" and pair is not None and (task == "sft" or text is None):
         return pair
@@ -108,7 +122,7 @@ def _chats(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     )
 
 
-def text_columns(rows: list[Mapping[str, Any]], shortest: int = 1) -> set[str]:
+def text_columns(rows: Sequence[Mapping[str, Any]], shortest: int = 1) -> set[str]:
     """Return the columns that hold text in some row, and nothing else in any; of so many characters on average."""
     names = {name for row in rows for name in row}
     values = {name: [row[name] for row in rows if row.get(name)] for name in names}

@@ -23,9 +23,10 @@ from transformers import (
 )
 
 from everlearn import files
-from everlearn.errors import ModelError, did_you_mean, first_line
+from everlearn.errors import ModelError, RecipeError, did_you_mean, first_line
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.architectures import architecture_of, architectures
+from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import base_of, with_adapter
 from everlearn.model.source import Model
 from everlearn.model.without_attention import OWN_CLASSES
@@ -88,6 +89,24 @@ def check_complete(path: str | Path, key: str = "model.path") -> None:
             raise ModelError(f"The model in '{path}' (`{key}`) lacks {name}, which its checksum.json lists. {get}")
 
 
+def check_is_no_run(path: str | Path, role: str) -> None:
+    """Refuse the folder of a run, which holds a model for each stage and is none.
+
+    Args:
+        path: of a model, as a user wrote it.
+        role: the key or argument that names it, or what it is.
+
+    Raises:
+        RecipeError: it is a run; the sentence names one of its stages.
+    """
+    folder = Path(path)
+    if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
+        return
+    stages = [place.name for place in sorted(folder.glob("stage-*")) if not place.name.endswith(".training")]
+    example = f": {folder / stages[-1]}" if stages else ""
+    raise RecipeError(f"{role} is '{path}', a run and not a model. Name one of its stages{example}.")
+
+
 def load_config(recipe: Model) -> Any:
     """Return the configuration of a model, with the changes of the recipe; nothing else is read."""
     if recipe.path is None:
@@ -104,6 +123,7 @@ def load_config(recipe: Model) -> Any:
         except Exception as error:  # an architecture may raise anything for values that it does not expect
             why = first_line(error.__cause__ or error).rstrip(".")
             raise ModelError(f"`model.config` is no configuration of a '{model_type}': {why}.") from error
+    check_is_no_run(recipe.path, "`model.path`")
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
         base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of its base model
@@ -141,8 +161,10 @@ def own_class(recipe: Model, saved: Path) -> str | None:
 
 
 def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a recipe."""
+    """Return the tokenizer of a recipe; that of its base model where an adapter comes without one."""
     path = recipe.tokenizer or str(recipe.path)
+    if recipe.tokenizer is None and (adapter := _adapter_without_tokenizer(recipe)):
+        return load_tokenizer(adapter)
     key = "model.tokenizer" if recipe.tokenizer else "model.path"
     check_complete(path, key)
     with _explained("tokenizer", path, key):
@@ -152,6 +174,15 @@ def load_tokenizer(recipe: Model) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _adapter_without_tokenizer(recipe: Model) -> Model | None:
+    """Return the base model of an adapter in a folder that has no tokenizer, and None of anything else."""
+    folder = Path(str(recipe.path))
+    if not (folder / ADAPTER).is_file() or any(folder.glob("tokenizer*")) or any(folder.glob("vocab*")):
+        return None
+    base = base_of(str(folder))
+    return None if base is None else recipe.model_copy(update={"path": base[0], "revision": base[1]})
 
 
 def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from everlearn.tools.recommendation import EVIDENCE, METHOD, learning_rate, size_text
+from everlearn.tools.recommendation import EVIDENCE, METHOD, learning_rate, rate_text, size_text
 from everlearn.tools.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
 from everlearn.tools.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
-from everlearn.wording import count
+from everlearn.wording import be, count
 
 if TYPE_CHECKING:
     from everlearn.tools.model_probe import ModelProbe
@@ -34,7 +34,7 @@ BUILT_IN_GENERAL = {
 WARM_UP = 0.05
 """Share of each domain's steps in which the rate rises."""
 USES_BUILT_IN = (
-    "No `--general` was named, and your text looks English: `general` is the built-in text, documentation of installed "
+    "No `--general` was named, and {looks} English: `general` is the built-in text, documentation of installed "
     "libraries. Text like that which the model was pre-trained on shows better what it loses, and protects it better."
 )
 WITHOUT_GENERAL = (
@@ -118,19 +118,18 @@ def first_recipe(
 
         asked = ModelProbe(model)
         task = asked.task(task)
-    probes: dict[str, Probe] = {}
-    if domains:
-        from everlearn.tools.probing import probe
-
-        _check_names(domains)
-        probes = {name: probe(path, f"--domain {name}", task) for name, path in domains.items()}
+    probes, known = _probes(domains or {}, general, task, asked)
     examples = any(each.target_column for each in probes.values()) if probes else task == "sft"
-    sizing = Sizing(asked, probes.values())
+    sizing = Sizing(asked, probes.values(), known)
+    for name, each in probes.items():
+        sizing.check(each, f"--domain {name}")
+    if known is not None:
+        sizing.check(known, "--general")
     recipe = FirstRecipe()
     about = "edit: hub id or folder; encoder, decoder or encoder-decoder"
     recipe.put("model", model or EXAMPLE_MODEL, asked.words() if asked else about)
     recipe.put("domains", _domains(recipe, probes, sizing, examples), "learnt in this order; 5 % of each is held out")
-    recipe.put("general", *_general(recipe, general, probes, sizing.alone))
+    recipe.put("general", *_general(recipe, general, known, probes, sizing.alone))
     options = " and ".join(f"`everlearn methods {method['name']}`" for method in METHOD)
     recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; {options}")
     if asked:
@@ -143,9 +142,28 @@ def first_recipe(
             f"One example in twenty has more than {sizing.needed:,} tokens, and a row has {sizing.block_size:,}; "
             "what is longer is cut, and `everlearn data` says how many."
         )
+    if note := _rate_note(probes, asked):
+        recipe.notes.append(note)
     recipe.put("train", _train(recipe, asked, len(probes), sizing, examples), "transformers.TrainingArguments")
     recipe.put("run", {"name": "first"}, "kept in runs/first")
     return recipe
+
+
+def _probes(
+    domains: Mapping[str, str], general: str | None, task: str | None, model: ModelProbe | None
+) -> tuple[dict[str, Probe], Probe | None]:
+    """Look into the domains' corpora by name, and into the general text where one is named."""
+    if not domains and general is None:
+        return {}, None
+    from everlearn.tools.probing import probe
+
+    _check_names(domains)
+    alone = model is not None and model.kind == "encoder-decoder"
+    learner = "An encoder-decoder model" if alone else None
+    probes = {name: probe(path, f"--domain {name}", task, learner) for name, path in domains.items()}
+    if general is None:
+        return probes, None
+    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner)
 
 
 def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, examples: bool) -> list[dict[str, Any]]:
@@ -182,21 +200,36 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
 
 
 def _general(
-    recipe: FirstRecipe, path: str | None, probes: Mapping[str, Probe], alone: bool
+    recipe: FirstRecipe, path: str | None, known: Probe | None, probes: Mapping[str, Probe], alone: bool
 ) -> tuple[dict[str, Any], str]:
     """Return the general text, and its comment."""
     if path is not None:
-        from everlearn.tools.probing import probe
-
-        general = {"path": path, **_columns(probe(path, "--general", "sft" if alone else "pretrain"))}
-        return general, "what the model knew before: it is protected, and its drift measured"
+        columns = {} if known is None else _columns(known)
+        return {"path": path, **columns}, "what the model knew before: it is protected, and its drift measured"
     if not probes:
         return {"path": EXAMPLE_GENERAL}, "edit: text like the model's own, to protect and measure"
-    if not alone and any(probe.english for probe in probes.values()):
-        recipe.notes.append(USES_BUILT_IN)
+    english = [f"'{name}'" for name, probe in probes.items() if probe.english]
+    if english and not alone:
+        some = f"{', '.join(english)} {'look' if len(english) > 1 else 'looks'}"
+        whose = "your text looks" if len(english) == len(probes) else some
+        recipe.notes.append(USES_BUILT_IN.format(looks=whose))
         return dict(BUILT_IN_GENERAL), "none was named: this is documentation of installed libraries, in English"
     recipe.notes.append(WITHOUT_GENERAL)
     return {"path": None}, "none was named: what is lost of it is not measured, and hardly protected"
+
+
+def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | None:
+    """Say that one rate is written where some domains are text and others prompts and answers."""
+    text = [name for name, probe in probes.items() if probe.target_column is None]
+    if model is None or not text or len(text) == len(probes):
+        return None
+    rates = (learning_rate(model.kind, model.parameters, examples=examples) for examples in (True, False))
+    lower, rate = map(rate_text, rates)
+    return (
+        f"The learning rate is that of prompts and answers, {lower}, though {', '.join(map(repr, text))} "
+        f"{be(len(text))} text, for which the rule says {rate}. To give a domain a rate of its own, write "
+        f"`train: {{learning_rate: {rate}}}` into it."
+    )
 
 
 def _train(

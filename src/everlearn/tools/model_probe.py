@@ -16,7 +16,7 @@ from everlearn.errors import RecipeError
 from everlearn.methods import build
 from everlearn.model.anatomy import Kind
 from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import CLASSES, load_config, load_tokenizer
+from everlearn.model.loading import CLASSES, check_is_no_run, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
 from everlearn.model.source import Model
 from everlearn.run.disk import Sizes
@@ -80,10 +80,12 @@ class ModelProbe:
         longest: tokens that it reads at once; None where there is no limit.
 
     Raises:
+        RecipeError: it is a run, which has a model for each stage.
         ModelError: it is neither in a folder nor at hand from the hub, or its architecture is not known.
     """
 
     def __init__(self, path: str) -> None:
+        check_is_no_run(path, "`--model`")
         source = Model(path=located(path, "--model"))
         config = load_config(source)
         self.kind: Kind = architecture_of(config.model_type).kind

@@ -8,8 +8,9 @@ from typing import Any
 
 from everlearn.config.addresses import located
 from everlearn.data.columns import choose_columns, first_rows, text_columns
-from everlearn.data.corpus import Corpus
+from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import read_documents
+from everlearn.data.held_out import OwnHeldOut
 
 UNREAD = 20
 """Characters on average from which a column beside prompt and answer is text that is left out, and not an id."""
@@ -17,6 +18,10 @@ SAMPLE = 200
 """Documents that are kept to count tokens and to judge the language by."""
 MOST_BYTES = 64 * 2**20
 """Bytes of text that are counted at most; of a larger corpus only that it is larger is said."""
+SMALL = 2**20
+"""Bytes of a corpus up to which its held-out text is counted: of a larger one it fills a row in any case."""
+HELD_OUT: float = Domain.model_fields["validation"].default
+"""Share of a corpus that is held out where the recipe does not say otherwise."""
 HUB_DOCUMENTS = 1000
 """Documents that are read of a data set on the hub."""
 FUNCTION_WORDS = {
@@ -43,6 +48,7 @@ class Probe:
         complete: whether everything was counted, or :data:`MOST_BYTES` was reached before.
         longest: characters of the example that one in twenty exceeds, prompt and answer together.
         sample: the first documents, prompt and answer joined.
+        held_out: the text that is held out where the recipe does not say otherwise; None of a large corpus.
         unread: columns of text beside a prompt and its answer.
         glued: nothing stands between a prompt and its answer.
     """
@@ -55,6 +61,7 @@ class Probe:
     complete: bool
     longest: int
     sample: tuple[str, ...]
+    held_out: tuple[str, ...] | None = None
     unread: tuple[str, ...] = ()
     glued: bool = False
 
@@ -65,20 +72,21 @@ class Probe:
         return sum(word in FUNCTION_WORDS for word in words) >= max(1.0, ENGLISH * len(words))
 
 
-def probe(path: str, key: str, task: str | None = None) -> Probe:
+def probe(path: str, key: str, task: str | None = None, learner: str | None = None) -> Probe:
     """Look into a corpus.
 
     Args:
         path: a file, a folder, a glob, a ``suite:`` address, or the id of a dataset on the hub.
         key: the option that names it, for errors.
         task: `sft` takes prompts and answers, `pretrain` takes text; None takes what the columns suggest.
+        learner: what learns nothing but prompts and answers, where that decided the task.
 
     Raises:
         DataError: it cannot be read, or has no column of text, or no prompts and answers where they are asked for.
     """
     place = located(path, key)
     looked_at = first_rows(place, key)
-    text, target = choose_columns(looked_at, path, task)
+    text, target = choose_columns(looked_at, path, task, learner)
     corpus = Corpus(path=place, text_column=text, target_column=target)
     if corpus.on_hub:
         corpus = corpus.model_copy(update={"streaming": True, "max_documents": HUB_DOCUMENTS})
@@ -98,9 +106,15 @@ def probe(path: str, key: str, task: str | None = None) -> Probe:
     longest = sorted(sizes)[int(0.95 * len(sizes))]
     unread = text_columns(looked_at, UNREAD) - {text, target} if target is not None else set()
     glued = target is not None and not any(_apart(row.get(text), row.get(target)) for row in looked_at)
-    return Probe(
-        path, text, target, documents, text_bytes, complete, longest, tuple(sample), tuple(sorted(unread)), glued
-    )
+    held_out = _held_out(corpus) if complete and text_bytes <= SMALL else None
+    rest = tuple(sorted(unread))
+    return Probe(path, text, target, documents, text_bytes, complete, longest, tuple(sample), held_out, rest, glued)
+
+
+def _held_out(corpus: Corpus) -> tuple[str, ...]:
+    """Return the text that a recipe's own share holds out."""
+    documents = (document for document, _ in read_documents(corpus))
+    return tuple(document.whole for document, held in OwnHeldOut(corpus, HELD_OUT).parted(documents) if held)
 
 
 def _apart(prompt: Any, answer: Any) -> bool:

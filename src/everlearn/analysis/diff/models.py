@@ -17,9 +17,8 @@ from everlearn.errors import ModelError, RecipeError, did_you_mean
 from everlearn.merging import open_checkpoints
 from everlearn.model.anatomy import Kind
 from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import load_config, load_model, load_tokenizer
+from everlearn.model.loading import check_is_no_run, load_config, load_model, load_tokenizer
 from everlearn.model.movement import Moved, movement
-from everlearn.model.peft_adapter import base_of
 from everlearn.model.source import Model
 from everlearn.options import path_or_id
 
@@ -68,7 +67,7 @@ def open_sides(before: str | Path, after: str | Path) -> tuple[ModelSide, ModelS
     sides = []
     for label, (_, path) in zip(labels, named, strict=True):
         kind = architecture_of(load_config(Model(path=path)).model_type).kind
-        sides.append(ModelSide(label, path, kind, _tokenizer(path)))
+        sides.append(ModelSide(label, path, kind, load_tokenizer(Model(path=path))))
     one, other = sides
     if one.kind != other.kind:
         raise ModelError(
@@ -88,10 +87,7 @@ def _named(argument: str, role: str) -> tuple[str, str]:
     if not folder.exists() and not HUB_ID.fullmatch(path):
         near = did_you_mean(folder.name, [p.name for p in folder.parent.glob("*")]) if folder.parent.is_dir() else ""
         raise RecipeError(f"{role} is '{path}', which is no folder here and no hub id (owner/name).{near}")
-    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
-        stages = [place.name for place in sorted(folder.glob("stage-*")) if not place.name.endswith(".training")]
-        example = f": {folder / stages[-1]}" if stages else ""
-        raise RecipeError(f"{role} is '{path}', a run and not a model. Name one of its stages{example}.")
+    check_is_no_run(path, role)
     if (folder / files.SEAL).is_file() and (wrong := files.damage(folder)):
         raise ModelError(f"{wrong}. Restore it from a copy, or compare another checkpoint.")
     return label, path
@@ -103,16 +99,6 @@ def _labels(named: Sequence[tuple[str, str]]) -> list[str]:
     if short[0] == short[1]:
         short = [label or "/".join(Path(path).resolve().parts[-2:]) for label, path in named]
     return short if short[0] != short[1] else [f"{short[0]} (before)", f"{short[1]} (after)"]
-
-
-def _tokenizer(path: str) -> PreTrainedTokenizerBase:
-    try:
-        return load_tokenizer(Model(path=path))
-    except ModelError:
-        base = base_of(path)
-        if base is None:
-            raise
-        return load_tokenizer(Model(path=base[0], revision=base[1]))
 
 
 def moved(before: ModelSide, after: ModelSide) -> tuple[list[Moved] | None, str]:
