@@ -13,6 +13,8 @@ import pytest
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 import tiny
+from everlearn.data.corpus import Domain
+from everlearn.data.leaks import check_leaks
 from everlearn.errors import DataError
 from everlearn.suites.docs import DOMAINS, GENERAL, base_path, build, cache_folder, corpus, documents, reading, tasks
 from everlearn.suites.docs.document import Doc
@@ -119,6 +121,7 @@ def test_nothing_is_imported_and_splits_are_disjoint(libraries, tmp_path):
     assert seen[0] == ("alpha", 0, 3)
     assert seen[-1] == ("done", 3, 3)
     texts = {name: [row["text"] for row in rows(path)] for name, path in paths.items() if "tasks" not in name}
+    assert set(texts.pop("general/apart")) <= set(texts["general/validation"])
     every = [letters(text) for part in texts.values() for text in part]
     assert len(every) == len(set(every))
     paragraphs = [letters(p) for part in texts.values() for text in part for p in text.split("\n\n")]
@@ -132,6 +135,23 @@ def test_nothing_is_imported_and_splits_are_disjoint(libraries, tmp_path):
         assert test
         assert not any(candidate in text for candidate in test for text in train)
     assert {"general/train", "general/validation"} < set(texts)
+
+
+def test_general_text_that_stands_apart_has_no_copies_in_the_training_text(tmp_path):
+    learnt, new = tiny.texts(40, seed=4, words=80), tiny.texts(20, seed=5, words=80)
+    learnt, new = ([text for text in texts if len(text.split()) > 20] for texts in (learnt, new))
+    copies = [f"Another beginning. {text}" for text in learnt[:5]]
+    docs = [Doc(text, "", "train", "0") for text in learnt] + [
+        Doc(text, "", "validation", "1") for text in new + copies
+    ]
+    assert corpus._texts(docs, "validation") == new + copies
+    assert corpus._texts(docs, "apart") == new
+    files = {}
+    for part in ("train", "apart"):
+        files[part] = tmp_path / f"{part}.jsonl"
+        files[part].write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus._texts(docs, part)))
+    general = Domain(name="general", path=str(files["train"]), validation=str(files["apart"]))
+    assert check_leaks([general], {}, tmp_path / "cache").leaks == []
 
 
 def test_same_versions_same_bytes_and_rebuilt_only_when_they_change(libraries, tmp_path):

@@ -175,20 +175,27 @@ class Probes:
             seen: which of the runs that are looked for the corpus has, by their length.
             keys: of the corpus' documents, uint64, sorted.
         """
+        inside, identical = self.inside(seen, keys)
+        groups = np.array(self._groups)
+        return {
+            group: (int(inside[of].sum()), int(identical[of].sum()))
+            for group in self.counts
+            for of in [groups == group]
+        }
+
+    def inside(self, seen: dict[int, np.ndarray], keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return of each text whether a corpus contains it, and whether as an identical document, in bool [texts] each.
+
+        Arguments as of :meth:`contained`.
+        """
         runs, hits = (np.zeros(len(self._groups), np.int64) for _ in range(2))
         for length, values in self._values.items():
             texts = np.concatenate(self._texts[length])
             there = seen[length][np.searchsorted(values, np.concatenate(self._runs[length]))]
             runs += np.bincount(texts, minlength=len(runs))
             hits += np.bincount(texts[there], minlength=len(runs))
-        inside = (runs > 0) & (hits >= LEAKED * runs)
         identical = (runs > 0) & np.isin(np.array(self._keys, np.uint64), keys)
-        groups = np.array(self._groups)
-        return {
-            group: (int((inside | identical)[of].sum()), int(identical[of].sum()))
-            for group in self.counts
-            for of in [groups == group]
-        }
+        return identical | ((runs > 0) & (hits >= LEAKED * runs)), identical
 
 
 class Search:
@@ -211,6 +218,10 @@ class Search:
     def contained(self, keys: np.ndarray | None = None) -> dict[str, tuple[int, int]]:
         """Return for each group how many texts the corpus contains, and how many of them as identical documents."""
         return self.probes.contained(self.seen, np.empty(0, np.uint64) if keys is None else keys)
+
+    def inside(self) -> np.ndarray:
+        """Return of each text whether the corpus contains it, bool [texts]."""
+        return self.probes.inside(self.seen, np.empty(0, np.uint64))[0]
 
 
 _LOW = np.uint64(2**24 - 1)

@@ -27,7 +27,7 @@ GENERAL = "general"
 """What the general text is called in tables."""
 BUILT_IN_GENERAL = {
     "path": "suite:docs/general/train.jsonl",
-    "validation": "suite:docs/general/validation.jsonl",
+    "validation": "suite:docs/general/apart.jsonl",
     "max_documents": 2000,
 }
 """English documentation of the libraries that are installed with everlearn; nothing is downloaded for it."""

@@ -11,10 +11,13 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from everlearn.data.near_duplicates import Probes
+from everlearn.data.packing import chunks
+from everlearn.data.word_runs import words_of
 from everlearn.errors import DataError, did_you_mean
 from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
 from everlearn.suites.docs import reading, tasks
@@ -80,8 +83,9 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
         progress: called as ``progress(library, done, total)`` while libraries are read.
 
     Returns:
-        The files by name: ``<domain>/{train,validation,test}``, ``general/{train,validation}`` (JSON lines with
-        ``text``) and ``tasks/<domain>_{train,test}`` (with ``text`` and ``label``).
+        The files by name: ``<domain>/{train,validation,test}``, ``general/{train,validation,apart}`` (JSON lines with
+        ``text``; `apart` is `validation` without what the training text nearly repeats) and
+        ``tasks/<domain>_{train,test}`` (with ``text`` and ``label``).
 
     Raises:
         DataError: a domain's library is not installed, or `folder` has other content.
@@ -89,7 +93,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
     folder = folder if folder is not None else cache_folder()
     versions = fingerprint()
     names = [f"{domain}/{split}" for domain in DOMAINS for split in ("train", "validation", "test")]
-    names += ["general/train", "general/validation"]
+    names += ["general/train", "general/validation", "general/apart"]
     names += [f"tasks/{domain}_{part}" for domain in DOMAINS for part in ("train", "test")]
     paths = {name: folder / f"{name}.jsonl" for name in names}
     if (folder / _FINGERPRINT).is_file():
@@ -113,7 +117,7 @@ def build(folder: Path | None = None, progress: Progress | None = None) -> dict[
                 domain, _, part = part.rpartition("_")
                 rows = tasks.examples(domain, corpora[domain], part)
             else:
-                rows = [{"text": doc.text} for doc in corpora[corpus] if doc.split == part]
+                rows = [{"text": text} for text in _texts(corpora[corpus], part)]
             write_text(new / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         write_json(new / _FINGERPRINT, versions)
     if progress:
@@ -171,6 +175,26 @@ def _without_repetition(corpora: dict[str, list[Doc]]) -> dict[str, list[Doc]]:
                 if len(text) >= reading.SHORTEST:
                     kept[library].append(replace(doc, text=text))
     return kept
+
+
+def _texts(docs: Sequence[Doc], part: str) -> list[str]:
+    """Return the texts of a split; as `apart`, those of the validation split that the training text does not contain.
+
+    `validation` keeps all of them: results on record were measured on it.
+    """
+    texts = [doc.text for doc in docs if doc.split == ("validation" if part == "apart" else part)]
+    return texts if part != "apart" else _apart(texts, _texts(docs, "train"))
+
+
+def _apart(held_out: Sequence[str], learnt: Sequence[str]) -> list[str]:
+    """Leave out the texts that the learnt ones contain by the measure of :mod:`everlearn.data.leaks`."""
+    probes = Probes()
+    for lot in chunks(held_out):
+        probes.add("held out", words_of(lot))
+    search = probes.search()
+    for lot in chunks(learnt):
+        search.add(words_of(lot))
+    return [text for text, inside in zip(held_out, search.inside(), strict=True) if not inside]
 
 
 def _new_paragraphs(text: str, seen: set[str]) -> Iterable[str]:
