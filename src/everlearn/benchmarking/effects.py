@@ -22,7 +22,7 @@ _Column = tuple[str, Callable[[CellResult], float | None]]
 def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
     """Both analyses, of the end tasks where there are any, else of held-out text; empty without a run in an order.
 
-    One domain has neither an order nor a first and a last one.
+    One domain has no order, and of fewer than four the first two and the last two overlap.
     """
     entries = in_order({cell.entry for cell in cells}, suite)
     ordered = sorted((cell for cell in cells if cell.order is not None), key=lambda cell: entries.index(cell.entry))
@@ -37,6 +37,8 @@ def effect_tables(cells: Sequence[CellResult], suite: Suite) -> list[Table]:
         shown = [("bits", "bits per byte at the end"), ("bits_forgotten", "bits per byte forgotten")]
     found = [order_table(ordered, number, title) for number, title in shown]
     unit = {"f1": "F1, points", "accuracy": "accuracy, points", "bits": "bits per byte"}[shown[0][0]]
+    if any(len(cell.domains) < 2 * ENDS for cell in ordered):
+        return found  # the first and the last would be partly the same
     return [*found, ends_table(ordered, shown[0][0], unit)]
 
 

@@ -79,8 +79,12 @@ class ProtectionReport:
 
     def __str__(self) -> str:
         knew = f"what it knew of {listing(list(self.earlier))}" if self.earlier else "what the model knew before"
-        lines = [f"Learnt '{self.domain}' in {self.steps:,} steps; {' + '.join(self.methods)} protected {knew}."]
         working = {name: value for name, value in self.penalties.items() if value}
+        acted, names = bool(working or self.masks or self.other_means), " + ".join(self.methods)
+        done = f"{names} protected {knew}" if acted else f"{names} protected nothing in this domain"
+        lines = [f"Learnt '{self.domain}' in {self.steps:,} steps; {done}."]
+        if not acted and not self.earlier:
+            lines.append("What it learnt is protected from the next domain on, if the method keeps a memory.")
         lines += [f"Penalty {name}: {value:.3g} on average, added to the loss." for name, value in working.items()]
         lines += [
             f"Mask of {name}: held {mask.held_back:.1%} of {mask.applies_to}s back, on {mask.parameters:,} parameters."

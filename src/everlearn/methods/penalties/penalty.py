@@ -90,6 +90,7 @@ class Penalty(Method):
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.norm: Norm = NORMS[self.config.norm]
+        self.idle = frozenset() if self.config.apply_to == "update" else frozenset({"pull"})
         self._refuse_options()
         self._importance: dict[str, Tensor] = {}
         self._anchor: dict[str, Tensor] = {}
