@@ -16,7 +16,8 @@ import numpy as np
 
 from everlearn import files
 from everlearn.evaluation.intervals import difference, over_runs
-from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
+from everlearn.evaluation.statistics import RESAMPLES, generator, percentiles
+from everlearn.evaluation.statistics import draws as draws_of
 
 PLACE = Path(__file__).parents[1] / "docs" / "results"
 DRAWS, BOOTSTRAPS = 10_000, 1_000
@@ -42,7 +43,8 @@ def coverage(runs: int, draws: int) -> dict[str, float]:
         held["one against"] += _holds(difference(dict(enumerate(ours)), {-1: rng.normal()}).estimate.interval, 0.0)
         held["skewed"] += _holds(over_runs(np.exp(0.5 * noise)).interval, float(np.exp(0.125)))
         if number < few:
-            low, high = percentiles(bootstrap_ratio(ours, np.ones(runs), seed=("coverage", runs, number))[:, 0])
+            counts = draws_of(runs, RESAMPLES, generator("bootstrap", ("coverage", runs, number)))
+            low, high = percentiles(np.concatenate([often @ ours / often.sum(1) for often in counts]))
             resampled += bool(low <= 0 <= high)
     return {name: count / draws for name, count in held.items()} | {"bootstrap": resampled / few}
 
