@@ -64,7 +64,7 @@ def application() -> typer.Typer:
     """Create the command-line application, with every verb of :data:`VERBS`."""
     app = typer.Typer(
         name="everlearn",
-        help="Teach a language model one domain after another, and see what it learnt and what it forgot.",
+        help="Train a language model on one domain after another, and see what it learnt and what it forgot.",
         pretty_exceptions_enable=False,
         suggest_commands=False,  # our own suggestion also lists the choices if none is close
         rich_markup_mode="rich",
@@ -72,7 +72,9 @@ def application() -> typer.Typer:
 
     @app.callback()
     def options(
-        version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        ] = False,
     ) -> None:
         pass
 

@@ -21,8 +21,8 @@ def command(
         typer.Option(
             min=0,
             metavar="BLOCKS",
-            help="Also measure general importance on so many blocks of every domain (the corpora must be there), and "
-            "compare the maps.",
+            help="Also measure general importance on this number of blocks of every domain (the corpora must exist), "
+            "and compare the maps.",
         ),
     ] = 0,
     magnitude: Annotated[
@@ -30,8 +30,8 @@ def command(
         typer.Option(
             min=0,
             metavar="BLOCKS",
-            help="Also measure how large each row's outputs are on so many blocks of every domain (the corpora must be "
-            "there), and compare domains; and the rows that each stage moved.",
+            help="Also measure the output magnitude of each row on this number of blocks of every domain (the corpora "
+            "must exist), compare domains, and show the rows that each stage changed.",
         ),
     ] = 0,
     distance: Annotated[
@@ -39,8 +39,9 @@ def command(
         typer.Option(
             min=0,
             metavar="BLOCKS",
-            help="Also measure how far stages are from each other: their weights by layer, and what they predict on so "
-            "many blocks of every held-out set. Each with the base model and with the last, or --from and --to.",
+            help="Also measure the distance between stages: of weights by layer, and of predictions on this number of "
+            "blocks of every held-out set. Each stage is compared with the base model and the last, or --from "
+            "with --to.",
         ),
     ] = 0,
     restore: Annotated[
@@ -48,8 +49,8 @@ def command(
         typer.Option(
             min=0,
             metavar="BLOCKS",
-            help="Also put back one layer at a time to an earlier stage (--from), and see on so many blocks of every "
-            "held-out set what returns and what is lost.",
+            help="Also restore one layer at a time to an earlier stage (--from), and measure on this number of blocks "
+            "of every held-out set what is recovered and what is lost.",
         ),
     ] = 0,
     merge_back: Annotated[
@@ -57,7 +58,7 @@ def command(
         typer.Option(
             min=0,
             metavar="BLOCKS",
-            help="Also go back to an earlier stage (--from) on a straight line, and score so many blocks of every "
+            help="Also interpolate back to an earlier stage (--from), and score this number of blocks of every "
             "held-out set on the way.",
         ),
     ] = 0,
@@ -66,20 +67,20 @@ def command(
         typer.Option(
             min=0,
             metavar="CONTEXTS",
-            help="Also ask every checkpoint for the words that are each domain's own, in so many contexts of every "
-            "held-out set (200 or more), and give the median logarithm of their rank.",
+            help="Also measure the ranks of domain-specific words in the predictions of every checkpoint, in this "
+            "number of contexts of every held-out set (200 or more); the median of their logarithm is shown.",
         ),
     ] = 0,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="STAGE", help="The earlier stage: its domain, or `base`; the one before --to."),
+        typer.Option(
+            "--from", metavar="STAGE", help="The earlier stage: its domain, or `base`; default: the one before --to."
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="The later stage; the last one when left out.")
+        str | None, typer.Option("--to", metavar="STAGE", help="The later stage; default: the last one.")
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; RUN/analysis.html when left out.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; default: RUN/analysis.html.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which layers of a run moved, what importance maps protect, which rows are large, and where it forgets."""

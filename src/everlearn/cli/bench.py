@@ -22,7 +22,7 @@ def command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods and variants by our names or the paper's, with commas; also `constant` "
+            help="Methods and variants by our names or the paper's, separated by commas; also `constant` "
             "(the most frequent label), `none` (the base model), `separate` (one model per domain), `pool` (all "
             "domains at once; of tasks `per_task` and `mtl`), or a group of the suite: `all` (the paper's table, and "
             "`constant`); of six-domains `ablations` (of DAS) and `relatives`; of tasks `migu-pairs`."
@@ -31,19 +31,20 @@ def command(
     orders: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of the suite's orders, with commas, or what they are called (of m2d2 `similar`, `swapped`, "
-            "`random-1`, `file`); its first one when left out."
+            help="Numbers or names of the suite's orders, separated by commas (for m2d2 `similar`, `swapped`, "
+            "`random-1`, `file`); default: its first one."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds of training: 0, 1, …")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of training seeds: 0, 1, …")] = 3,
     budget: Annotated[int | None, typer.Option(metavar="TOKENS", help="Tokens per domain, for every method.")] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER|fetch",
-            help="Folder with the suite's data; `fetch` gets what can be fetched into the cache, "
-            "where later calls find it (a folder of that name is ./fetch). Without `--methods` that is all. "
-            "Tasks (standard-cl, long-sequence) also have `hub`: examples drawn from sets of the Hugging Face hub.",
+            help="Folder with the suite's data; `fetch` downloads what can be fetched into the cache, where later "
+            "calls find it (a folder of that name is ./fetch), and runs nothing without `--methods`. Tasks "
+            "(standard-cl, long-sequence) also have `hub`: examples sampled from datasets of the Hugging Face "
+            "hub.",
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Hub id or folder of the base model.")] = None,
@@ -51,21 +52,21 @@ def command(
         bool | None,
         typer.Option(
             "--run-code/--no-run-code",
-            help="Run programs that the model writes, in a sandbox, or leave them out (code).",
+            help="Run programs that the model writes in a sandbox, or skip them (code).",
         ),
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="YAML file with what all cells share.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="YAML file with settings for all cells.")] = None,
     results: Annotated[
-        Path | None, typer.Option(help="One JSON file a cell, or their archive; bench/SUITE when left out.")
+        Path | None, typer.Option(help="Folder with one JSON file per cell, or their archive; default: bench/SUITE.")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="Runs under way; runs/bench-SUITE when left out.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of unfinished runs; default: runs/bench-SUITE.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Entry that the others are compared with; when left out, plain training, "
-            "else the base model, else the first."
+            help="Row that the others are compared with; default: plain training, "
+            "else the base model, else the first row."
         ),
     ] = None,
     output: Output = None,

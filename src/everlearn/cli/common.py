@@ -26,7 +26,7 @@ Overrides = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and where the report is.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the path of the report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
 
 

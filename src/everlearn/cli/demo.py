@@ -12,9 +12,7 @@ from everlearn.cli.common import Overrides, Quiet, conclude, telling
 
 def command(
     overrides: Overrides = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Where the demo's runs and report are kept.")] = Path(
-        "runs/demo"
-    ),
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the demo's runs and report.")] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
     """Learn four libraries' documentation plainly, with EWC and with the recommended method, and compare, offline."""

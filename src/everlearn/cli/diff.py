@@ -21,33 +21,31 @@ def command(
     ] = None,
     task: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--task", metavar="FILE", help="End tasks that models are asked, YAML as in a recipe's end_tasks."
-        ),
+        typer.Option("--task", metavar="FILE", help="End tasks, as YAML like a recipe's end_tasks."),
     ] = None,
     on: Annotated[
         Path | None,
-        typer.Option("--on", metavar="RECIPE", help="Also a recipe's held-out text, general text and end tasks."),
+        typer.Option("--on", metavar="RECIPE", help="Also use a recipe's held-out text, general text and end tasks."),
     ] = None,
-    blocks: Annotated[int, typer.Option(min=1, help="Rows of each text that are read, about.")] = 64,
+    blocks: Annotated[int, typer.Option(min=1, help="Approximate number of rows to read of each text.")] = 64,
     block_size: Annotated[
-        int | None, typer.Option(min=8, help="Tokens of a row; up to 512 as the models allow when left out.")
+        int | None, typer.Option(min=8, help="Tokens per row; default: up to 512, as the models allow.")
     ] = None,
     tolerate: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="BITS",
-            help="Bits per byte that a text may lose without being forgotten; 0.02 when left out.",
+            help="Bits per byte that a text may lose without counting as forgotten; default: 0.02.",
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows in a forward pass.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass.")] = 8,
     bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16: faster on GPUs, less exact.")] = False,
     device: Annotated[
-        str | None, typer.Option(help="As torch names it; the first GPU when left out, else the processor.")
+        str | None, typer.Option(help="Device, as torch names it; default: the first GPU, or else the CPU.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a page, one HTML file.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a page as a single HTML file.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

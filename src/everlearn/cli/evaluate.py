@@ -22,11 +22,15 @@ def command(
         list[str],
         typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
     ],
-    on: Annotated[Path, typer.Option("--on", metavar="RECIPE", help="Whose held-out text and end tasks are measured.")],
-    end_tasks: Annotated[bool, typer.Option("--end-tasks/--no-end-tasks", help="Ask the end tasks too.")] = True,
+    on: Annotated[
+        Path, typer.Option("--on", metavar="RECIPE", help="The recipe with the held-out text and end tasks.")
+    ],
+    end_tasks: Annotated[
+        bool, typer.Option("--end-tasks/--no-end-tasks", help="Whether to evaluate end tasks.")
+    ] = True,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Keep cells and results.json, for `everlearn report`."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="Save cells and results.json, for `everlearn report`."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

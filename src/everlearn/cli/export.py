@@ -15,25 +15,29 @@ def command(
     stage: Annotated[
         Path, typer.Argument(metavar="STAGE", help="A stage's folder, or a run's, which stands for its last stage.")
     ],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; a new folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder to write to.")],
     with_memory: Annotated[
         bool,
-        typer.Option("--with-memory", help="Add what `everlearn learn` needs to go on; it may hold training text."),
+        typer.Option(
+            "--with-memory", help="Add what `everlearn learn` needs to continue; it may contain training text."
+        ),
     ] = False,
     adapter: Annotated[
         bool | None,
-        typer.Option("--adapter/--merged", help="The PEFT adapter alone, or the whole model; as the stage is kept."),
+        typer.Option(
+            "--adapter/--merged", help="The PEFT adapter only, or the merged model; default: as the stage is stored."
+        ),
     ] = None,
     base_model: Annotated[
-        str | None, typer.Option("--base-model", metavar="HUB_ID", help="Of the base model, for the card.")
+        str | None, typer.Option("--base-model", metavar="HUB_ID", help="The base model, for the card.")
     ] = None,
     license: Annotated[
-        str | None, typer.Option("--license", metavar="NAME", help="For the card; the base model's when left out.")
+        str | None, typer.Option("--license", metavar="NAME", help="For the card; default: the base model's.")
     ] = None,
     push: Annotated[
         str | None, typer.Option("--push", metavar="HUB_ID", help="Upload the folder, as a private repository.")
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="With --push: let everybody see a new repository.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="With --push: make a new repository public.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a stage's model, tokenizer and card, without memory, text and local paths; push it to the hub."""

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder of the base model.")],
-    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to; a new folder, for a recipe's `model`.")],
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder to write to, for a recipe's `model`.")],
     *,
     text: Annotated[
         str, typer.Option("--text", metavar="PATH", help="The domain's text: a file, a folder, a glob or a hub id.")
     ],
     text_column: Annotated[str, typer.Option(help="Column with the text.")] = "text",
-    tokens: Annotated[int, typer.Option(min=1, help="Add at most so many tokens, the most useful ones.")] = 1000,
+    tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens to add, the most useful first.")] = 1000,
     initialise: Annotated[
-        str, typer.Option(help="What a new token begins with: the mean of its `pieces`, or the `mean` of all tokens.")
+        str, typer.Option(help="Embedding of a new token: the mean of its `pieces`, or the `mean` of all tokens.")
     ] = "pieces",
     as_json: AsJson = False,
 ) -> None:

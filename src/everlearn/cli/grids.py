@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from everlearn.suites import Suite
 
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")]
-OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing: show the results that are there.")]
+OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing; show existing results.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Make nothing: list the cells, and about how long the missing ones take.")
+    bool, typer.Option("--dry-run", help="Run nothing; list the cells, and estimate the time of the missing ones.")
 ]
 Output = Annotated[
     list[Path] | None,

@@ -15,23 +15,23 @@ TASKS = ("sft", "pretrain")
 
 def command(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write it; - is standard output.", allow_dash=True)
+        Path, typer.Argument(metavar="FILE", help="The recipe to write; - is standard output.", allow_dash=True)
     ] = Path("recipe.yaml"),
     model: Annotated[
-        str | None, typer.Option("--model", metavar="ID_OR_FOLDER", help="The model to ask what it needs.")
+        str | None, typer.Option("--model", metavar="ID_OR_FOLDER", help="The model, whose configuration is read.")
     ] = None,
     domain: Annotated[
         list[str] | None,
-        typer.Option(
-            "--domain", metavar="NAME=PATH", help="A corpus to learn; may be repeated, in the order of learning."
-        ),
+        typer.Option("--domain", metavar="NAME=PATH", help="A corpus to train on; may be repeated, in training order."),
     ] = None,
     general: Annotated[
         str | None, typer.Option("--general", metavar="PATH", help="General text that must not be forgotten.")
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="sft|pretrain", help="Learn prompts and answers, or text; as the columns say."),
+        typer.Option(
+            "--task", metavar="sft|pretrain", help="Train on prompts and answers, or on text; default: by the columns."
+        ),
     ] = None,
     every_key: Annotated[bool, typer.Option("--all", help="Add every other key, with its default.")] = False,
 ) -> None:

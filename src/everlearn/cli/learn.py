@@ -14,14 +14,14 @@ def command(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A run folder, or an export with its memory: a folder or hub id, and --into."
+            metavar="RUN", help="A run folder, or (with --into) an export with its memory, a folder or hub id."
         ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Set keys of the new domain: train.max_steps=100 (for this domain alone), "
+            help="Set keys of the new domain: train.max_steps=100 (for this domain only), "
             "domains.NAME.validation=held_out.txt, end_tasks.NAME.label_column=topic.",
         ),
     ] = None,
@@ -31,19 +31,19 @@ def command(
         typer.Option(
             "--domain",
             metavar="NAME=PATH",
-            help="The new domain and its corpus; NAME alone where domains.NAME.sources=… follows.",
+            help="The new domain and its corpus; only NAME if domains.NAME.sources=… is set.",
         ),
     ],
-    text_column: Annotated[str | None, typer.Option(help="Column with the text (`text` when left out).")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column with the text; default: `text`.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column with the answer, for text-to-text.")] = None,
     end_task: Annotated[
         list[str] | None,
         typer.Option(
-            "--end-task", metavar="NAME=TRAIN,TEST", help="A labelled set of the new domain; may be repeated."
+            "--end-task", metavar="NAME=TRAIN,TEST", help="A labelled dataset of the new domain; may be repeated."
         ),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="FOLDER", help="The new run's folder, to go on from an export.")
+        Path | None, typer.Option("--into", metavar="FOLDER", help="Folder of the new run, to continue from an export.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

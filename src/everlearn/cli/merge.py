@@ -16,7 +16,7 @@ def command(
         list[str],
         typer.Argument(metavar="CHECKPOINT", help="Folders or hub ids, also LABEL=PATH; a run stands for its stages."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to; a new folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder to write to.")],
     way: Annotated[
         str,
         typer.Option(
@@ -27,19 +27,21 @@ def command(
     ] = "mean",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of the way: keep=0.2, weights=[1,2]."),
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the merging method: keep=0.2, weights=[1,2]."),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="MODEL", help="What the checkpoints began with; a run's base when left out."),
+        typer.Option("--base", metavar="MODEL", help="The base model of the checkpoints; default: that of the run."),
     ] = None,
     texts: Annotated[
         list[str] | None,
         typer.Option(
-            "--text", metavar="FILE", help="For cocktail and fisher: read with each checkpoint; once, or each."
+            "--text",
+            metavar="FILE",
+            help="For cocktail and fisher: the text to measure on; one for all checkpoints, or one for each.",
         ),
     ] = None,
-    blocks: Annotated[int, typer.Option(min=1, help="Rows that are read of a text.")] = 64,
+    blocks: Annotated[int, typer.Option(min=1, help="Number of rows to read of a text.")] = 64,
     as_json: AsJson = False,
 ) -> None:
     """Merge models without training: means, lines, task arithmetic, TIES, DARE, Model Stock, Fisher information."""

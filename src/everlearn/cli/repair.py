@@ -15,19 +15,23 @@ def command(
     budget: Annotated[float, typer.Option(min=0, metavar="BITS", help="Bits per byte that the text may lose.")] = 0.02,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="NAME", help="The held-out set with the budget; the general text when left out."),
+        typer.Option("--on", metavar="NAME", help="The held-out set with the budget; default: the general text."),
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--text", metavar="FILE", help="A text of your own in its place, nowhere learnt from.")
+        str | None,
+        typer.Option("--text", metavar="FILE", help="Your own text in its place, which no stage was trained on."),
     ] = None,
     since: Annotated[
-        str, typer.Option("--from", metavar="STAGE", help="Where the update begins: a domain, or `base`.")
+        str, typer.Option("--from", metavar="STAGE", help="Start of the update: a domain, or `base`.")
     ] = "base",
     until: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="Where it ends; the last stage when left out.")
+        str | None, typer.Option("--to", metavar="STAGE", help="End of the update; default: the last stage.")
     ] = None,
     blocks: Annotated[
-        int | None, typer.Option(min=2, help="Read no more of each held-out set; half of the budgeted one is searched.")
+        int | None,
+        typer.Option(
+            min=2, help="Largest number of rows to read of each held-out set; the search uses half of the budgeted one."
+        ),
     ] = None,
     sure: Annotated[
         bool, typer.Option("--sure", help="The upper end of the loss's 95 % interval must be within the budget.")

@@ -28,19 +28,22 @@ ENDINGS = {".html": Format.HTML, ".md": Format.MARKDOWN, ".tex": Format.LATEX, "
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; the first is compared against.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders; the others are compared with the first.")
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file; its ending says how.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the report to a file; its extension sets the format."
+        ),
     ] = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", "-f", help="What to make; for the terminal when left out.")
-    ] = None,
+    form: Annotated[Format | None, typer.Option("--format", "-f", help="Output format; default: terminal.")] = None,
     tolerate: Annotated[
         float | None,
         typer.Option(
             metavar="BITS",
-            help="Bits per byte that general text may lose in a run that is worth taking; what the recipes say "
-            "(report.tolerate) when left out.",
+            help="Bits per byte that general text may lose in an acceptable run; default: as in the recipes "
+            "(report.tolerate).",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -17,19 +17,21 @@ def command(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods with commas: sequential,ewc:strength=10, in brackets those that work together: "
+            help="Methods separated by commas: sequential,ewc:strength=10, in brackets those that are combined: "
             "'ewc,[ewc,replay:share=0.1]'; also `none` (the base model), `separate` (one model per domain), `merged` "
             "(their mean), `cumulative` (each domain with all before it), `pool` (all domains at once), and "
-            "`scenarios`, which is all of these beside plain training. The recipe's own when left out."
+            "`scenarios`, which is all of these and plain training. Default: that of the recipe."
         ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds with commas: 1,2,3. The recipe's own when left out.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds separated by commas: 1,2,3. Default: that of the recipe.")
+    ] = None,
     orders: Annotated[
         str,
         typer.Option(
             help="Orders of the domains: 'a,b,c;c,b,a', `given`, `all`, `random:3`, or by the difficulty that a run "
             "has measured: `easy-first:RUN`, `hard-first:RUN` (bits per byte of the base model), "
-            "`easy-first-alone:RUN`, `hard-first-alone:RUN` (of a model trained on the domain alone: "
+            "`easy-first-alone:RUN`, `hard-first-alone:RUN` (of a model trained on the domain only: "
             "`evaluation.alone`)."
         ),
     ] = "given",
@@ -46,19 +48,19 @@ def command(
         bool,
         typer.Option(
             "--equal-compute",
-            help="Take what methods run beside plain training (Fisher information, a teacher, generated text) from "
-            "their steps, counted in passes, so that every row takes as much as plain training.",
+            help="Reduce the steps of methods by their additional passes (Fisher information, a teacher, generated "
+            "text), so that every row takes as much compute as plain training.",
         ),
     ] = False,
     results: Annotated[
-        Path | None, typer.Option(help="One JSON file a cell, or their archive; sweep/NAME when left out.")
+        Path | None, typer.Option(help="Folder with one JSON file per cell, or their archive; default: sweep/NAME.")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="The runs; runs/sweep-NAME when left out.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-NAME.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,
     dry_run: DryRun = False,
     reference: Annotated[
-        str | None, typer.Option(help="Entry that the others are compared with; plain training when left out.")
+        str | None, typer.Option(help="Row that the others are compared with; default: plain training.")
     ] = None,
     output: Output = None,
     quiet: Quiet = False,
