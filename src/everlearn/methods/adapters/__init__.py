@@ -6,4 +6,4 @@ between stages a model is plain, and the added tensors are the memory of the met
 """
 
 KINDS = ("isolation",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

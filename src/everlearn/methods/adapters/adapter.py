@@ -31,7 +31,7 @@ from everlearn.methods.engine.attachment import PREFIX, detach, freeze_base, ref
 from everlearn.model.objectives import Objective
 
 SHARED = "shared"
-"""What the adapter of the whole stream is kept under."""
+"""Key of the adapter that is shared by the whole stream."""
 _DAS = "https://arxiv.org/abs/2302.03241"
 
 
@@ -91,21 +91,22 @@ class Adapter(Method):
         reduction_factor: int = Field(16, ge=1)
         """Hidden size divided by the width of the bottleneck (1 at least)."""
         activation: Activation = "relu"
-        """Between the two projections."""
+        """Activation between the two projections."""
         shared: bool = False
         """One adapter for the whole stream instead of one for each domain."""
         initialise: Literal["fresh", "nearest"] = "fresh"
-        """A new domain's adapter: fresh, or a copy of the earlier one with the lowest loss on the new domain."""
+        """Initial values of a new domain's adapter: fresh, or a copy of the earlier one with the lowest loss on the new
+        domain."""
         choose: Literal["domain", "perplexity"] = "domain"
-        """The adapter at test: that of the text's domain, or the one that is least perplexed by the text."""
+        """The adapter at test time: that of the text's domain, or the one with the lowest perplexity on the text."""
         samples: int = Field(512, ge=1)
-        """Blocks that each adapter is tried on, where the lowest loss decides."""
+        """Blocks on which adapters are evaluated to find the one with the lowest loss."""
         train_head: bool = False
-        """Train the vocabulary head with the adapters, except what it shares with the embeddings, as the released code
-        of DAS does. Each adapter keeps its own head, so that the checkpoint stays the base model."""
+        """Train the vocabulary head with the adapters, except for the part shared with the embeddings, as in the
+        released code of DAS. Each adapter has its own head, so the checkpoint remains the base model."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the adapters and the classification head, as the released code does; the paper fine-tunes
-        the model too."""
+        """Fine-tune only the adapters and the classification head, as in the released code; the paper fine-tunes the
+        model too."""
 
         @model_validator(mode="after")
         def _there_is_a_choice(self) -> Self:

@@ -15,7 +15,7 @@ from everlearn.model.anatomy import Site, anatomy
 Activation = Literal["relu", "gelu", "tanh"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "tanh": F.tanh}
 START = 0.02
-"""Standard deviation of first weights, as in the adapters library and in BERT."""
+"""Standard deviation of initial weights, as in the adapters library and in BERT."""
 
 
 def feed_forward_outputs(model: nn.Module) -> list[Site]:

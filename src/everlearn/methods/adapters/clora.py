@@ -43,8 +43,8 @@ class CLoRA(IncLoRA):
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λ; 0 is IncLoRA. The released code's λ = 1 is 0.5 here."""
         k: int | None = Field(None, ge=1)
-        """Directions of each layer's inputs, and of its outputs, that are left alone; half of them if nothing is
-        said. The paper tries 128 to 2048 of 4096."""
+        """Number of directions of each layer's inputs, and of its outputs, that must not change; half of them by
+        default. The paper tries 128 to 2048 of 4096."""
 
     config: Config
 

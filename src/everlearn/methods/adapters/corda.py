@@ -37,7 +37,8 @@ class CorDA(Residual):
         """Options of CorDA, by PEFT's names."""
 
         corda_method: Literal["kpm", "ipm"] = "kpm"
-        """Knowledge-preserved (reads general text) or instruction-previewed (reads the domain's) adaptation."""
+        """Knowledge-preserved (reads general text) or instruction-previewed (reads the text of the domain)
+        adaptation."""
 
     config: Config
 

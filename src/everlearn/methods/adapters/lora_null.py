@@ -39,7 +39,7 @@ class LoRANull(Residual):
         """Options of LoRA-Null; those of LoRA are PEFT's."""
 
         freeze_a: bool = False
-        """Train B alone; A stays in the null space."""
+        """Train only B; A stays in the null space."""
 
     config: Config
 

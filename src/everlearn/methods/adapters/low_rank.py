@@ -20,7 +20,7 @@ from everlearn.model.targets import Targets, sizes_of, targets_of
 
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 ADAPTER = "default"
-"""PEFT's name of the adapter while a domain is learnt."""
+"""Name of the adapter in PEFT while a domain is learnt."""
 
 
 class LowRankConfig(MethodConfig):
@@ -34,7 +34,7 @@ class LowRankConfig(MethodConfig):
     """Dropout on the adapter's input."""
     target_modules: Targets | list[str] = "query-value"
     """Layers that get an adapter: queries and values (as published), all attention projections, those and the
-    feed-forward ones, or names as PEFT takes them. A fused query-key-value projection gets one as a whole."""
+    feed-forward ones, or module names as in PEFT. A fused query-key-value projection gets one adapter."""
 
 
 class MergedConfig(LowRankConfig):
@@ -45,8 +45,8 @@ class MergedConfig(LowRankConfig):
     use_rslora: bool = False
     """Scale by α / √r (rsLoRA, arXiv 2312.03732)."""
     merge: bool = True
-    """Keep each stage as a whole model with the adapters added to its weights, and the adapter beside it
-    (`adapter/`). Without, a stage is the adapter alone, to be read with the base model."""
+    """Store each stage as a complete model with the adapters merged into its weights, and the adapter beside it
+    (`adapter/`). Otherwise a stage is only the adapter, to be loaded with the base model."""
 
 
 class LowRank(Method):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 START = 0.02
-"""Standard deviation of a router's first weights."""
+"""Standard deviation of the initial weights of a router."""
 
 
 @register
@@ -52,13 +52,14 @@ class MoELoRA(LowRank):
         r: int = Field(8, ge=1)
         """Rank of each expert."""
         experts: int = Field(4, ge=1)
-        """E, of each layer; the paper has as many as there are domains in the stream."""
+        """E, the number of experts per layer; the paper has as many as there are domains in the stream."""
         top_k: int = Field(2, ge=1)
-        """Experts that a token is read with."""
+        """Number of experts per token."""
         renormalise: bool = True
-        """Gates of the chosen experts sum to 1; without, they are their p_e, as for a single expert in 2101.03961."""
+        """Whether the gates of the selected experts sum to 1; otherwise they are p_e, as for a single expert in
+        2101.03961."""
         balance: float = Field(0.01, ge=0, allow_inf_nan=False)
-        """β, of the loss that spreads tokens over the experts; 0 is without. 0.01 is from 2101.03961."""
+        """β, the weight of the load-balancing loss; 0 disables it. 0.01 is from 2101.03961."""
 
         @model_validator(mode="after")
         def _router_learns(self) -> Self:

@@ -26,9 +26,9 @@ class _Layers:
     """Layers with adapters of one shape."""
 
     a: list[nn.Parameter]
-    """Of this domain, m times [r, d_in]."""
+    """A of this domain, m times [r, d_in]."""
     earlier: Tensor
-    """A of all earlier domains below each other, [m, (t − 1) r, d_in]; frozen."""
+    """A of all earlier domains, concatenated, [m, (t − 1) r, d_in]; frozen."""
 
 
 @register
@@ -66,12 +66,13 @@ class OLoRA(IncLoRA):
         """Options of O-LoRA; those of LoRA are PEFT's."""
 
         lambda_1: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.5
-        """λ_1, of orthogonality: one number, or a list with one for each domain in order, whose last goes on."""
+        """λ_1, the weight of orthogonality: one number, or a list with one for each domain in order, whose last applies
+        to all further ones."""
         lambda_2: Strength | Annotated[list[Strength], Field(min_length=1)] = 0.0
-        """λ_2, of the norms: one number or a list, alike."""
+        """λ_2, the weight of the norms: one number or a list, as for `lambda_1`."""
         orthogonality: Literal["absolute", "squares"] = "absolute"
-        """What is summed of the elements of A_i A_tᵀ: absolute values, as the code does that the published numbers are
-        from, or squares, as the paper writes."""
+        """What is summed over the elements of A_i A_tᵀ: absolute values, as in the code of the published numbers, or
+        squares, as in the paper."""
 
     config: Config
 

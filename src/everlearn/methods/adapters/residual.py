@@ -22,7 +22,7 @@ from everlearn.model.quantising import is_quantised
 from everlearn.model.targets import Targets
 
 DECOMPOSING = 24
-"""Bytes for each pair of inputs of the layer that is decomposed: six matrices in float32, or three in float64."""
+"""Bytes per pair of inputs of the layer being decomposed: six matrices in float32, or three in float64."""
 
 
 class Residual(IncLoRA):
@@ -49,15 +49,16 @@ class Residual(IncLoRA):
         """
 
         lora_alpha: int = Field(8, ge=1)
-        """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ is the same for every α."""
+        """α: adapters are scaled by α / r (α / √r with `use_rslora`); s B₀ A₀ does not depend on α."""
         lora_dropout: float = Field(0.0, ge=0, lt=1)
         """Dropout on the adapter's input."""
         target_modules: Targets | list[str] = "all-linear"
         """Layers that get an adapter: all projections of attention and feed-forward networks (as published), queries
-        and values, all attention projections, or names as PEFT takes them."""
+        and values, all attention projections, or module names as in PEFT."""
         samples: int = Field(256, ge=1)
-        """Rows of text that are read before each domain, to see what the layers read. PEFT advises 128 times a layer's
-        width in tokens: with fewer than the width, directions look unused that were only not seen."""
+        """Rows of text that are run before each domain to collect the inputs of the layers. PEFT recommends tokens of
+        128 times the width of a layer: with fewer than the width, directions seem unused that did not occur in the
+        sample."""
 
     config: Config
 

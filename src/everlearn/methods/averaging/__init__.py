@@ -5,4 +5,4 @@ models are merged by ``everlearn merge`` (:mod:`everlearn.merging`).
 """
 
 KINDS = ("prior-focused",)
-"""Of its methods, where a class does not say otherwise."""
+"""Kinds of its methods, unless a class sets its own."""

@@ -43,10 +43,11 @@ class WiSEFT(Method):
         """Options of WiSE-FT."""
 
         alpha: Annotated[float, Field(ge=0, le=1)] | Literal["1/n"] = 0.5
-        """α, the part of what was learnt; 1 is plain training, ½ what the paper recommends where nothing can be
-        measured. `1/n`: one over the number of domains learnt, this one included."""
+        """α, the weight of the trained model; 1 is plain training, ½ is the paper's recommendation if nothing can be
+        measured. `1/n`: one over the number of domains learnt, including this one."""
         anchor: Literal["before", "base"] = "before"
-        """θ_old: what the domain began with, or the base model (the paper, which knows no stream)."""
+        """θ_old: the weights at the beginning of the domain, or the base model (as in the paper, which has no
+        stream)."""
 
     config: Config
 

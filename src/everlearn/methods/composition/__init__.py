@@ -8,4 +8,4 @@ complete models.
 """
 
 KINDS = ("isolation",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

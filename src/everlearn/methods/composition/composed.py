@@ -15,7 +15,8 @@ from everlearn.model.packed import PADDING, documents, so_far
 
 KEY = "key"
 Learnt = Mapping[str, Tensor]
-"""What one domain leaves: its key under :data:`KEY`, its module's tensors by their names in :class:`Modules`."""
+"""What one domain has learnt: its key under :data:`KEY`, the tensors of its module by their names in
+:class:`Modules`."""
 
 
 class Modules(nn.Module):

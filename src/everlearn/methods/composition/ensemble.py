@@ -49,12 +49,12 @@ class DomainEnsemble(Method):
         """Options of the ensemble."""
 
         start: Literal["base", "previous"] = "base"
-        """Which model a domain starts from; `previous` is plain training."""
+        """The model that a domain starts from; `previous` is plain training."""
         combine: Literal["by_perplexity", "by_confidence", "by_entropy", "confident", "mean"] = "by_perplexity"
-        """How the members are weighed. An encoder-decoder does not predict its prompts, so it cannot be weighed by
-        perplexity."""
+        """How the members are weighed. An encoder-decoder does not predict its prompts, so its members cannot be
+        weighed by perplexity."""
         temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """Of the weights by perplexity, in nats a token."""
+        """Temperature of the weights by perplexity, in nats per token."""
 
     config: Config
 

@@ -51,25 +51,25 @@ class KAdapter(Method):
         """Options of K-Adapter."""
 
         depths: list[int] | None = Field(None, min_length=1)
-        """l_1, l_2, …: 0 is the embeddings, l what layer l gives. null takes 0, one before the middle and two before
-        the end: 0, 11, 22 of 24 layers, as the authors' scripts (their page says 23 for the last as well)."""
+        """l_1, l_2, …: 0 is the embeddings, l the output of layer l. By default 0, one before the middle and two before
+        the end: 0, 11, 22 of 24 layers, as in the authors' scripts (their page also mentions 23 for the last)."""
         transformer_layers: int = Field(2, ge=1)
-        """Layers of T_i."""
+        """Number of layers of T_i."""
         heads: int | None = Field(None, ge=1)
-        """Attention heads of T_i, each as wide as the model's; null takes three quarters of the model's (12 of 16)."""
+        """Attention heads of T_i, each as wide as those of the model; by default three quarters of the model's number
+        (12 of 16)."""
         adapter_dropout: float = Field(0.1, ge=0, lt=1)
-        """In T_i: on attention and before each residual sum."""
+        """Dropout in T_i: on attention and before each residual sum."""
         combine: Literal["sum", "gate"] = "sum"
-        """What a language model reads of a chain: all that it adds, or, token by token, σ(w · H + b) of it, with w and
-        b trained with the chain from 0."""
+        """What a language model reads of a chain: the complete sum, or, token by token, σ(w · H + b) times it, with w
+        and b trained with the chain from 0."""
         read: Literal["own", "all"] = "own"
-        """At test: the chain of the text's domain, none for text of no learnt domain; or every text with all chains,
-        without a domain id."""
+        """At test time: the chain of the text's domain, none for text of no learnt domain; or all chains for every
+        text, without a domain id."""
         freeze_adapters_at_end_task: bool = False
-        """Fine-tune model, W and b while the chains stay as they are, with their dropout on, as the released code
-        does."""
+        """Fine-tune model, W and b with frozen chains, whose dropout stays active, as in the released code."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune chains, W, b and the classification head while the model stays as it is."""
+        """Fine-tune chains, W, b and the classification head with a frozen model."""
 
     config: Config
 

@@ -17,7 +17,8 @@ from everlearn.methods.engine.attachment import computing_like
 from everlearn.model.anatomy import kind_of
 
 PROJECTION, INNER = 2e-4, 0.02
-"""Standard deviations of first weights: of the two projections of an adapter, of its transformer layers (as BERT's)."""
+"""Standard deviations of initial weights: of the two projections of an adapter, and of its transformer layers (as in
+BERT)."""
 
 
 class KnowledgeLayer(nn.Module):

@@ -37,7 +37,7 @@ def places_for_blocks(model: nn.Module, targets: Targets) -> list[str]:
 
 
 OWN = "own"
-"""What the block is called that is trained, as PEFT names adapters."""
+"""Name of the trained block, as PEFT names adapters."""
 
 
 class LowRankBlocks(Modules):

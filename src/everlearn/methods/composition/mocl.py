@@ -74,31 +74,31 @@ class MoCL(Method):
         """Options of MoCL."""
 
         module: Literal["prefix", "lora"] | None = None
-        """What a domain adds; null is as published: a prefix, in a decoder a low-rank block."""
+        """The module of a domain; by default as published: a prefix, or in a decoder a low-rank block."""
         n_tokens: int = Field(50, ge=1)
-        """Keys of a prefix in every layer."""
+        """Number of keys of a prefix in every layer."""
         r: int = Field(4, ge=1)
         """Rank of a block."""
         lora_alpha: float = Field(16, gt=0, allow_inf_nan=False)
-        """α: blocks are scaled by α / r, beside their weights. The authors' code leaves the scale out, which is what
-        `lora_alpha` equal to `r` does."""
+        """α: blocks are scaled by α / r, besides their weights. The authors' code has no scale, which corresponds to
+        `lora_alpha` equal to `r`."""
         lora_dropout: float = Field(0.1, ge=0, lt=1)
         """Dropout on a block's input."""
         target_modules: Targets = "query-value"
         """Layers that get blocks: queries and values (as published), all attention projections, or those and the
         feed-forward ones."""
         scale: float = Field(8.0, ge=0, allow_inf_nan=False)
-        """Of the cosines in the softmax."""
+        """Scale of the cosines in the softmax."""
         match: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """Weight of the loss that draws k_t to the queries of its domain."""
+        """Weight of the loss that pulls k_t to the queries of its domain."""
         learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
-        """Of module and key, on the run's schedule; null takes `train.learning_rate`. The authors have 2e-2 or 5e-2 for
-        T5-large's prefixes and 1e-3 for blocks."""
+        """Learning rate of module and key, with the schedule of the run; by default `train.learning_rate`. The authors
+        use 2e-2 or 5e-2 for prefixes of T5-large and 1e-3 for blocks."""
         read: Literal["all", "own"] = "all"
-        """At test: every text with all modules there are; or a text of a learnt domain with those up to its own, as
-        the released code does, which needs a domain id, and other text with none."""
+        """At test time: all modules for every text; or for a text of a learnt domain those up to its own, as in the
+        released code, which needs a domain id, and none for other text."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the classification head: modules, keys and model stay."""
+        """Fine-tune only the classification head: modules, keys and model are frozen."""
 
     config: Config
 

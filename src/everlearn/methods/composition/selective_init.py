@@ -37,7 +37,7 @@ class SelectiveInit(Method):
         """Options of selective initialisation."""
 
         samples: int = Field(64, ge=0)
-        """Rows of the new domain that each candidate is tried on; 0 is plain training, from the last model."""
+        """Rows of the new domain on which each candidate is evaluated; 0 is plain training, from the last model."""
 
     config: Config
 

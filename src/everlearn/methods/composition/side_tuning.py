@@ -40,7 +40,7 @@ from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
 
 SHARED = "shared"
-"""What the side network of the whole stream is kept under."""
+"""Key of the side network that is shared by the whole stream."""
 
 
 @register
@@ -76,19 +76,19 @@ class SideTuning(Method):
         """Options of side-tuning."""
 
         layers: int = Field(3, ge=1)
-        """Layers of a side network; of a model with fewer layers, all of them."""
+        """Number of layers of a side network; all of them for a model with fewer layers."""
         initialise: Literal["copy", "random", "distilled"] = "copy"
-        """Where S begins: at copies of B's first layers; at random, as the model's class draws weights; or at copies
-        that have learnt to say what B says (the paper, for a side network smaller than B)."""
+        """Initial S: copies of B's first layers; random weights, by the class of the model; or copies distilled from B
+        (the paper, for a side network smaller than B)."""
         samples: int = Field(512, ge=1)
         """Blocks of the domain that S is distilled on."""
         distil_rate: float = Field(3e-4, gt=0, allow_inf_nan=False)
         """Learning rate of the distillation (Adam)."""
         merge: Literal["blend", "mean", "mlp"] = "blend"
-        """α is learnt; or stays ½, which is what the released code does without its blend; or R(x) is what a network of
-        two layers makes of B(x) and S(x) side by side."""
+        """α is learnt; or constant ½, as in the released code without its blend; or R(x) is the output of a two-layer
+        network on B(x) and S(x)."""
         start: float = Field(0.0, allow_inf_nan=False)
-        """s when a domain begins. The released code has 1.39 (α = 0.8) for imitation learning."""
+        """s at the beginning of a domain. The released code has 1.39 (α = 0.8) for imitation learning."""
         shared: bool = False
         """One side network for the whole stream instead of one for each domain."""
         freeze_base_at_end_task: bool = False

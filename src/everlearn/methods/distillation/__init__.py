@@ -5,4 +5,4 @@ its adapters), for every family. A teacher costs a copy of the weights and a for
 """
 
 KINDS = ("data-focused",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from everlearn.methods.engine.processes import everywhere, rank
 
 Distance = Callable[[Tensor, Tensor], Tensor]
-"""From log-probabilities of a teacher and of its student, [..., n] each, to [...]."""
+"""Function from log-probabilities of a teacher and of its student, [..., n] each, to a distance, [...]."""
 Compared = Literal["representations", "logits", "batch", "queue"]
 Divergence = Literal["forward_kl", "reverse_kl", "squared"]
 

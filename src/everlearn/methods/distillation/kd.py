@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 PER_TOKEN = ("representations", "logits")
-"""What is compared token by token; the rest compares whole texts."""
+"""Comparisons token by token; the others compare whole texts."""
 
 
 @register
@@ -76,29 +76,29 @@ class KD(Method):
         weight: float = Field(1.0, ge=0, allow_inf_nan=False)
         """w; 0 is plain training, without a teacher."""
         compare: Compared = "representations"
-        """What is compared: last hidden states, logits at the labels, or the likeness of whole texts to the others of
+        """What is compared: last hidden states, logits at the labels, or the similarity of whole texts to the others of
         the batch or of a queue."""
         distance: Divergence = "reverse_kl"
-        """KL(student ‖ teacher), KL(teacher ‖ student) (`forward_kl`, which Hinton's is), or, of representations, the
-        squared distance."""
+        """KL(student ‖ teacher), KL(teacher ‖ student) (`forward_kl`, as in Hinton's paper), or, for representations,
+        the squared distance."""
         temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
-        """T of both softmaxes. Divergences over words and features are multiplied by T², those over texts, where T
-        makes cosines into scores, are not."""
+        """T of both softmaxes. Divergences over tokens and features are multiplied by T², those over texts are not, as
+        T there converts cosines to scores."""
         softmax: Softmax = "features"
-        """What a distribution of representations is over: the features of a token (mean over tokens), or the tokens of
-        a text, one distribution a feature (summed over features: the DAS authors' code)."""
+        """The axis of a distribution of representations: the features of a token (averaged over tokens), or the tokens
+        of a text, one distribution per feature (summed over features, as in the DAS authors' code)."""
         teacher_dropout: bool = False
-        """Run the teacher with dropout too, as the DAS authors' code does."""
+        """Run the teacher with dropout too, as in the DAS authors' code."""
         top_k: int | None = Field(None, ge=1)
-        """k: before the domain is learnt, the model's k likeliest words at each label are written to a file, and what
-        it gives to all others together, so that no teacher is in memory while the domain is learnt. Logits of causal
-        and text-to-text models only: masked text is masked anew in each pass. 50 to 100 are usual; null holds the
-        teacher."""
+        """k: before the domain is learnt, the k most likely tokens of the model at each label are written to a file
+        with their probabilities and that of all others combined, so that no teacher is in memory during training. Only
+        for logits of causal and text-to-text models, as masked text gets new masks in each pass. 50 to 100 are usual;
+        by default the teacher is held."""
         queue: int = Field(4096, ge=1)
-        """K, texts in the queue: SEED has 65,536 images."""
+        """K, the number of texts in the queue; SEED has 65,536 images."""
         simcse: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """Weight of SimCSE (arXiv 2104.08821) beside a comparison of texts: two passes over a text under different
-        dropout are each other's likeliest of the batch, at the same T."""
+        """Weight of SimCSE (arXiv 2104.08821), in addition to a comparison of texts: two passes over a text with
+        different dropout are a positive pair in the batch, with the same T."""
 
         @model_validator(mode="after")
         def _they_go_together(self) -> Self:

@@ -44,4 +44,4 @@ VARIANTS = (
         paper=_LIFELONG,
     ),
 )
-"""As the DAS authors' code has it, and the four distillations of *Lifelong Pretraining*."""
+"""The variant of the DAS authors' code, and the four distillations of *Lifelong Pretraining*."""

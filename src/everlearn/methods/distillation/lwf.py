@@ -43,9 +43,9 @@ class LwF(Method):
         """Options of LwF."""
 
         weight: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λₒ; the paper's choice of 0.3, 1, 3, 10. 0 is plain training, without an old model."""
+        """λₒ; the paper chooses from 0.3, 1, 3, 10. 0 is plain training, without an old model."""
         temperature: float = Field(2.0, gt=0, allow_inf_nan=False)
-        """T; above 1 small probabilities count more."""
+        """T; values above 1 give small probabilities more weight."""
 
     config: Config
 

@@ -16,8 +16,8 @@ class Anchored(MethodConfig):
     """Options of a method that keeps the model close to an earlier one."""
 
     anchor: Anchor = "last"
-    """What is protected: `last`, the model that the domain begins with, with all that earlier domains taught it (in the
-    first domain the pre-trained one), or `base`, in every domain the pre-trained model."""
+    """What is protected: `last`, the model at the beginning of the domain (in the first domain the pre-trained one), or
+    `base`, the pre-trained model in every domain."""
 
 
 def anchor_weights(stage: Stage, anchor: Anchor) -> dict[str, Tensor]:

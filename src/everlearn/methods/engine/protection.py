@@ -57,7 +57,7 @@ EXCLUSIVE = {
     "confine": "moves the weights back after each step",
     "final_weights": "says which weights a domain ends with",
 }
-"""Hooks that one method of a list may have: after a second one, the order would decide."""
+"""Hooks that only one method of a list may have: with two, the result would depend on their order."""
 
 
 def overrides(method: Method, hook: str) -> bool:

@@ -43,7 +43,7 @@ class BCL(HATAdapter):
         """Options of B-CL."""
 
         capsule_size: int = Field(3, ge=1)
-        """Number of transfer capsules, and features of each capsule of either kind."""
+        """Number of transfer capsules, and of features of each capsule of either kind."""
         routing_iterations: int = Field(3, ge=1)
         """Rounds of routing."""
 

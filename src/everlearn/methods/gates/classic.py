@@ -49,14 +49,14 @@ class CLASSIC(HATAdapter):
         """Options of CLASSIC."""
 
         contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """Weight of the contrast; 0 switches it off, and with it the passes with earlier domains' gates."""
+        """Weight of the contrastive loss; 0 disables it, and the passes with earlier domains' gates."""
         temperature: float = Field(1.0, gt=0)
-        """τ of the contrast."""
+        """τ of the contrastive loss."""
         contrast_dropout: float = Field(0.1, ge=0, lt=1)
         """Dropout on Σ_k Y_k."""
         past_gates: Literal["own", "current"] = "own"
         """Gates of the passes for earlier domains: each domain's own; the released code uses the current domain's in
-        all of them, so that they differ by dropout alone."""
+        all of them, so that they differ by dropout only."""
 
     config: Config
 

@@ -42,11 +42,11 @@ class CPT(HardAttentionMethod):
         """Options of CPT."""
 
         attention_size: float = Field(2 / 3, gt=0)
-        """Inner size of a plug-in beside attention, in hidden sizes (512 of 768 as published)."""
+        """Width of a plug-in of attention, as a factor of the hidden size (512 of 768 as published)."""
         feed_forward_size: float = Field(1.0, gt=0)
-        """Inner size of a plug-in beside a feed-forward network, in hidden sizes (768 of 768 as published)."""
+        """Width of a plug-in of a feed-forward network, as a factor of the hidden size (768 of 768 as published)."""
         train_normalisation: bool = False
-        """Train the model's normalisation layers too, as the released code does. Every domain shares them and nothing
+        """Train the normalisation layers of the model too, as in the released code. All domains share them and nothing
         protects them, so earlier domains drift."""
         freeze_base_at_end_task: bool = False
         """Fine-tune only the plug-ins and the classification head; as published the model is fine-tuned too."""

@@ -21,9 +21,9 @@ from everlearn.methods.engine.attachment import Attachment
 from everlearn.model.sharding import local
 
 LIMIT = 6.0
-"""|e| is kept below it, so that the gradient of a gate never vanishes (section 2.4 of the paper)."""
+"""Upper limit of |e|, so that the gradient of a gate never vanishes (section 2.4 of the paper)."""
 LARGEST_EXPONENT = 50.0
-"""|s · e| is clipped to it in the compensation, as in the authors' code."""
+"""Limit of |s · e| in the compensation, as in the authors' code."""
 
 
 def annealed(step: int, steps: int, smax: float, cycles: int = 1) -> float:

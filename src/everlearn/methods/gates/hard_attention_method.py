@@ -40,14 +40,15 @@ class HardAttentionMethod(Method):
         """Options of every method with hard attention."""
 
         smax: float = Field(400.0, gt=1, allow_inf_nan=False)
-        """Largest s of a = σ(s · e): how close to 0 and 1 the gates get."""
+        """Largest s of a = σ(s · e); determines how close to 0 and 1 the gates get."""
         sparsity: float = Field(0.75, ge=0, allow_inf_nan=False)
-        """λ: weight of the share of free units that a domain takes."""
+        """λ, the weight of the regulariser: the share of free units that a domain takes."""
         annealing_cycles: int = Field(1, ge=1)
-        """How often s rises from 1/smax to smax while a domain is learnt. The original rises once an epoch; with one
-        pass over the data, or with `max_steps`, that is once."""
+        """How often s rises from 1/smax to smax in a domain. In the original it rises once per epoch; with one pass
+        over the data, or with `max_steps`, that is once."""
         apply_to: ApplyTo = "update"
-        """What the masks act on. The papers write gradients, which Adam's normalisation mostly undoes."""
+        """Whether masks apply to updates or gradients. The papers mask gradients, which Adam's normalisation mostly
+        undoes."""
 
     config: Config
 

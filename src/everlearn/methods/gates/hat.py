@@ -46,9 +46,9 @@ class HAT(HardAttentionMethod):
         """Options of HAT."""
 
         test_gates: Literal["domain", "open"] = "domain"
-        """Gates at test and at end tasks: those of the text's domain, or every gate open."""
+        """Gates at test time and for end tasks: those of the text's domain, or all open."""
         freeze_shared: bool = False
-        """After the first domain, hold back whatever belongs to no unit. The paper's code does not."""
+        """Freeze parameters that belong to no unit after the first domain. The paper's code does not."""
 
     config: Config
 

@@ -41,10 +41,10 @@ class HATAdapter(HardAttentionMethod):
         """Options of HAT-Adapter."""
 
         reduction_factor: int = Field(16, ge=1)
-        """Hidden size divided by the adapter's inner size d' (1 at least)."""
+        """Hidden size divided by the width d' of the adapter (1 at least)."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the adapters and the classification head, as the released code does; the paper fine-tunes
-        the model too."""
+        """Fine-tune only the adapters and the classification head, as in the released code; the paper fine-tunes the
+        model too."""
 
     config: Config
 

@@ -85,25 +85,25 @@ class ELLE(Method):
     )
     identity: ClassVar[dict[str, Any] | None] = {"add_layers": 0, "add_heads": 0, "prompts": False, "share": 0}
     grows = 2
-    """The model that comes out of a domain is another one, with more layers and wider ones."""
+    """The model at the end of a domain is another one, with more and wider layers."""
 
     class Config(MethodConfig):
         """Options of ELLE."""
 
         add_layers: _Amount = 1
-        """Layers added before a domain: one number, or one for each growth (the last goes on). The authors grow 6
-        layers by 2, 2, 1, 1."""
+        """Layers added before a domain: one number, or one for each growth (the last applies to all further ones). The
+        authors grow 6 layers by 2, 2, 1, 1."""
         add_heads: _Amount = 1
         """Heads added to every layer before a domain; hidden size and neurons grow in proportion. In grouped-query
-        attention these are key-value heads, each with its queries. As many as there are double the width, exactly.
+        attention these are key-value heads, each with its queries. Adding as many as exist doubles the width exactly.
         The authors grow 6 heads by 2, 2, 1, 1."""
         grow_first: bool = False
         """Grow before the first domain too."""
         new_layers: NewLayers = "copy"
-        """`copy` a layer (as published), or let its copy write nothing at first (`identity`): exact, in models that
-        normalise before their blocks (GPT-2, Llama)."""
+        """`copy` a layer (as published), or initialise its copy to write zeros (`identity`), which is exact in models
+        that normalise before their blocks (GPT-2, Llama)."""
         noise: float = Field(0.01, ge=0, allow_inf_nan=False)
-        """Standard deviation of what is added to weights that read copies, so that they do not stay the same."""
+        """Standard deviation of noise on weights that read copies, so that a unit and its copy can diverge."""
         recovery: float = Field(0.2, ge=0, le=1)
         """U as a share of the steps; 0.2 is the authors' 5,000 of 25,000."""
         temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
@@ -111,9 +111,9 @@ class ELLE(Method):
         prompts: bool = True
         """A trained prompt for each domain."""
         share: float = Field(0.1, ge=0, lt=1)
-        """Share of the training tokens that is of earlier domains."""
+        """Share of the training tokens that comes from earlier domains."""
         capacity: int = Field(2048, ge=1)
-        """Blocks kept of all earlier domains together."""
+        """Blocks stored of all earlier domains together."""
 
     config: Config
 

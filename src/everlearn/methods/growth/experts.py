@@ -17,7 +17,7 @@ from everlearn.model.architectures import architecture_of
 from everlearn.model.head import config_of
 
 TOKENS_TO = 64
-"""An expert reads a multiple of so many tokens: on CPU every new matrix shape is compiled and kept."""
+"""An expert reads a multiple of this number of tokens, as on a CPU every new matrix shape is compiled and kept."""
 
 
 def feed_forward_networks(model: nn.Module, label: str) -> list[str]:

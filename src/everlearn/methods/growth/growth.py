@@ -232,7 +232,7 @@ class _Axis:
 
 
 Maps = Mapping[tuple[str, Literal["read", "write"]], Tensor]
-"""(Path of a projection, its input or output) to the map of units there, where that is not the hidden state."""
+"""(Path of a projection, read or write) → the map of its units, if they are not the hidden state."""
 
 
 def _axes(model: nn.Module, name: str, form: Form, hidden: Tensor, maps: Maps) -> Iterator[_Axis]:

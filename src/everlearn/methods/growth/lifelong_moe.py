@@ -68,13 +68,13 @@ class LifelongMoE(Method):
         """Options of Lifelong-MoE."""
 
         experts: int = Field(1, ge=1)
-        """Experts that each domain adds to each feed-forward network."""
+        """Number of experts that each domain adds to each feed-forward network."""
         top_k: int = Field(2, ge=2)
-        """Experts that a token is read with; the gate of one alone would always be 1, from which no gating learns."""
+        """Number of experts per token; with one its gate would always be 1, and the gating would get no gradient."""
         weight: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λ, of the divergence from the previous model's outputs; 0 is without a teacher."""
+        """λ, the weight of the divergence from the previous model's predictions; 0 needs no teacher."""
         freeze_shared: bool = False
-        """Train nothing but new experts and their gating."""
+        """Train only new experts and their gating."""
 
     config: Config
 

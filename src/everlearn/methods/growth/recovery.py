@@ -16,7 +16,7 @@ from everlearn.model.head import LOGITS_PER_CHUNK, logit_bias, logit_cap, output
 from everlearn.model.objectives import IGNORE
 
 Project = Callable[[Tensor], Tensor]
-"""Features [N, H] to logits [N, V]."""
+"""Function from features [N, H] to logits [N, V]."""
 
 
 @dataclass(frozen=True)

@@ -6,4 +6,4 @@ because its variants differ in them.
 """
 
 KINDS = ("isolation",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

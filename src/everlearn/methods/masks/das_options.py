@@ -19,65 +19,67 @@ class DASConfig(MethodConfig):
 
     # The mask
     strength: float = Field(1.0, ge=0, le=1)
-    """Parameters of a unit change by 1 − strength · I of what they would; 0 switches the mask off."""
+    """Updates of the parameters of a unit are multiplied by 1 − strength · I; 0 disables the mask."""
     apply_to: ApplyTo = "update"
-    """What the mask acts on. Paper and released code (D4) say gradients, which Adam's normalisation mostly undoes."""
+    """Whether the mask applies to updates or gradients. Paper and released code (D4) mask gradients, which Adam's
+    normalisation mostly undoes."""
     qkv_mask_axis: Literal["out", "in"] = "out"
-    """Along what heads are masked in queries, keys and values: their own rows, or the input columns as in the released
-    code (D5), which masks the bias of the attention's output along heads too, although it has none."""
+    """Axis along which heads are masked in queries, keys and values: their own rows, or the input columns as in the
+    released code (D5), which also masks the bias of the attention's output along heads, although it has none."""
     units: tuple[Literal["head", "neuron", "output"], ...] = Field(("head", "neuron", "output"), min_length=1)
-    """Kinds of unit that have importance: they are masked, and gated in the contrast."""
+    """Kinds of units with importance: they are masked, and gated in the contrastive loss."""
 
     # Importance
     samples: int = Field(10_000, ge=1)
-    """Blocks that importance is measured on, at most one pass over the domain."""
+    """Blocks for measuring importance, at most one pass over the domain."""
     general: Literal["proxy", "corpus_kl", "corpus_loss", "none"] = "proxy"
-    """Importance for general knowledge, before the first domain: the paper's proxy on that domain's text; the proxy, or
-    the training loss, on the recipe's general corpus (the paper's Wiki+KL and Wiki+MLM); or none."""
+    """Importance for general knowledge, before the first domain: by the paper's proxy on the text of that domain; by
+    the proxy, or the training loss, on the recipe's general corpus (the paper's Wiki+KL and Wiki+MLM); or none."""
     accumulate: bool = True
-    """Keep what matters to general knowledge and to every earlier domain. Off, only general knowledge counts, measured
-    anew before each domain."""
+    """Accumulate importance for general knowledge and every earlier domain. Otherwise only general knowledge counts,
+    measured again before each domain."""
     scores: Literal["measured", "random"] = "measured"
-    """Where raw importance comes from; `random` draws it from U(0, 1) wherever it would be measured."""
+    """Source of raw importance; `random` samples it from U(0, 1) instead of measuring it."""
     reduce: Reduce = "abs_per_sample"
-    """From gradients to raw importance: the mean over samples of |∂L/∂g|; signed gradients, summed (D2); or summed with
-    the first batches counting most, because they are never zeroed (D3)."""
+    """From gradients to raw importance: the mean over samples of |∂L/∂g|; the sum of signed gradients (D2); or a sum in
+    which the first batches count most, because gradients are never zeroed (D3)."""
     normalise: Normalisation = "tanh_abs"
-    """Importance to [0, 1): the paper's |tanh(z)| also protects the least important units; `relu_tanh` only those
-    above the average; `rank` is the share of units that are less important."""
+    """Normalisation of importance to [0, 1): the paper's |tanh(z)| also protects the least important units; `relu_tanh`
+    only those above the average; `rank` is the share of units that are less important."""
     domain_input: Text = "masked"
-    """Text of a domain's own importance: as the objective masks it, or unmasked (D10)."""
+    """Text for the importance of a domain: as the objective masks it, or unmasked (D10)."""
     domain_dropout: bool = False
-    """Measure a domain's own importance under dropout, as the released code does (D10); the paper does not say."""
+    """Measure the importance of a domain with dropout, as in the released code (D10); the paper does not say."""
     proxy_dropout: bool = True
-    """Run the proxy's two passes under dropout. Off (D1) they are equal and importance is rounding noise."""
+    """Run the two passes of the proxy with dropout. Without it (D1) they are equal and importance is rounding noise."""
     proxy_input: Text = "plain"
-    """Text of the proxy: unmasked, or as the objective masks it (D10)."""
+    """Text for the proxy: unmasked, or as the objective masks it (D10)."""
     proxy_output: Representation = "hidden"
     """What the proxy compares: last hidden states, or logits (a whole vocabulary for every token)."""
     proxy_softmax: Softmax = "features"
-    """Axis of the distributions whose divergence the proxy is; the released code takes the sequence (D9)."""
+    """Axis of the distributions of the proxy's divergence; the released code uses the sequence (D9)."""
 
     # The contrast
     contrast: float = Field(1.0, ge=0, allow_inf_nan=False)
-    """Weight of the contrast; 0 switches it off, and with it its extra rows in each pass."""
+    """Weight of the contrastive loss; 0 disables it, and its extra rows in each pass."""
     contrast_kind: Literal["full", "specific", "simcse"] = "full"
-    """What a text's two representations are and what they differ from. `full`: of the whole network, against the one
-    gated by importance I (the paper). `specific`: gated by 1 − I, against that one. `simcse`: of the whole network,
-    against other texts only."""
+    """The two representations of a text, and their negatives. `full`: of the whole network, against the one gated by
+    importance I (the paper). `specific`: gated by 1 − I, against that one. `simcse`: of the whole network, against
+    other texts only."""
     contrast_fraction: float = Field(1.0, gt=0, le=1)
-    """Share of each batch that is contrasted (2 rows at least); the paper takes the whole batch."""
+    """Share of each batch in the contrastive loss (2 rows at least); the paper uses the whole batch."""
     temperature: float = Field(0.05, gt=0)
-    """τ of the contrast."""
+    """τ of the contrastive loss."""
     anchor: Text = "plain"
-    """The first representation of a text: of a pass over it unmasked, or of the masked pass that the loss needs
-    anyway, which saves a pass. The same where the objective does not mask."""
+    """The first representation of a text: of a separate pass over unmasked text, or of the masked pass of the loss,
+    which saves a pass. Without masking both are the same."""
     pair: Pair = "correct"
-    """Pairs are two representations of one text, or neighbouring rows as in the released code (D6)."""
+    """Pairs are two representations of one text, or adjacent rows as in the released code (D6)."""
     gather_grad: GatherGrad = "full"
-    """On several processes, differentiate every process's rows, or only one's own (D7: the weight becomes 1/W)."""
+    """With several processes, differentiate the rows of every process, or only the local ones (D7: the weight becomes
+    1/W)."""
     stop_gradient_prev: bool = False
-    """Do not differentiate through the network gated by I, which saves its backward pass; the paper does."""
+    """Do not differentiate through the network gated by I, which saves its backward pass; the paper differentiates."""
 
 
 RELEASED = {
@@ -92,7 +94,7 @@ RELEASED = {
     "domain_input": "plain",
     "domain_dropout": True,
 }
-"""What the released code does differently from the paper's equations, deviations D1 to D7, D9 and D10."""
+"""Deviations of the released code from the paper's equations, D1 to D7, D9 and D10."""
 
 VARIANTS = (
     Variant(

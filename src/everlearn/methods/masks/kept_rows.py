@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from transformers.pytorch_utils import Conv1D
 
 Plan = Mapping[str, Tensor]
-"""Layer's path to the indices of the rows to keep; a layer that is not in it keeps all."""
+"""Path of a layer → indices of the rows to keep; layers that are not listed keep all."""
 
 
 class KeptRows:

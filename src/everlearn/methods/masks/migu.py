@@ -73,30 +73,31 @@ class MIGU(Method):
         """Options of MIGU."""
 
         threshold: float = Field(0.7, ge=0, lt=1)
-        """Share of rows that are held back in each step; 0 is plain training."""
+        """Share of rows that are masked in each step; 0 is plain training."""
         selector: Selector = "magnitude"
-        """What rows are ranked by: the outputs (the paper's), their weights, their gradients, or chance (its Table
-        11, which defines none of the three: here Σ|w| and Σ|g| of a row, and other rows at each step)."""
+        """Score that ranks rows: outputs (as in the paper), weights, gradients, or random (its Table 11, which defines
+        none of these three: here Σ|w| and Σ|g| of a row, and new random scores at each step)."""
         components: tuple[Part, ...] = Field(PROJECTIONS, min_length=1)
-        """Which layers are masked (its Table 5): projections of attention and feed-forward; `head` adds the vocabulary
-        head, and embeddings that are tied to it."""
+        """Which layers are masked (its Table 5): projections of attention and feed-forward networks; `head` adds the
+        vocabulary head, and tied embeddings."""
         lora_b: Literal["output", "own"] = "output"
-        """What rows of LoRA's B are ranked by where outputs decide: those of the whole layer (the paper's x_O), or of
-        the adapter alone (x_B)."""
+        """Outputs that rank the rows of LoRA's B: those of the complete layer (the paper's x_O), or of the adapter only
+        (x_B)."""
         rule: Rule = "floor"
-        """How many rows are held back: `floor` exactly floor(T · n); `quantile` those below the T-quantile of the
-        sums, as the released code does."""
+        """Number of masked rows: with `floor` exactly floor(T · n); with `quantile` those below the T-quantile of the
+        sums, as in the released code."""
         apply_to: ApplyTo = "update"
-        """What the mask acts on. The paper and its code mask gradients; under Adam that still moves masked rows."""
+        """Whether the mask applies to updates or gradients. The paper and its code mask gradients; with Adam, masked
+        rows then still move."""
         gradient_of: Literal["all-rows", "kept-rows"] = "all-rows"
-        """`kept-rows` computes weight gradients for the kept rows only: faster, and each micro-batch (of all processes
-        together) then ranks by its own outputs."""
+        """`kept-rows` computes weight gradients only for the kept rows: it is faster, and each micro-batch (over all
+        processes) ranks by its own outputs."""
         skip_first_domain: bool = True
-        """Train the first domain without a mask, as the released code does (the paper does not say)."""
+        """Train the first domain without a mask, as in the released code (the paper does not say)."""
         mask_bias: bool = False
-        """Hold back the biases of masked rows too; the released code leaves biases alone."""
+        """Mask the biases of masked rows too; the released code does not."""
         count_padding: bool = True
-        """Padding counts in the sums, as in the released code. Packed rows have none."""
+        """Include padding in the sums, as in the released code. Packed rows have none."""
 
     config: Config
 

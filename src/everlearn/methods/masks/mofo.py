@@ -16,11 +16,11 @@ from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, regi
 from everlearn.model.sharding import whole
 
 MOMENTA = ("exp_avg", "momentum_buffer")
-"""What torch's optimizers call the first moment: the Adam family and Lion; gradient descent with momentum, and RMSprop
-with momentum, whose moment is of gradients over their root mean squares."""
+"""Names of the first moment in torch's optimizers: the Adam family and Lion; SGD with momentum; RMSprop with momentum,
+whose moment is that of gradients divided by their root mean squares."""
 
 SELECTING = 16
-"""Bytes an entry that :func:`largest_entries` takes: magnitudes, torch's copy of them, and its indices of 64 bits."""
+"""Bytes per entry that :func:`largest_entries` needs: magnitudes, torch's copy of them, and 64-bit indices."""
 
 
 @register
@@ -48,11 +48,10 @@ class MoFO(Method):
         """Options of MoFO."""
 
         fraction: float = Field(0.15, gt=0, le=1)
-        """α, the share of each parameter's entries that moves in a step; 1 is plain training. The authors advise 0.05
-        to 0.2."""
+        """α, the share of each parameter's entries that is updated in a step; 1 is plain training. The authors
+        recommend 0.05 to 0.2."""
         matrices_only: bool = False
-        """Leave biases and normalisations to the optimizer, as the released code does; the paper filters every
-        block."""
+        """Update biases and normalisations without a filter, as in the released code; the paper filters every block."""
 
     config: Config
 

@@ -7,4 +7,4 @@ ends and stored as memory; the penalty is computed in each step from the local p
 """
 
 KINDS = ("prior-focused",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

@@ -26,11 +26,11 @@ from everlearn.seeding import seed_for
 
 GENERAL, EARLIER = "general", "earlier"
 HALVINGS = 7
-"""Of the line search at the end of a domain: s is exact to 1/128."""
+"""Steps of the line search at the end of a domain: s is exact to 1/128."""
 LEAST = 1e-6
-"""Share of a budget that the predicted drift is never held below."""
+"""Lower limit of the predicted drift's limit, as a share of the budget."""
 MOST_HELD_OUT = 10
-"""No more than one row in so many is held out for a probe."""
+"""At most one row in this number is held out for a probe."""
 USUAL_BLOCK = 512
 
 
@@ -101,24 +101,25 @@ class Budget(Method):
         """Options of the budget."""
 
         general: float | None = Field(0.02, gt=0, allow_inf_nan=False)
-        """B of the general text (the recipe's `general`), bits per byte against the base model; null: no limit."""
+        """B of the general text (the recipe's `general`), in bits per byte relative to the base model; null: no
+        limit."""
         earlier: float | None = Field(0.02, gt=0, allow_inf_nan=False)
-        """B of the earlier domains, the mean over them, each against the model that had just learnt it; null: no
+        """B of the earlier domains, averaged over them, each relative to the model that had just learnt it; null: no
         limit."""
         earlier_by: Literal["measured", "predicted"] = "measured"
-        """Hold a small sample of each domain out of its training and keep it, to measure on; or keep no text at all and
-        go by the prediction, corrected by what the general text shows. That correction is another text's, so a budget
-        by prediction is a wish, not a promise."""
+        """Hold a small sample of each domain out of its training and store it, to measure on; or store no text and use
+        the prediction, corrected by the measurements on general text. As that correction comes from another text, a
+        budget by prediction is not guaranteed."""
         samples: int = Field(500, ge=1)
-        """Rows of a text that its Fisher information is measured on."""
+        """Rows for measuring the Fisher information of a text."""
         rank: int = Field(8, ge=1)
-        """K, the directions that are kept of the whole F of a group, two bytes a parameter each: the prediction's
-        relative standard error is √(2/K). Where nothing is measured, keep more of them."""
+        """K, the number of directions stored of the full F of a group, two bytes per parameter each: the relative
+        standard error of the prediction is √(2/K). Use more of them if nothing is measured."""
         probe: int = Field(128, ge=2)
-        """Rows of general text, and of all earlier domains together, that drift is measured on: each domain's share
+        """Rows for measuring the drift of general text, and of all earlier domains together: the share of each domain
         shrinks as more are learnt. At most a tenth of a text is held out."""
         checks: int = Field(20, ge=1)
-        """Measurements in a domain, after steps that are denser at its beginning: ⌈(i / checks)² · steps⌉."""
+        """Number of measurements in a domain, more frequent at its beginning: after ⌈(i / checks)² · steps⌉ steps."""
 
     config: Config
 

@@ -18,9 +18,9 @@ from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import IGNORE
 
 MASKS = "drift"
-"""Seeds the masks of probes: the same ones in every stage, so that losses can be compared."""
+"""Seed of the masks of probes: the same in every stage, so that losses are comparable."""
 LEVEL = 1.96
-"""Standard errors on each side of a measured drift: 95 %."""
+"""Standard errors on each side of a measured drift, for 95 %."""
 
 
 @dataclass(frozen=True)

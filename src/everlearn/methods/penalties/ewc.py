@@ -86,24 +86,24 @@ class EWC(MeasuredPenalty):
         """Options of EWC."""
 
         strength: float = Field(5000.0, ge=0, allow_inf_nan=False)
-        """λ; 0 is plain training. The size that works depends on how F is scaled: tune it by factors of ten."""
+        """λ; 0 is plain training. The right size depends on the scale of F: tune it by factors of ten."""
         samples: int = Field(1000, ge=1)
-        """Blocks of a domain that its Fisher information is measured on."""
+        """Blocks for measuring the Fisher information of a domain."""
         importance: Literal["fisher", "absolute"] = "fisher"
         """F: the mean over samples of squared gradients, or of their absolute values."""
         labels: Literal["data", "model"] = "data"
-        """The data's own labels (the empirical Fisher information, as all released code has it), or one draw of the
-        model's for each position (the true one; a forward pass more)."""
+        """The labels of the data (the empirical Fisher information, as in all released code), or one sample from the
+        model for each position (the true one, which takes another forward pass)."""
         gradients: Literal["sample", "batch", "steps"] = "sample"
-        """What is squared: each sample's gradient, as the Fisher information asks; the gradient of a batch's mean loss,
-        times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b); or, without a
-        pass of its own, the gradients of the last training steps that together see `samples` rows, without this
-        method's penalty: an approximation (see :class:`~everlearn.importance.TrainingFisher`). The base model, which no
-        step has led to, is measured by sample."""
+        """What is squared: the gradient of each sample, as the Fisher information is defined; the gradient of a batch's
+        mean loss, times the rows of the batch (the DAS authors' code: Σ_b |b| (∇L_b)² over the number of batches b);
+        or, without a separate pass, the gradients of the last training steps with `samples` rows in total, without this
+        method's penalty, an approximation (see :class:`~everlearn.importance.TrainingFisher`). The base model, for
+        which there are no steps, is measured by sample."""
         dropout: bool = False
-        """Measure with dropout on."""
+        """Measure with dropout."""
         include_penalty: bool = False
-        """Measure on the loss with this method's penalty in it; from the second domain on it adds λ F (θ − θ*)."""
+        """Include this method's penalty in the measured loss; from the second domain on this adds λ F (θ − θ*)."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)

@@ -55,17 +55,17 @@ class ForgetMeNot(Adaptation):
         """Options of Forget-Me-Not; each λ is tuned by itself first, then all together."""
 
         ewc: float = Field(500.0, ge=0, allow_inf_nan=False)
-        """λ₁, of EWC; 0 leaves a penalty out."""
+        """λ₁ of EWC; 0 disables a penalty."""
         ewc_normalised: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λ₂, of EWCn."""
+        """λ₂ of EWCn."""
         l2: float = Field(0.01, ge=0, allow_inf_nan=False)
-        """λ₃, of the L2 distance of weights."""
+        """λ₃ of the L2 distance of weights."""
         cosine: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λ₄, of the cosine distance of representations."""
+        """λ₄ of the cosine distance of representations."""
         representations: float = Field(0.01, ge=0, allow_inf_nan=False)
-        """λ₅, of the squared L2 distance of representations."""
+        """λ₅ of the squared L2 distance of representations."""
         samples: int = Field(1000, ge=1)
-        """Blocks that the Fisher information is measured on."""
+        """Blocks for measuring the Fisher information."""
 
     config: Config
 

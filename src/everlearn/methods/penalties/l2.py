@@ -43,9 +43,9 @@ class L2(MeasuredPenalty):
         """Options of L2."""
 
         strength: float = Field(0.1, ge=0, allow_inf_nan=False)
-        """λ; 0 is plain training. L2-SP's authors take 0.1 (their α) for convolutional networks under SGD."""
+        """λ; 0 is plain training. The authors of L2-SP use 0.1 (their α) for convolutional networks with SGD."""
         accumulate: Literal["sum", "mean"] = "mean"
-        """Weight of several domains: `mean`, or `sum`, which grows with them."""
+        """Importance over several domains: `mean`, or `sum`, which grows with their number."""
 
     def _refuse_options(self) -> None:
         super()._refuse_options()

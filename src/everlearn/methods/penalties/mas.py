@@ -37,9 +37,9 @@ class MAS(MeasuredPenalty):
         """Options of MAS."""
 
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λ; 0 is plain training. The paper takes 1 for its image classifiers; Ω grows with vocabulary and logits."""
+        """λ; 0 is plain training. The paper uses 1 for image classifiers; Ω grows with vocabulary and logits."""
         samples: int = Field(1000, ge=1)
-        """Blocks of a domain that Ω is measured on."""
+        """Blocks for measuring Ω of a domain."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)

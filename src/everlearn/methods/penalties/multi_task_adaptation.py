@@ -50,21 +50,21 @@ class MultiTaskAdaptation(Adaptation):
         """Options of multi-task adaptation."""
 
         drift: float = Field(500.0, ge=0, allow_inf_nan=False)
-        """λ₁, of the drift of the weights (EWC's penalty; the base model is protected too)."""
+        """λ₁ of the drift of the weights (EWC's penalty; the base model is protected too)."""
         distillation: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """λ₂, of the distillation from the model that the domain began with."""
+        """λ₂ of the distillation from the model at the beginning of the domain."""
         temperature: float = Field(1.0, gt=0, allow_inf_nan=False)
         """T."""
         balance: Literal["uncertainty", "fixed"] = "uncertainty"
-        """How the two tasks are weighed."""
+        """How the weights of the two tasks are set."""
         retain: float = Field(0.5, ge=0, lt=1)
-        """w_r of the fixed balance; 0.1, 0.3, 0.5 and 0.7 are a grid to begin with."""
+        """w_r of the fixed balance; 0.1, 0.3, 0.5 and 0.7 are a first grid."""
         rate: float = Field(0.01, gt=0, allow_inf_nan=False)
-        """η, of the learnt balance."""
+        """η of the learnt balance."""
         largest: float = Field(10.0, gt=0, allow_inf_nan=False)
-        """The largest r of the learnt balance."""
+        """Largest r of the learnt balance."""
         samples: int = Field(1000, ge=1)
-        """Blocks that the Fisher information is measured on."""
+        """Blocks for measuring the Fisher information."""
 
     config: Config
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 ROOT_EPSILON = 1e-8
-"""Inside REWC's root, whose slope would be infinite where nothing has moved."""
+"""Added inside the root of REWC, whose slope would be infinite as long as nothing has moved."""
 
 
 class Quadratic(torch.autograd.Function):

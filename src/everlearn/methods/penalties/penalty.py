@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 MEASURING, JOINING = 8, 32
-"""Bytes an entry of the tensor at hand, one after the other: to square its gradient and look whether it is finite, and
-to put two penalties together (:func:`joined`)."""
+"""Bytes per entry of the current tensor: to square its gradient and check that it is finite, and to join two penalties
+(:func:`joined`)."""
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 5e-4, torch.float16: 6e-5}
 """Gradients below this part of the largest one are rounding. In 16 bits a tensor's true gradients can be little larger:
 of the small models that were measured, rounding was up to 2.7e-4 and true gradients from 1.2e-3 in bfloat16."""
 Placed = list[tuple[nn.Parameter, Tensor, Tensor]]
-"""Parameters with importance and anchor beside them, as this process holds them."""
+"""Parameters with their importance and anchor, as local tensors of this process."""
 
 
 class Penalty(Method):
@@ -63,27 +63,28 @@ class Penalty(Method):
         strength: float = Field(1.0, ge=0, allow_inf_nan=False)
         """λ; 0 is plain training."""
         anchor: Literal["online", "separate", "base"] = "online"
-        """Where weights are held: at the last learnt domain's, at each domain's own (as one quadratic, exactly), or at
-        those before the first domain, whatever is learnt later."""
+        """The anchor: the weights after the last learnt domain, those after each domain (as one quadratic, exactly), or
+        those before the first domain, for the whole stream."""
         follow: float = Field(0.0, ge=0, le=1)
-        """β of separate anchors: the part of the way to the new weights that earlier anchors go along when a domain is
-        added. 0 leaves them where they are; with 1 all are held at the last learnt domain's weights, as `online`."""
+        """β of separate anchors: the share of the distance to the new weights by which earlier anchors move when a
+        domain is added. 0 leaves them unchanged; 1 moves all to the last learnt domain's weights, as `online`."""
         norm: Literal["quadratic", "root", "absolute"] = "quadratic"
         """½ Σ Ω Δ²; √(Σ Ω Δ² + 1e-8); or Σ Ω |Δ|."""
         normalise: Literal["none", "mean", "max"] = "none"
-        """Divide each domain's importance by its mean over all weights (which memory notes), so that λ means the same
-        for every model, or each tensor's by its largest value."""
+        """Divide the importance for each domain by its mean over all weights (recorded in memory), so that λ means the
+        same for every model, or that of each tensor by its largest value."""
         accumulate: Literal["sum", "mean"] = "sum"
         """Importance over several domains: their sum, or their mean (the DAS authors' EWC)."""
         decay: float = Field(1.0, ge=0, le=1)
-        """γ, by which what is known of earlier domains is multiplied when a domain is added to the sum."""
+        """γ, the factor of the earlier importance when a domain is added to the sum."""
         exclude: tuple[Literal["embeddings", "head", "vectors"], ...] = ()
-        """What moves freely: embeddings, the vocabulary head (tied weights are both), `vectors`: biases and norms."""
+        """Parameters without a penalty: embeddings, the vocabulary head (tied weights are both), `vectors`: biases and
+        norms."""
         apply_to: Literal["loss", "update"] = "loss"
         """Add the penalty to the loss, or pull the weights after each optimizer step. In the loss its gradient is
-        clipped with the task's, which a large λ then shrinks, and goes through Adam's normaliser, in which λ loses its
-        scale. The pull is the penalty's own step at the learning rate η, taken implicitly: Δ ← Δ / (1 + η λ Ω), which
-        no λ makes unstable; it is not logged."""
+        clipped together with that of the task, which a large λ then reduces, and passes through Adam's normalisation,
+        in which λ loses its scale. The pull is a separate step of the penalty with learning rate η, taken implicitly: Δ
+        ← Δ / (1 + η λ Ω), which is stable for every λ; it is not logged."""
 
     config: Any
 
@@ -344,7 +345,7 @@ class MeasuredPenalty(Penalty):
         """Options of penalties that are measured."""
 
         protect_base: bool = False
-        """Also protect the base model, with its importance on the general corpus (on the first domain when the recipe
+        """Also protect the base model, with its importance on the general corpus (or on the first domain if the recipe
         names none). The papers protect only what was learnt within the stream."""
 
     def _refuse_options(self) -> None:

@@ -19,9 +19,9 @@ from everlearn.methods.penalties.penalty import Placed, joined, place
 from everlearn.model.sharding import local, shard_like, sum_over_shards
 
 CLOSE, ROUNDS = 1e-3, 50
-"""How near a goal a projection ends, as a share of it, and the Newton steps that it may take."""
+"""Tolerance of a projection, as a share of its goal, and its largest number of Newton steps."""
 TRIES = 4
-"""Projections until the whole form is within its limit; what is left the next step sees."""
+"""Largest number of projections until the full form is within its limit; the next step continues."""
 
 
 @dataclass

@@ -39,12 +39,13 @@ class SI(Penalty):
         """Options of SI."""
 
         strength: float = Field(0.1, ge=0, allow_inf_nan=False)
-        """c, without the ½ of the other penalties; 0 is plain training. The paper takes 0.1 for permuted MNIST."""
+        """c, without the ½ of the other penalties; 0 is plain training. The paper uses 0.1 for permuted MNIST."""
         anchor: Literal["online", "separate"] = "online"
-        """Where weights are held: at the last learnt domain's, or at each domain's own (as one quadratic, exactly)."""
+        """The anchor: the weights after the last learnt domain, or those after each domain (as one quadratic,
+        exactly)."""
         damping: float = Field(0.1, gt=0, allow_inf_nan=False)
         """ξ, which bounds the importance of weights that have hardly moved; 0.1 (the paper's) is far above the squared
-        way of a language model's weights in fine-tuning, so that Ω is then about ω / ξ."""
+        changes of a language model's weights in fine-tuning, so Ω is then about ω / ξ."""
 
     def __init__(self, config: Any = None, **options: Any) -> None:
         super().__init__(config, **options)

@@ -5,4 +5,4 @@ does not change the positions of labels, and declares by how much it shortens th
 """
 
 KINDS = ("isolation",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

@@ -61,15 +61,15 @@ class DAPPrompt(Method):
         """Options of soft prompts."""
 
         n_tokens: int = Field(100, ge=1)
-        """n."""
+        """n, the number of vectors."""
         initialise: Literal["vocabulary", "uniform"] = "vocabulary"
-        """P begins as the embeddings of the first n tokens of the vocabulary, or uniform in [-0.5, 0.5]. The released
-        repositories have both."""
+        """P is initialised with the embeddings of the first n tokens of the vocabulary, or uniformly in [-0.5, 0.5].
+        The released repositories have both."""
         learning_rate: float | None = Field(0.3, gt=0, allow_inf_nan=False)
-        """Of P while a domain is learnt, on the schedule of the run; null takes `train.learning_rate`. 0.3 is what the
-        authors' code for DGA uses and 2104.08691 recommends; the paper gives none."""
+        """Learning rate of P, with the schedule of the run; null: `train.learning_rate`. 0.3 is used by the authors'
+        code for DGA and recommended by 2104.08691; the paper states none."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the classification head, as the released code does: P and the model stay. The paper
+        """Fine-tune only the classification head, as in the released code: P and the model are frozen. The paper
         fine-tunes both."""
 
     config: Config

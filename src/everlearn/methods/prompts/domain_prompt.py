@@ -19,7 +19,7 @@ from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 
 NO_PROMPT = -1
-"""Number of the domain of a row that is read without a prompt."""
+"""Domain number of a row that is read without a prompt."""
 
 
 class DomainPrompts(Attachment):

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 PROMPT = "prompt"
 FREQUENT = 5000
-"""Vocabularies are ordered by frequency, more or less: the first so many words are frequent ones."""
+"""Vocabularies are approximately ordered by frequency: the first tokens up to this number count as frequent."""
 DRAWS = 4
-"""Rows that an encoder-decoder writes at most for each example wanted; those without a separator are thrown away."""
+"""Largest number of rows that an encoder-decoder generates per example; those without a separator are dropped."""
 
 
 @register
@@ -92,37 +92,37 @@ class LFPT5(Method):
         """Options of LFPT5."""
 
         n_tokens: int = Field(300, ge=1)
-        """n."""
+        """n, the number of vectors."""
         words: list[str] = Field(default_factory=list)
-        """P begins with the mean embedding of each of these (the authors: names of task and labels), and goes on with
-        random ones of the 5,000 first words of the vocabulary."""
+        """P is initialised with the mean embedding of each of these (the authors: names of task and labels), followed
+        by random ones of the first 5,000 tokens of the vocabulary."""
         lm: float = Field(0.25, ge=0, allow_inf_nan=False)
-        """Weight of writing examples; 0.25 in the authors' code."""
+        """Weight of the generation loss; 0.25 in the authors' code."""
         pseudo: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """Weight of what is learnt from pseudo-samples; the authors have them among the training data."""
+        """Weight of the losses on pseudo-samples; the authors add them to the training data."""
         divergence: float = Field(0.01, ge=0, allow_inf_nan=False)
         """Weight of the KL divergence; 0.01 in the authors' script, where the rest is weighted by 0.99."""
         samples: int = Field(16, ge=1)
-        """Pseudo-samples of each earlier domain; the authors keep 2 of each class."""
+        """Pseudo-samples of each earlier domain; the authors use 2 of each class."""
         pseudo_batch: int = Field(4, ge=1)
-        """Pseudo-samples in a step."""
+        """Pseudo-samples per step."""
         pseudo_tokens: int = Field(128, ge=2)
-        """Tokens that are written at most for one."""
+        """Largest number of tokens of a pseudo-sample."""
         top_k: int = Field(64, ge=1)
-        """They are drawn among so many at each step."""
+        """Number of most likely tokens to sample from at each position of a pseudo-sample."""
         repetition_penalty: float = Field(2.5, ge=1, allow_inf_nan=False)
-        """Log-probabilities of tokens that were written already are multiplied by it."""
+        """Factor of the log-probabilities of tokens that were already generated."""
         question: str = "__gen__ {domain}"
-        """What an encoder-decoder is asked for an example; "{domain}" is the domain's name."""
+        """The question that asks an encoder-decoder for an example; "{domain}" is the name of the domain."""
         separator: str = Field("__ans__", min_length=1)
-        """Between prompt and answer in what it writes."""
+        """Separator between prompt and answer in a generated example."""
         learning_rate: float | None = Field(0.5, gt=0, allow_inf_nan=False)
-        """Of P on the run's schedule; 0.5 is the authors', with Adafactor (`train.optim`). null takes
+        """Learning rate of P, with the schedule of the run; the authors use 0.5 with Adafactor (`train.optim`). null:
         `train.learning_rate`."""
         weight_decay: float | None = Field(1e-5, ge=0, allow_inf_nan=False)
-        """1e-5 is the authors'; null takes `train.weight_decay`."""
+        """Weight decay of P; the authors use 1e-5. null: `train.weight_decay`."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the classification head: prompt and model stay."""
+        """Fine-tune only the classification head: prompt and model are frozen."""
 
     config: Config
 

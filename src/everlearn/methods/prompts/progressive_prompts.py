@@ -56,20 +56,20 @@ class ProgressivePrompts(Method):
         """Options of Progressive Prompts."""
 
         n_tokens: int = Field(10, ge=1)
-        """n, of each domain's prompt (10 in the authors' example)."""
+        """n, the number of vectors of each domain's prompt (10 in the authors' example)."""
         bottleneck: int | None = Field(None, ge=1)
-        """Inner width of the residual MLP (800 in the authors' code); null trains the vectors themselves, as the code
-        does unless it is asked."""
+        """Width of the residual MLP (800 in the authors' code); by default the vectors themselves are trained, as in
+        the code without its option."""
         learning_rate: float | None = Field(0.3, gt=0, allow_inf_nan=False)
-        """While a domain is learnt, on the schedule of the run; 0.3 is the authors'. null takes
+        """Learning rate of the prompt, with the schedule of the run; the authors use 0.3. null:
         `train.learning_rate`."""
         weight_decay: float | None = Field(1e-5, ge=0, allow_inf_nan=False)
-        """1e-5 is the authors'; null takes `train.weight_decay`."""
+        """Weight decay of the prompt; the authors use 1e-5. null: `train.weight_decay`."""
         read: Literal["all", "own"] = "all"
-        """At test: every text with all prompts there are, as the released code does; or a text of a learnt domain with
-        the prompts up to its own, which needs a domain id and forgets nothing, and other text with none."""
+        """At test time: all prompts for every text, as in the released code; or for a text of a learnt domain the
+        prompts up to its own, which needs a domain id and forgets nothing, and none for other text."""
         freeze_base_at_end_task: bool = False
-        """Fine-tune only the classification head: prompts and model stay."""
+        """Fine-tune only the classification head: prompts and model are frozen."""
 
     config: Config
 

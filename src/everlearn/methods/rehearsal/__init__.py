@@ -7,4 +7,4 @@ are the memory of the method; the rows mixed into training have an exact share o
 """
 
 KINDS = ("replay",)
-"""Of its methods, where a class does not say otherwise (:data:`everlearn.methods.base.KINDS`)."""
+"""Kinds of its methods, unless a class sets its own (:data:`everlearn.methods.base.KINDS`)."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 OWN, ROWS = "derpp/", "rows"
-"""What is drawn before a pass stands in the batch under this prefix; the numbers of the rows under this name."""
+"""Prefix in the batch of the sequences selected for a pass, and the name of their row numbers."""
 
 
 @register
@@ -60,9 +60,9 @@ class DERpp(Method):
         beta: float = Field(0.5, ge=0, allow_inf_nan=False)
         """β, the weight of the loss on replayed sequences; 0 is DER."""
         per_domain: int = Field(100, ge=1)
-        """Sequences kept of each domain: the DAS paper's 16.4 K tokens are 100 of 164."""
+        """Sequences stored of each domain: the DAS paper's 16.4 K tokens are 100 of 164."""
         capacity: int = Field(600, ge=1)
-        """Sequences kept in all. When more domains are learnt than fit, each keeps an equal share."""
+        """Sequences stored in total. When domains exceed it, each keeps an equal share."""
 
     config: Config
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 OWN = "forever/"
-"""What is drawn before a pass stands in the batch under this prefix."""
+"""Prefix in the batch of the rows selected for a pass."""
 USUAL_ROWS = 10_000
-"""Of a domain, where nobody has seen it."""
+"""Assumed number of rows of a domain that is not known."""
 EMA, LOWEST, HIGHEST = 0.05, 0.5, 3.0
-"""λ of the mean of recent steps, and what β is multiplied by at least and at most."""
+"""Decay of the moving average of step lengths, and the limits of the factor of β."""
 
 
 @dataclass
@@ -104,15 +104,15 @@ class Forever(Method):
         """Options of FOREVER."""
 
         sample: float = Field(0.02, ge=0, le=1)
-        """Share of the rows of each domain that is kept, one row at least; 0 is plain training."""
+        """Share of the rows of each domain that is stored, at least one row; 0 is plain training."""
         warm_up: int = Field(24, ge=1)
-        """S, the steps that make a day."""
+        """S, the number of steps that define a day."""
         days: tuple[float, ...] = Field((1, 2, 4, 7, 15, 30), min_length=1)
-        """When replays begin, in days."""
+        """Times at which replays begin, in days."""
         strength: float = Field(1e-3, ge=0, allow_inf_nan=False)
-        """β₀; 0 leaves the weights free."""
+        """β₀; 0 does not constrain the weights."""
         gamma: float = Field(1.0, ge=0, allow_inf_nan=False)
-        """γ, how much faster or slower steps than those of the first day count. Ours."""
+        """γ, the sensitivity of β to the length of steps relative to the first day. Our value."""
 
         @field_validator("days")
         @classmethod

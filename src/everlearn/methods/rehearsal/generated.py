@@ -23,7 +23,7 @@ from everlearn.model.objectives import Masked
 from everlearn.seeding import seed_for
 
 TEXTS_PER_ROW = 32
-"""How many texts are written at most for each row that is wanted: a model may end its texts after a word."""
+"""Largest number of generated texts per requested row, as a model may end its texts after one token."""
 FOLDER, IDS, LENGTHS = "generated", "ids", "lengths"
 
 

@@ -31,9 +31,9 @@ from everlearn.model.anatomy import kind_of
 from everlearn.seeding import seed_for
 
 USUAL_BLOCK = 512
-"""Tokens in a block when a recipe does not say otherwise and the model takes that many."""
+"""Default number of tokens per block, if the model supports that many."""
 USUAL_LOOKS = 7
-"""Forward passes of a sweep over a row when 15 % of it are masked at a time."""
+"""Forward passes of a sweep over a row if 15 % of it are masked at a time."""
 
 
 @register
@@ -90,16 +90,16 @@ class Replay(Method):
         share: float = Field(0.1, ge=0, lt=1)
         """Share of the training tokens that is old text; 0 is plain training."""
         source: Literal["earlier", "general", "both", "generated"] = "earlier"
-        """Where old text comes from: earlier domains of the stream (nothing to replay in the first one), the recipe's
-        general corpus, half of the share from each, or the model, which writes it before each domain."""
+        """Source of old text: earlier domains of the stream (nothing to replay in the first one), the recipe's general
+        corpus, half of the share from each, or the model, which generates it before each domain."""
         capacity: int = Field(2048, ge=1)
-        """Blocks kept of all earlier domains together; they are saved with every stage. With `generated` the blocks
-        that are written before each domain at most; no more than its training has room for."""
+        """Blocks stored of all earlier domains together, saved with every stage. With `generated`, the largest number
+        of blocks generated before each domain; no more than its training needs."""
         sweeps: int = Field(4, ge=1)
-        """Of a masked model that writes: how often each position of a row is drawn; each sweep takes as many forward
-        passes as masking at `data.mask_probability` takes to cover a row, 7 at 0.15."""
+        """For generation by a masked model: how often each position of a row is sampled; each sweep takes as many
+        forward passes as masking at `data.mask_probability` needs to cover a row, 7 at 0.15."""
         sample: float | None = Field(None, gt=0, le=1)
-        """q: int(q · n) of the n rows of every earlier domain join a domain's rows, in place of a share of the
+        """q: int(q · n) of the n rows of every earlier domain are added to a domain's rows, instead of a share of the
         tokens."""
 
         @model_validator(mode="after")

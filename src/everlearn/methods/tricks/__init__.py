@@ -6,4 +6,4 @@ domain, or the pre-trained one (:mod:`everlearn.methods.engine.anchor`).
 """
 
 KINDS = ("trick",)
-"""Of its methods, where a class does not say otherwise."""
+"""Kinds of its methods, unless a class sets its own."""

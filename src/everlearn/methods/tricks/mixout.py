@@ -52,13 +52,13 @@ class Mixout(Method):
         probability: float = Field(0.7, ge=0, lt=1)
         """p, the share that is read from the anchor; the paper tries 0.7, 0.8 and 0.9. 0 is plain training."""
         mask: Literal["inputs", "entries"] = "inputs"
-        """What is drawn: an input unit of a layer, with all weights that leave it (the paper's mixout), or each entry
+        """What is sampled: an input unit of a layer, with all its outgoing weights (the paper's mixout), or each entry
         (what the authors call mixconnect)."""
         dropout: bool = False
-        """Keep the model's own dropout too; in the paper mixout takes its place."""
+        """Keep the model's own dropout too; in the paper mixout replaces it."""
         gradient: Literal["exact", "unscaled"] = "exact"
-        """M/(1 − p), or M alone, as the authors' backward pass has it: at p = 0.9 ten times too small, which Adam hides
-        mostly, and clipping does not."""
+        """M/(1 − p), or only M, as in the authors' backward pass: at p = 0.9 ten times too small, which Adam mostly
+        hides and clipping does not."""
 
     config: Config
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 TIMESCALE = 10.0
-"""a of the inverse-square-root cooldown."""
+"""The constant a of the inverse-square-root cooldown."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ COOLING: dict[str, Callable[[float, float], float]] = {
     "inverse_sqrt": _inverse_sqrt,
     "linear": _linear,
 }
-"""From 1 at x = 0 to `low` at x = 1."""
+"""Functions from 1 at x = 0 to `low` at x = 1."""
 
 
 def infinite(levels: Levels, time: Time) -> float:

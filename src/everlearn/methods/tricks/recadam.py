@@ -53,19 +53,19 @@ class RecAdam(Method):
         """Options of RecAdam."""
 
         strength: float = Field(0.1, ge=0, lt=1)
-        """η γ, with η the full learning rate: the share of the way back to θ* that a step takes while λ = 0. The
+        """η γ, with η the full learning rate: the share of the distance to θ* that a step recovers while λ = 0. The
         published γ = 5000 at η = 2e-5 is 0.1. 0 is plain training."""
         gamma: float | None = Field(None, gt=0, allow_inf_nan=False)
-        """γ itself, as published, instead of `strength`. Refused where η γ (1 − λ) reaches 1: such a step goes past θ*,
-        and from 2 on it diverges."""
+        """γ itself, as published, instead of `strength`. Refused if η γ (1 − λ) reaches 1: such a step passes beyond
+        θ*, and from 2 on it diverges."""
         k: float | None = Field(None, gt=0, allow_inf_nan=False)
-        """How fast λ rises, by step; published: 0.05 to 1. None: 20 over the domain's steps, which takes λ from 0 to 1
-        in the domain."""
+        """Slope of λ per step; published: 0.05 to 1. By default 20 divided by the steps of the domain, so that λ rises
+        from 0 to 1 within it."""
         t0: float | None = Field(None, ge=0, allow_inf_nan=False)
-        """The step at which λ = ½; published: 100 to 1000. None: the middle of the domain. A domain of fewer
-        steps is held back to its end and learns little or nothing, which a note says."""
+        """The step at which λ = ½; published: 100 to 1000. By default the middle of the domain. In a domain with fewer
+        steps λ stays small and little or nothing is learnt, which is noted."""
         pulls: Literal["beside", "after"] = "beside"
-        """Which θ is pulled: as it was before Adam's step (algorithm 1), or as Adam leaves it (the authors' code)."""
+        """Which θ is pulled: that before Adam's step (algorithm 1), or that after it (the authors' code)."""
 
         @model_validator(mode="after")
         def _one_strength(self) -> RecAdam.Config:

@@ -43,9 +43,9 @@ class Reptile(Method):
         """Options of Reptile."""
 
         every: int = Field(10, ge=1)
-        """k. Ours: the first-order argument asks that k steps together are a small way."""
+        """k. Our value: the first-order argument assumes that k steps together are a small change."""
         epsilon: float = Field(0.5, ge=0, le=1)
-        """ε; 1 is plain training. Ours: a share ε of each k steps is kept, so a small one needs a larger learning
+        """ε; 1 is plain training. Our value: a share ε of each k steps is kept, so a small one needs a larger learning
         rate."""
 
     config: Config

@@ -43,16 +43,16 @@ class SiATL(Thaws):
         """Options of SiATL."""
 
         auxiliary: float = Field(0.2, ge=0, allow_inf_nan=False)
-        """γ at the first step of a domain; 0 leaves the language model's loss out. The authors' code begins with
+        """γ at the first step of a domain; 0 omits the loss of the language model. The authors' code starts with
         exp(−1.6) = 0.202."""
         auxiliary_end: float = Field(0.1, gt=0, allow_inf_nan=False)
-        """γ at the last step. The authors' code comes to exp(−2.3) = 0.100 in the 15th epoch and stays there."""
+        """γ at the last step. The authors' code reaches exp(−2.3) = 0.100 in the 15th epoch and stays there."""
         unfreeze: tuple[Share, Share] = (1 / 15, 4 / 15)
-        """Shares of a domain's steps after which the layers below the last, and the embeddings, begin to move: of 15
+        """Shares of a domain's steps after which the layers below the last, and the embeddings, are trained: of 15
         epochs, those after which the authors' code unfreezes them (2nd and 5th). (0, 0): all from the beginning."""
         pretrained_rate: float = Field(1.0, gt=0, le=1)
-        """Learning rate below the last layer, as a share of `train.learning_rate`. The authors' code has other
-        optimizers there, which give no share."""
+        """Learning rate below the last layer, as a share of `train.learning_rate`. The authors' code uses other
+        optimizers there, which correspond to no share."""
 
     config: Config
 

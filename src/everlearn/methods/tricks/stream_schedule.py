@@ -108,25 +108,25 @@ class StreamSchedule(Method):
         shape: Literal["train", "infinite", "inverse_sqrt", "autoregressive"] = "infinite"
         """The schedule; `train` leaves it to `train.lr_scheduler_type`."""
         warmup: float = Field(0.05, ge=0, allow_inf_nan=False)
-        """T_w, of the first domain's steps; with `autoregressive` of every domain's."""
+        """T_w, of the steps of the first domain; with `autoregressive` of every domain."""
         cooldown: float = Field(0.1, ge=0, allow_inf_nan=False)
-        """How long the cooldown takes (a duration, which begins after the warm-up), of the first domain's steps; it may
-        last into later domains."""
+        """Duration of the cooldown, which begins after the warm-up, of the steps of the first domain; it may extend
+        into later domains."""
         cooling: Literal["cosine", "inverse_sqrt", "linear"] = "cosine"
-        """Its form."""
+        """Form of the cooldown."""
         constant: float = Field(0.1, gt=0, le=1)
-        """η_const / η_max, the rate that stays."""
+        """η_const / η_max, the constant rate."""
         minimum: float = Field(0.01, gt=0, le=1)
-        """η_min / η_max, where anneals, peaks and the inverse square root go to."""
+        """η_min / η_max, the end of anneals, peaks and the inverse square root."""
         anneal: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """Of a domain's steps, the last ones on which the rate goes to η_min; 0: none. The next domain starts from the
-        weights before them: what another method makes of a domain's last weights (`wise_ft`) is in the release alone,
-        not in what is learnt on."""
+        """The last steps of a domain, in which the rate decreases to η_min; 0: none. The next domain starts from the
+        weights before them: changes of a domain's final weights by another method (`wise_ft`) affect the release only,
+        not later training."""
         release: tuple[str, ...] | None = None
-        """The domains that end with an anneal; every one when left out."""
+        """The domains that end with an anneal; all by default."""
         gather: float = Field(0.0, ge=0, allow_inf_nan=False)
-        """Of a domain's steps, the first ones at a rate of 0: the optimizer's moments are gathered before the first
-        update. They count as steps and read their rows."""
+        """The first steps of a domain, with a rate of 0: the optimizer accumulates its moments before the first update.
+        They count as steps and read their rows."""
 
         @model_validator(mode="after")
         def _only_what_is_read(self) -> Self:

@@ -15,7 +15,7 @@ from everlearn.methods.tricks.depth import Thaws, scaled_rates
 from everlearn.model.depth import depth_groups
 
 SLACK = 1e-9
-"""Keeps a product such as 0.1 · 30 from ending right below a whole number."""
+"""Keeps a product such as 0.1 · 30 from being rounded down below an integer."""
 
 
 @register
@@ -63,23 +63,23 @@ class ULMFiT(Thaws):
         """Options of ULMFiT."""
 
         decay: float = Field(2.6, ge=1, allow_inf_nan=False)
-        """By what the rate is divided from one depth to the one below. 2.6 is for three layers: below twelve it leaves
+        """Divisor of the rate from one depth to the one below. 2.6 is for three layers: below twelve it leaves
         1/95,000."""
         divisors: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
-        """Instead of `decay`, what the rate is divided by in so many parts of the model, two or more: the last is the
-        head, the others equal parts of embeddings and layers."""
+        """Instead of `decay`, divisors of the rate for two or more parts of the model: the last is the head, the others
+        are equal parts of embeddings and layers."""
         ratio: float | None = Field(32.0, ge=1, allow_inf_nan=False)
-        """η_max over the rate at both ends of the triangle; None keeps the schedule of `train`."""
+        """η_max divided by the rate at both ends of the triangle; None keeps the schedule of `train`."""
         cut: float = Field(0.1, gt=0, lt=1)
-        """f, the share of the steps on which the rate rises."""
+        """f, the share of the steps in which the rate rises."""
         phase_cut: float | None = Field(None, gt=0, lt=1)
-        """With it each phase of the unfreezing has a triangle of its own with this f, and `cut` is that of the steps
-        after the last thaw."""
+        """If set, each phase of the unfreezing has its own triangle with this f, and `cut` is that of the steps after
+        the last thaw."""
         unfreeze: float = Field(0.5, ge=0, le=1)
-        """The share of a domain's steps after which all parts move; 0: all from the beginning. The paper counts in
-        epochs, a phase each, and goes on until nothing improves."""
+        """The share of a domain's steps after which all parts are trained; 0: all from the beginning. The paper uses
+        one epoch per phase, and continues until nothing improves."""
         alone: int | None = Field(None, ge=1)
-        """Phases before all that is left thaws at once; None: every part has a phase (the paper)."""
+        """Number of phases before all remaining parts thaw at once; None: every part has a phase (the paper)."""
 
         @field_validator("divisors")
         @classmethod
