@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 
 MOST_LISTED = 20
-"""Names that a quoted sentence may list."""
+"""Largest number of names that a quoted sentence may list."""
 
 
 class EverlearnError(Exception):

@@ -37,11 +37,11 @@ if TYPE_CHECKING:  # torch is loaded by those who save tensors only
 
 SEAL = "seal.json"
 PARTIAL = ".partial."
-"""Begins the name of whatever is still being written."""
+"""Prefix of the names of unfinished files and folders."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _JUST_MADE, _LONG_AGO = 60, 7 * 24 * 3600
-"""Seconds without a change: within the first, a partial may not be locked yet; after the second, nobody writes it,
-even where folders cannot be locked."""
+"""Seconds since the last change: before the first, an unfinished folder may not be locked yet; after the second, no
+process is writing it, even where folders cannot be locked."""
 
 
 # -- what the system refuses --------------------------------------------------------------------------------------

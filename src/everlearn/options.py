@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from everlearn.errors import RecipeError
 
 LONGEST_NAME, LONGEST_PATH, LONGEST_PART = 100, 4095, 255
-"""Characters of a name, which becomes a part of file names; bytes of a path, and of each of its parts."""
+"""Largest number of characters of a name, which becomes a part of file names; of bytes of a path, and of each of its
+parts."""
 TAKEN = frozenset({"base", "mean"})
-"""Names of a row and a column of every table, which nothing else may have."""
+"""Reserved names: of a row and a column in every table."""
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -134,7 +135,7 @@ WORDS = {
     "too_short": "needs at least {min_length}",
     "string_too_short": "must not be empty",
 }
-"""Pydantic's kinds of error → ours."""
+"""Pydantic's types of errors → our wording."""
 
 
 _NO_KEY = re.compile(r"function-.*|(literal|list)\[.*\]|(constrained-)?(str|int|float|bool)")

@@ -28,7 +28,7 @@ FORCED: dict[str, Any] = {
     "disable_tqdm": True,  # the learner shows one bar for the whole stream
 }
 DEFAULTS: dict[str, Any] = {"save_total_limit": 2, "logging_steps": 10, "save_steps": 500, "report_to": "none"}
-"""Where a run of many stages wants another default than a single training."""
+"""Defaults that differ from those of a single training, for a run of many stages."""
 _EVALUATION = "everlearn evaluates between domains; see `evaluation`"
 _ROWS = "rows are packed beforehand, of one length, in an order that the seed decides"
 _HUB = "a finished stage goes to the hub with `everlearn export STAGE FOLDER --push HUB_ID`"
@@ -104,7 +104,7 @@ RUN_WIDE = {
     *("bf16", "fp16", "tf32", "use_cpu", "fsdp", "fsdp_config", "accelerator_config", "full_determinism"),
     *("ddp_backend", "ddp_timeout", "report_to", "run_name", "trackio_space_id"),
 }
-"""What sets up the processes, and so cannot change from one domain to the next."""
+"""Arguments that set up the processes, and so cannot differ between domains."""
 _WORDS = {
     "report_to": {*INTEGRATION_TO_CALLBACK, "all", "none"},
     "debug": {option.value for option in DebugOption},
@@ -113,11 +113,11 @@ _WORDS = {
     "include_num_input_tokens_seen": {"all", "non_padding", "no"},
     "ddp_backend": {"nccl", "mpi", "ccl", "gloo", "hccl", "cncl", "mccl"},
 }
-"""Words that an argument takes, alone or in a list, where its type does not say so."""
+"""Strings that an argument allows, alone or in a list, if its type does not say so."""
 _TYPES = {"fsdp": bool | str | None}
-"""Of what is typed as a string and documented as a boolean."""
+"""Types of arguments that are typed as a string and documented as a boolean."""
 _NOT_HERE = {("save_strategy", "best"): _EVALUATION}
-"""Words that an argument takes, but not from a recipe, and why."""
+"""Strings that an argument allows, but not in a recipe, and why."""
 _FILES = ("accelerator_config", "fsdp_config")
 """A mapping, its JSON, or a file with it."""
 ABOVE_0 = {
@@ -129,9 +129,9 @@ NOT_BELOW_0 = {"weight_decay", "max_grad_norm", "warmup_steps", "adam_beta1", "a
 BELOW_1 = {"adam_beta1", "adam_beta2"}
 LARGEST = 2**31 - 1
 ALSO = {"max_steps": -1}
-"""How TrainingArguments themselves say that another argument decides (`num_train_epochs`)."""
+"""Value by which TrainingArguments mean that another argument decides (`num_train_epochs`)."""
 INSTEAD = {"max_steps": "Leave it out to train for `train.num_train_epochs`."}
-"""What to do where a number is too low."""
+"""What to do if a number is too low."""
 _NOTHING = (None, False, "no")
 
 

@@ -19,7 +19,7 @@ FIXED = {
     "report": "the run is judged as a whole; `everlearn report --tolerate` judges it by another number",
     "run": "it was decided when the run began",
 }
-"""What is the same for a whole run, and why."""
+"""Groups that are the same for a whole run, and why."""
 
 
 def check_later_key(key: str, domain: str, tasks: Sequence[str], run: str) -> None:

@@ -10,9 +10,9 @@ from everlearn.config.reading import read_value
 from everlearn.errors import RecipeError
 
 SHORT = {"model": "path", "general": "path"}
-"""Groups that may stand as one word, and what it is then."""
+"""Groups that may be abbreviated by a string, and the key that it sets."""
 EVERY = ".*."
-"""Between a list and a key of all of its items, in what a grid changes: `domains.*.max_documents`."""
+"""Stands for all items of a list in a key that a grid changes: `domains.*.max_documents`."""
 Place = tuple[str | int, ...]
 
 

@@ -18,7 +18,7 @@ _ROOT = r"(?:file://)?(?:~[\w-]*(?=[/\\])|[A-Za-z]:(?=[/\\]))?"
 _WHOLE = re.compile(rf"{_ROOT}[/\\].*")
 _INSIDE = re.compile(rf"(?<![\w.:/\\~<-]){_ROOT}(?:[/\\][^\s/\\:*?\"'<>|,;()\[\]{{}}`]+){{2,}}[/\\]?")
 _MOST = 4
-"""Parts of a path that are shown where fewer would make two paths the same."""
+"""Largest number of path components that are shown to distinguish two paths."""
 
 
 def without_folders(value: Any, known: Iterable[str] = (), parts: int = 1) -> Any:

@@ -15,9 +15,9 @@ import yaml
 from everlearn.errors import RecipeError, did_you_mean
 
 LARGEST, DEEPEST, MOST, DIGITS = 2**20, 40, 200_000, 100
-"""Bytes of a file, levels of nesting, values with every alias written out, and characters of a number."""
+"""Limits: bytes of a file, levels of nesting, values with aliases expanded, and characters of a number."""
 _POWER = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+")
-"""What YAML 1.1 reads as a word, for want of a point or a sign."""
+"""Numbers that YAML 1.1 reads as a string, because a point or a sign is missing."""
 _TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
 _INT, _FLOAT, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str"))
 

@@ -48,22 +48,22 @@ class Data(Options):
     """How text becomes training rows."""
 
     block_size: int | None = Field(default=None, ge=8)
-    """Tokens per row; the smaller of 512 and the model's longest input when left out."""
+    """Tokens per row; by default the smaller of 512 and the model's longest input."""
     mask_probability: float = Field(default=0.15, gt=0, lt=1)
     """Masked objective: share of a row's positions that are predicted."""
     isolate_documents: bool | None = None
     """Hide documents that share a row from each other. Exact and free for causal models (the default there); for
     encoders it costs attention masks, and without it documents of a row see each other, as in most published work."""
     max_row_bytes: int = Field(default=Limits().row_bytes, ge=1024)
-    """Bytes of one row of a file; longer ones are refused. A row is a line, a record of a table, an item of a JSON
-    array, or a whole file that is one document."""
+    """Largest size of one row of a file in bytes; longer ones are refused. A row is a line, a record of a table, an
+    item of a JSON array, or a whole file that is one document."""
     max_expansion: float = Field(default=Limits().expansion, ge=1, allow_inf_nan=False)
-    """How many times its size a compressed file may unpack to; up to `max_row_bytes` it always may."""
+    """Largest ratio by which a compressed file may expand; up to `max_row_bytes` any ratio is allowed."""
     max_leaked: float | None = Field(default=None, ge=0, lt=1)
-    """Refuse to run where more than this share of held-out documents or test examples stands in the training text; a
-    note alone when left out."""
+    """Refuse to run if more than this share of held-out documents or test examples is in the training text; by default
+    there is only a note."""
     cache: str | None = None
-    """Where tokenised corpora are kept; `~/.cache/everlearn/data` when left out."""
+    """Cache folder of tokenised corpora; by default `~/.cache/everlearn/data`."""
 
 
 class Evaluation(Options):
@@ -74,39 +74,39 @@ class Evaluation(Options):
     batch_size: int = Field(default=32, ge=1)
     """Rows per forward pass."""
     stride: int | None = Field(default=None, ge=1)
-    """Score held-out text of a causal model in overlapping windows of `data.block_size` tokens that move on by so many
-    tokens: each is scored once, with the tokens before it as context. A window costs as much as a block and scores
-    `stride` tokens. Blocks that do not overlap when left out."""
+    """Score held-out text of a causal model in overlapping windows of `data.block_size` tokens that advance by this
+    number of tokens: each token is scored once, with the tokens before it as context. A window costs as much as a block
+    and scores `stride` tokens. By default blocks do not overlap."""
     content: int | None = Field(default=None, ge=0)
-    """Also give the loss over content tokens: without so many of each held-out set's most frequent types, and without
-    tokens that have no letter or digit (100 is a good number). All tokens alone when left out."""
+    """Also compute the loss over content tokens: without this number of most frequent types of each held-out set, and
+    without tokens that have no letter or digit (100 is a good number). By default only over all tokens."""
     end_tasks: Literal["final", "diagonal", "every"] = "diagonal"
-    """After which domains the end tasks are fine-tuned: the base model and the last domain always; with `diagonal`
-    also right after a task's own domain; with `every` after every domain."""
+    """After which domains models are fine-tuned on end tasks: always for the base model and after the last domain; with
+    `diagonal` also right after the domain of a task; with `every` after every domain."""
     end_task_seeds: int = Field(default=3, ge=1)
     """Fine-tunings per end task, each with another seed."""
     columns: Literal["own", "seen", "all"] = "all"
     """Which held-out text is scored after a domain: its own and the general text; that of all domains learnt so far; or
-    of every domain. The base model and the last checkpoint are scored on everything. Of T domains these are about 3 T,
+    of every domain. The base model and the last checkpoint are scored on everything. For T domains these are about 3 T,
     T²/2 and T² scores; forward transfer needs `all`."""
     every: int | None = Field(default=None, ge=1)
-    """Also score held-out text inside a stage, each time after so many steps, into `metrics.jsonl`; the same columns,
-    with the domain that is being learnt. Training is not changed by it."""
+    """Also score held-out text during a stage, every this number of steps, into `metrics.jsonl`; the same columns,
+    including the current domain. Training is not affected."""
     tasks_every: int | None = Field(default=None, ge=1)
-    """Also ask the end tasks inside a stage, each time after so many steps, into `metrics.jsonl`: those that nothing is
-    fine-tuned for. Training is not changed by it."""
+    """Also evaluate end tasks during a stage, every this number of steps, into `metrics.jsonl`: those without
+    fine-tuning. Training is not affected."""
     samples: int = Field(default=1, ge=0)
-    """Held-out texts of each domain, and of the general text, that the page shows with what the model says of them
-    before and after each domain: filled blanks, a continuation, an answer. They stand in the page and in the run folder
-    as plain text; 0 keeps them out of both. Which ones are scored when follows `columns`."""
+    """Number of held-out texts of each domain, and of the general text, that the page shows with the outputs of the
+    model before and after each domain: filled blanks, a continuation, an answer. They are stored in the page and in the
+    run folder as plain text; 0 stores none. `columns` determines which ones are evaluated when."""
     alone: bool = False
     """Also train each domain alone from the base model (FT in the causal study): one more stage per domain."""
     lm_eval: Annotated[Harness | None, BeforeValidator(named)] = None
-    """Tasks of lm_eval, asked before the first domain and after each one: a list of names, or a mapping with `tasks`
-    and how they are asked. Needs `pip install 'everlearn[lm-eval]'`."""
+    """Tasks of lm_eval, evaluated before the first domain and after each one: a list of names, or a mapping with
+    `tasks` and their settings. Needs `pip install 'everlearn[lm-eval]'`."""
     chat: Annotated[ChatTask | None, BeforeValidator(switched)] = None
-    """Whether a model that was tuned to chat still ends its turn, before the first domain and after each one: `true`,
-    or a mapping with prompts of your own."""
+    """Whether to test that a chat model still ends its turn, before the first domain and after each one: `true`, or a
+    mapping with your own prompts."""
 
     def always(self) -> tuple[TaskConfig, ...]:
         """Return the tasks on which the base model and every checkpoint are evaluated, besides `end_tasks`."""
@@ -117,16 +117,16 @@ class RunSettings(Options):
     """Where the run is kept and what makes it random."""
 
     name: str = "run"
-    """Shown in tables and on the report."""
+    """Name in tables and on the report."""
     folder: str | None = None
-    """The run folder; `runs/<name>` when left out."""
+    """The run folder; by default `runs/<name>`."""
     keep_stages: Literal["all", "last"] | Annotated[int, Field(ge=1)] = "all"
-    """Which finished stages keep their weights: all, the last one, or the last so many. Scores, configuration and what
-    methods remember are kept of every stage, so resuming and learning more go on as ever."""
+    """Which finished stages keep their weights: all, the last one, or this number of last ones. Scores, configuration
+    and the memory of methods are kept for every stage, so a run can be resumed and extended as usual."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of everything: data order, masking, dropout, importance, fine-tuning."""
     notes: tuple[str, ...] = ()
-    """Sentences for the report: what a reader should know about the data."""
+    """Sentences for the report on what a reader should know about the data."""
 
     @model_validator(mode="after")
     def _name_is_no_path(self) -> RunSettings:
@@ -154,7 +154,7 @@ class ReportSettings(Options):
     """How the report judges the run."""
 
     tolerate: float = Field(default=TOLERATED_DRIFT, ge=0, allow_inf_nan=False)
-    """Bits per byte that general text may lose in a run that the report calls worth taking."""
+    """Bits per byte that general text may lose in a run that the report accepts."""
 
 
 class General(Domain):
@@ -174,17 +174,17 @@ class Recipe(Options):
     """A whole run."""
 
     model: Model
-    """The language model that is taught."""
+    """The language model that is trained."""
     domains: tuple[Domain, ...] = Field(min_length=1)
-    """The corpora, in the order in which they are learnt."""
+    """The corpora, in training order."""
     method: Annotated[tuple[dict[str, Any], ...], BeforeValidator(named_methods)] = ({"name": PLAIN},)
-    """A method's name, a mapping of `name` and options, or a list of those that work together."""
+    """Name of a method, a mapping of `name` and options, or a list of methods to combine."""
     objective: Literal["masked", "causal", "text-to-text"] | None = None
-    """What is learnt from text; the one that belongs to the model when left out."""
+    """The training objective; by default that of the kind of model."""
     general: General | None = None
     """General text: its drift is measured, and `replay` can mix it in."""
     end_tasks: Annotated[tuple[SerializeAsAny[TaskConfig], ...], BeforeValidator(_tasks)] = ()
-    """What checkpoints are asked, to measure what they know; each of a `kind`, which decides its other keys."""
+    """Tasks on which checkpoints are evaluated; the `kind` of each determines its other keys."""
     data: Data = Data()
     """How text becomes training rows."""
     train: dict[str, Any] = Field(default={}, validate_default=True)

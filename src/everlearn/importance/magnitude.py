@@ -18,7 +18,7 @@ NOTHING_SEEN = (
     "hides them: set `gradient_checkpointing_kwargs: {use_reentrant: false}`."
 )
 CACHED = 2**18
-"""Outputs at a time of which a CPU takes absolute values."""
+"""Number of outputs whose absolute values a CPU computes at once."""
 
 
 class OutputMagnitude:

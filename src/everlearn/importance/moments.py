@@ -17,10 +17,11 @@ Batch = Mapping[str, Tensor]
 PerSampleLoss = Callable[[nn.Module, Batch], Tensor]
 Power = Literal[1, 2]
 ELEMENTS_AT_ONCE = {"cpu": 2**18}
-"""Numbers of per-sample gradients held at once: 1 MiB on a CPU, about a core's own cache, so that their powers are
-taken before they leave it; elsewhere 256 MiB."""
+"""Entries of per-sample gradients held at once: 1 MiB on a CPU, about the size of a core's own cache, so that their
+powers are computed while they are in it; elsewhere 256 MiB."""
 MOST_NOISE = 1e-3
-"""Of the largest gradient: what two passes may differ by where a gradient is nothing but rounding."""
+"""Tolerated difference between two passes for a gradient that is only rounding noise, as a share of the largest
+gradient."""
 
 
 def gradient_moment(

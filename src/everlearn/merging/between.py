@@ -11,7 +11,7 @@ from everlearn.merging.ways import Same, Way, register_way, weighted
 from everlearn.options import Options
 
 STRAIGHT = 0.9995
-"""Above this |cos Ω| the arc is a line, as all released code has it: sin Ω would be nothing but rounding."""
+"""Value of |cos Ω| above which the arc is a line, as in all released code: sin Ω would be rounding noise."""
 
 
 @register_way
@@ -31,7 +31,7 @@ class SLERP(Way):
         """Options of SLERP."""
 
         t: float = Field(0.5, ge=0, le=1)
-        """How far from the first checkpoint to the second."""
+        """Position between the first checkpoint (0) and the second (1)."""
 
     def merged(self, same: Same) -> Tensor:
         t = self.config.t

@@ -19,7 +19,7 @@ from everlearn.model.peft_adapter import base_of
 from everlearn.model.source import Model
 
 READ = ("*.json", "model*.safetensors", "*.txt", "*.model", "*.jinja")
-"""What is read of a repository."""
+"""Files that are downloaded from a repository."""
 
 
 @dataclass(frozen=True)

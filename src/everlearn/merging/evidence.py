@@ -29,7 +29,7 @@ from everlearn.model.source import Model
 from everlearn.options import path_or_id
 
 BLOCK_SIZE, BATCH_SIZE = 512, 8
-"""Tokens in a row, or as many as the model reads; rows read together."""
+"""Tokens per row, unless the model supports fewer; rows per batch."""
 
 
 @dataclass(frozen=True)

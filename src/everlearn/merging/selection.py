@@ -9,7 +9,7 @@ from torch import Tensor
 
 _HALF = 2**16
 _CHUNK = 2**24
-"""Entries that are counted at once."""
+"""Number of entries counted at once."""
 
 
 def largest_of(tensors: Callable[[], Iterable[Tensor]], share: float) -> Tensor:

@@ -21,10 +21,10 @@ class VectorOptions(Weighted):
     """Common options of methods with task vectors."""
 
     scale: float = 1.0
-    """λ, by which the merged task vector is multiplied."""
+    """λ, the factor of the merged task vector."""
     since: Literal["base", "before"] = "base"
-    """What a task vector begins at: the base model; or, for the stages of one run, the checkpoint before, so that each
-    is what its own stage learnt."""
+    """Start of a task vector: the base model; or, for the stages of one run, the previous checkpoint, so that each is
+    the change of its own stage."""
 
 
 class TaskVectors(Way):
@@ -105,15 +105,15 @@ class TIES(TaskVectors):
         """Options of TIES; `weights` multiply the vectors before signs are elected, as mergekit has it."""
 
         weights: tuple[float, ...] | None = Field(default=None, min_length=1)
-        """One above 0 for each checkpoint: it multiplies the vector before signs are elected, and the mean is divided
-        by the sum of those that agree. The paper has none: 1 each."""
+        """One weight above 0 for each checkpoint: it multiplies the vector before signs are elected, and the mean is
+        divided by the sum of those that agree. The paper has none: 1 each."""
         keep: float = Field(0.2, gt=0, le=1)
-        """Share of the entries that trimming leaves; 0.2 in the paper, with λ = 1."""
+        """Share of the entries that trimming keeps; 0.2 in the paper, with λ = 1."""
         trim: Literal["model", "tensor"] = "model"
-        """Over the whole model at once (the paper), or over each tensor (mergekit)."""
+        """Trim over the whole model at once (the paper), or over each tensor (mergekit)."""
         zero: Literal["none", "majority", "plus"] = "none"
-        """The sign of a place where the vectors cancel out: none, so nothing is added there (the paper's equation);
-        that of most of the model (its released code); or + (mergekit)."""
+        """Sign of an entry whose vectors cancel out: none, so nothing is added (the paper's equation); that of the
+        majority of the model (its released code); or + (mergekit)."""
 
         @field_validator("weights")
         @classmethod
@@ -167,13 +167,14 @@ class DARE(TaskVectors):
         """Options of DARE."""
 
         drop: float = Field(0.2, ge=0, lt=1)
-        """p. The authors take 0.2 where models are merged and 0.9 for one model's fine-tuning; their code has 0.1."""
+        """p. The authors use 0.2 for merging models and 0.9 for the fine-tuning of one model; their code has 0.1."""
         rescale: Literal["expectation", "norm", "none"] = "expectation"
-        """By 1 / (1 − p) (the paper); to the L1 norm that the tensor's vector had (mergekit); or not at all."""
+        """Rescale by 1 / (1 − p) (the paper); to the original L1 norm of the tensor's vector (mergekit); or not at
+        all."""
         elect: bool = False
-        """Elect signs afterwards and merge those that agree, as TIES does without its trimming."""
+        """Elect signs afterwards and merge the entries that agree, like TIES without trimming."""
         seed: int = Field(0, ge=0)
-        """Of the masks, which depend on it, on the tensor's name and on the checkpoint's place."""
+        """Seed of the masks, which also depend on the name of the tensor and the position of the checkpoint."""
 
         @field_validator("elect")
         @classmethod

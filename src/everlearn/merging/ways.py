@@ -165,14 +165,14 @@ class Weighted(Options):
     """Base class of options with a weight for each checkpoint."""
 
     weights: tuple[float, ...] | None = Field(default=None, min_length=1)
-    """One for each checkpoint, in their order; equal when left out."""
+    """One weight for each checkpoint, in their order; equal by default."""
 
 
 class MeanOptions(Weighted):
     """Options of a mean: weights are divided by their sum, so none may be negative."""
 
     weights: tuple[float, ...] | None = Field(default=None, min_length=1)
-    """One for each checkpoint, in their order, 0 or more; divided by their sum. Equal when left out."""
+    """One weight for each checkpoint, in their order, 0 or more; divided by their sum. Equal by default."""
 
     @field_validator("weights")
     @classmethod
@@ -214,7 +214,7 @@ class WiSELine(Way):
         """Options of WiSE-FT."""
 
         alpha: float = Field(0.5, ge=0, le=1)
-        """α, the checkpoint's part; ½ is what the paper recommends where nothing can be measured."""
+        """α, the weight of the checkpoint; ½ is the paper's recommendation if nothing can be measured."""
 
     def merged(self, same: Same) -> Tensor:
         return weighted([same.origin, same.models[0]], [1 - self.config.alpha, self.config.alpha])
@@ -225,7 +225,7 @@ DECAYS = {
     "cosine": lambda x: (1 + math.cos(math.pi * x)) / 2,
     "sqrt": lambda x: 1 - math.sqrt(x),
 }
-"""Shapes of a learning rate's decay: from 1 at x = 0 to 0 at x = 1."""
+"""Shapes of a learning-rate decay: from 1 at x = 0 to 0 at x = 1."""
 
 
 @register_way
@@ -247,7 +247,7 @@ class WSM(Way):
         decay: Literal["linear", "cosine", "sqrt"] = "linear"
         """The shape d: 1 − x, (1 + cos πx) / 2 or 1 − √x."""
         to: float = Field(0.0, ge=0, le=1)
-        """Where the decay ends, as a part of the rate that it begins with."""
+        """End of the decay, as a share of the initial rate."""
 
     def coefficients(self, count: int) -> list[float]:
         """Return c₀ … c_k, which sum to 1."""
@@ -279,8 +279,8 @@ class Cocktail(Way):
         temperature: float = Field(5.0, gt=0)
         """T; 5.0 in the released code, whose docstring says 3.0."""
         alpha: float = Field(0.0, ge=0, le=1)
-        """α, the part of the last checkpoint, the model that was tuned on the target; ½ in the paper's experiments. The
-        others are weighed by their losses. 0 weighs all of them."""
+        """α, the weight of the last checkpoint, the model that was tuned on the target; ½ in the paper's experiments.
+        The others are weighed by their losses. 0 weighs all by their losses."""
 
     def begin(self, models: Sequence[Weights], base: Any, losses: Sequence[float] | None) -> None:
         found = [-loss / self.config.temperature for loss in losses or ()]
@@ -312,9 +312,9 @@ class FisherMean(Way):
         """Options of Fisher merging."""
 
         floor: float = Field(1e-6, gt=0)
-        """The least that an entry of a Fisher diagonal counts, as a share of the tensor's mean over all checkpoints, so
-        that what no checkpoint needs is their mean. The released code has 1e-6 itself, while
-        entries shrink as a model grows."""
+        """Smallest value of an entry of a Fisher diagonal, as a share of the tensor's mean over all checkpoints, so
+        that entries that no checkpoint needs become their mean. The released code uses 1e-6 itself, while entries
+        shrink as a model grows."""
 
     def merged(self, same: Same) -> Tensor:
         weights = normalised(self.config.weights, len(same.models))

@@ -24,9 +24,9 @@ BESIDE = (
     *("config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.*", "merges.txt", "*.model", "*.jinja"),
 )
-"""What is taken over from the last checkpoint, beside its tensors."""
+"""Files copied from the last checkpoint, besides its tensors."""
 TRACES = {"_name_or_path", "name_or_path", "is_local", "local_files_only"}
-"""What transformers writes of where a model was loaded from."""
+"""Keys by which transformers records where a model was loaded from."""
 
 
 @dataclass(frozen=True)

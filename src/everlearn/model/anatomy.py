@@ -110,7 +110,7 @@ class Site:
 Component = Literal[
     "query", "key", "value", "query_key_value", "attention_output", "feed_forward_in", "feed_forward_out"
 ]
-"""What a projection is for; an architecture that fuses query, key and value has one projection for the three."""
+"""Role of a projection; an architecture that fuses query, key and value has one projection for the three."""
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ class CNNConfig(NoAttentionConfig):
     model_type: ClassVar[str] = "everlearn-cnn"
 
     kernel_size: int = 5
-    """Tokens that a filter reads: one and those before it."""
+    """Number of tokens that a filter reads: the current one and those before it."""
     pooling: Pooling = "max"
-    """How a text becomes one vector for a classifier; and, in each layer, how half of the filters are pooled over the
-    document up to each token. `last` leaves pooling out; the parameters are the same with each."""
+    """How a classifier pools a text to one vector; and, in each layer, how half of the filters are pooled over the
+    document up to each token. `last` does not pool; the parameters are the same for all."""
 
 
 class CNNLayer(NoAttentionLayer):

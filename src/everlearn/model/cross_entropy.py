@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 VALUES_AT_ONCE = 2**18
-"""Logits worked on at once: 1 MiB in float32, about a core's own cache."""
+"""Logits per part: 1 MiB in float32, about the size of a core's own cache."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, ignore_index: int) -> Tensor:

@@ -16,7 +16,7 @@ from everlearn.model.anatomy import Site, anatomy, check_units
 
 Values = Mapping[str, Tensor]
 Rows = list[tuple[slice, Tensor]]
-"""Runs of rows with factors [units] each; other rows have exactly 1."""
+"""Groups of consecutive rows with factors [units] each; other rows have exactly 1."""
 Placed = Mapping[str, Tensor] | Mapping[str, Rows]
 
 

@@ -26,10 +26,11 @@ from everlearn.model.substitution import substituted, substituting
 
 LogitObserver = Callable[[Tensor, Tensor], None]
 LogitLoss = Callable[[Tensor, Tensor, slice], Tensor]
-"""From logits [n, V] (float32, capped), their labels [n], and which part of all the labels they are, to losses [n]."""
+"""Function from logits [n, V] (float32, capped), their labels [n], and their place among all labels, to losses [n]."""
 IGNORE = -100
 LOGITS_PER_CHUNK = 2**26
-"""Logits held at once; larger projections are cut into chunks that are computed again in the backward pass."""
+"""Largest number of logits held at once; larger projections are split into chunks, which the backward pass
+recomputes."""
 _OBSERVERS: WeakKeyDictionary[nn.Module, list[LogitObserver]] = WeakKeyDictionary()
 
 
@@ -54,7 +55,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Tensor]
-"""From the projection, the features that enter it [N, H], their labels [N] and the cap of logits to what comes out."""
+"""Function from the projection, its inputs [N, H], their labels [N] and the cap of the logits to the result."""
 
 
 class Labelled(NamedTuple):

@@ -26,11 +26,12 @@ from everlearn.model.architectures import Architecture
 from everlearn.model.depth import places
 
 FILE = "_moved.json"
-"""Beside the cells of a row; no cell can have this name."""
+"""File name in the folder of a row's cells; no cell can have this name."""
 _CHUNK = 2**24
-"""Weights that are compared at once."""
+"""Number of weights compared at once."""
 _LANCZOS = 60
-"""Steps after which the largest singular value is known to 1e-6, of noise too, whose values lie close together."""
+"""Steps after which the largest singular value is exact to 1e-6, even for noise, whose singular values are close
+together."""
 _INDEX = "model.safetensors.index.json"
 
 

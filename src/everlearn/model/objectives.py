@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Batch = dict[str, Tensor]
 ANSWERS_TO = 8
-"""Room for masked answers is a multiple of this: on CPU every new matrix shape is compiled and kept."""
+"""The room for masked answers is a multiple of this, as on a CPU every new matrix shape is compiled and kept."""
 PROMPT_OF = "prompt_of"
 """Key of a batch in which an encoder reads a prompt once for many answers: the row of each answer's prompt, [B]."""
 _NOT_FOR_THE_MODEL = frozenset({"labels", "positions", "plain_ids", PROMPT_OF})
@@ -121,7 +121,7 @@ class Objective:
 
     name: ClassVar[str]
     kinds: ClassVar[frozenset[str]]
-    """Kinds of model it works with: encoder, decoder, encoder-decoder."""
+    """Supported kinds of model: encoder, decoder, encoder-decoder."""
 
     def check(self, model: nn.Module) -> None:
         """Raise ``ModelError`` if the model or tokenizer lacks what this objective needs."""

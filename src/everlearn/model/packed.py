@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 PADDING = -1
-"""In the place of a document's number where there is no token."""
+"""Document number of padding."""
 
 
 def documents(given: Mapping[str, Any]) -> Tensor:

@@ -20,9 +20,9 @@ from everlearn.errors import ModelError, RunError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BESIDE = "adapter"
-"""Folder of the adapter inside a stage that has its merged weights too."""
+"""Folder of the adapter inside a stage that also has its merged weights."""
 TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
-"""PEFT's task by the kind of model; it has none for masked language models."""
+"""Kind of model → PEFT's task; it has none for masked language models."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Model(Options):
     """With `path`: fields of its configuration to change, for example `{hidden_dropout_prob: 0.0}`. Without, for random
     weights: `model_type` and any field of that architecture's configuration."""
     tokenizer: str | None = None
-    """Hub id or folder of the tokenizer; the model's own when left out."""
+    """Hub id or folder of the tokenizer; that of the model by default."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
@@ -29,8 +29,9 @@ class Model(Options):
     `BitsAndBytesConfig`: `{load_in_4bit: true, bnb_4bit_quant_type: nf4}`. Needs a method that trains adapters and
     `pip install 'everlearn[quantized]'`. What was learnt is added to the float32 weights."""
     frozen: tuple[str, ...] = ()
-    """Parameters that no domain trains: names with wildcards (`"*.bias"`), or layers as `everlearn analyse` calls them
-    (`embeddings`, `layers.0`, `head`). What methods add is trained all the same, and so are end tasks."""
+    """Parameters that are never trained on a domain: names with wildcards (`"*.bias"`), or layers as named by
+    `everlearn analyse` (`embeddings`, `layers.0`, `head`). Parameters that methods add are trained nevertheless, and
+    fine-tuning on end tasks trains all."""
     trust_remote_code: bool = False
     """Run model code that comes with the checkpoint. Only for repositories that you have read."""
 

@@ -19,7 +19,7 @@ COMPONENTS: Mapping[Targets, frozenset[Component]] = {
     "attention": _ATTENTION,
     "all-linear": _ATTENTION | {"feed_forward_in", "feed_forward_out"},
 }
-"""Which projections; a fused query-key-value projection is taken as a whole."""
+"""Projections by target; a fused query-key-value projection counts as one."""
 
 
 def targets_of(model: nn.Module, targets: Targets) -> list[str]:

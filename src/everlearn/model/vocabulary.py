@@ -37,7 +37,7 @@ Initialise = Literal["pieces", "mean"]
 Word = tuple[str, ...]
 """A word as the tokens that it is split into."""
 LEAST = 5
-"""How often a token must occur to be added: of what occurs less often too little can be learnt."""
+"""Smallest number of occurrences of a new token: rarer ones cannot be learnt well."""
 _LOT = 256
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 

@@ -34,7 +34,7 @@ from everlearn.model.packed import documents, so_far
 
 Pooling = Literal["last", "max", "mean"]
 State = tuple[Tensor, ...]
-"""What a layer knows of the text so far, which is all that it needs to go on."""
+"""State of a layer after the text so far, from which it can continue."""
 
 
 @strict
@@ -45,14 +45,14 @@ class NoAttentionConfig(PreTrainedConfig):
 
     vocab_size: int = 12288
     hidden_size: int = 256
-    """Width of embeddings and of what goes from layer to layer."""
+    """Size of embeddings and hidden states."""
     intermediate_size: int = 1024
     """Cells of an LSTM's layer, filters of a CNN's."""
     num_hidden_layers: int = 2
     pooling: Pooling = "last"
-    """How a text becomes one vector: its last token's, or the maximum or mean of all of them."""
+    """How a text is pooled to one vector: its last token's, or the maximum or mean of all."""
     dropout: float = 0.1
-    """Of embeddings and of what each layer adds."""
+    """Dropout on embeddings and on the output of each layer."""
     initializer_range: float = 0.02
     use_cache: bool = True
     tie_word_embeddings: bool = True

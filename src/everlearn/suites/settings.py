@@ -24,15 +24,15 @@ class EndTaskSettings(Given):
     """Fine-tuning on end tasks."""
 
     settings: Literal["released", "paper"] | None = None
-    """Learning rate and epochs of the released code or of the paper, where they differ."""
+    """Learning rate and epochs of the released code or of the paper, if they differ."""
     aspect: Literal["pair", "released"] | None = None
     """Aspect and sentence as two texts, or as one string as in the released code."""
     max_train: int | None = Field(default=None, ge=1)
-    """Fine-tune on no more than so many examples."""
+    """Largest number of training examples."""
     max_test: int | None = Field(default=None, ge=1)
-    """Measure on no more than so many examples."""
+    """Largest number of test examples."""
     epochs_factor: float | None = Field(default=None, gt=0)
-    """The epochs times this."""
+    """Factor of the number of epochs."""
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate, instead of the one of `settings`."""
     batch_size: int | None = Field(default=None, ge=1)
@@ -42,19 +42,19 @@ class EndTaskSettings(Given):
     when: Literal["final", "diagonal", "every"] | None = None
     """After which domains end tasks are measured: see `evaluation.end_tasks`."""
     answers: Literal["written", "chosen", "head"] | None = None
-    """Where domains are tasks: the model writes the answer, or its likeliest label is the answer, or (encoders) a
-    classifier is fine-tuned on every checkpoint that is measured."""
+    """If domains are tasks: the model generates the answer, or its most likely label is the answer, or (encoders) a
+    classifier is fine-tuned on every evaluated checkpoint."""
     max_new_tokens: int | None = Field(default=None, ge=1)
-    """Tokens of a program (`code`)."""
+    """Largest number of tokens of a program (`code`)."""
 
 
 class PromptSettings(Given):
     """Conversion of examples to prompts, if domains are tasks."""
 
     names: bool | None = None
-    """Begin with the names of task and data set."""
+    """Begin with the names of task and dataset."""
     cut: Literal["text", "end"] | None = None
-    """What of a prompt that is too long goes: the end of its text, or the end of all, "Answer:" included, as in the
+    """How a long prompt is truncated: at the end of its text, or at its very end, including "Answer:", as in the
     released code."""
 
 
@@ -62,31 +62,30 @@ class StreamSettings(Options):
     """The domains of a stream, and the processing of their text (`m2d2`)."""
 
     domains: tuple[str, ...] = ()
-    """Domains, or groups and super-domains with all of theirs; every domain when left out."""
+    """Domains, or groups and super-domains with all of theirs; every domain by default."""
     level: Literal[1, 2] = 2
-    """Of M2D2's taxonomy: its groups (L1), or their parts (L2). A stream has one of the two: L1 holds L2."""
+    """Level of M2D2's taxonomy: its groups (L1), or their parts (L2). A stream has one of the two: L1 contains L2."""
     aliases: Literal["drop", "keep"] = "drop"
-    """The second names of categories of arXiv, such as `cs.NA` for `math.NA`, which have nearly the same papers."""
+    """Second names of categories of arXiv, such as `cs.NA` for `math.NA`, which have nearly the same papers."""
     duplicates: Literal["remove", "report"] = "remove"
-    """Documents that repeat one of their own or of another domain: taken out, or counted only."""
+    """Documents that repeat one of their own or of another domain: removed, or only counted."""
     near: float = Field(default=0.8, ge=0.5, le=1)
-    """Jaccard similarity of 5-word shingles from which a document repeats another; 1 compares exact copies alone."""
+    """Jaccard similarity of 5-word shingles from which on a document repeats another; 1 finds exact copies only."""
     domain_bytes: int | None = Field(default=None, ge=1)
-    """Training text of a domain at most: the documents that come first in the order of their hashes, without any that
-    is longer by itself (where all are, the first)."""
+    """Largest size of a domain's training text: the documents that come first by their hashes, without any that alone
+    exceeds it (if all do, the first)."""
     held_out_bytes: int | None = Field(default=None, ge=1)
-    """The same of its validation and of its test part."""
+    """Largest size of its validation and of its test part."""
     balanced: bool = False
-    """Cut the training text of every domain to that of the smallest."""
+    """Truncate the training text of every domain to that of the smallest."""
     measured: Literal["valid", "test"] = "test"
-    """The part that is measured."""
+    """The part that is evaluated."""
     embedding: str | None = None
-    """Encoder behind the order `similar`: a hub id or a folder; hashed TF-IDF, which needs none, when left out."""
+    """Encoder for the order `similar`: a hub id or a folder; by default hashed TF-IDF, which needs none."""
     samples: int = Field(default=1000, ge=1)
-    """Documents of a domain that the order `similar` is made of (of general text five times as many); the study had
-    10,000."""
+    """Documents per domain for the order `similar` (five times as many of general text); the study used 10,000."""
     order: str | None = None
-    """File of the order `file`: names of domains, one a line; of a file that a run wrote, its `domains`."""
+    """File of the order `file`: names of domains, one per line; or the `domains` in a file that a run wrote."""
 
 
 class Settings(Given):
@@ -107,28 +106,27 @@ class Settings(Given):
     learning_rate: float | None = Field(default=None, gt=0)
     """Peak learning rate."""
     samples: int | None = Field(default=None, ge=1)
-    """Rows for importance, for every method that measures it (`Method.importance_samples`)."""
+    """Rows for measuring importance, for every method that does (`Method.importance_samples`)."""
     blocks: int | None = Field(default=None, ge=1)
     """Held-out rows per domain and of general text."""
     stream: StreamSettings | None = None
-    """Domains and their text, where the suite has a choice of them (`m2d2`)."""
+    """Domains and their text, if the suite has a choice of them (`m2d2`)."""
     corpora: dict[str, str | dict[str, Any]] | None = None
-    """Text of your own instead of a domain's (or `general`): a path, or the keys of a recipe's domain."""
+    """Your own text in place of a domain's (or `general`): a path, or the keys of a recipe's domain."""
     run_code: bool | None = None
-    """Whether programs that the model writes are run, in a sandbox (`code`, which wants it said; `--run-code`)."""
+    """Whether to run programs that the model writes, in a sandbox (`code`, which requires it; `--run-code`)."""
     end_tasks: EndTaskSettings = EndTaskSettings()
-    """How end tasks are fine-tuned, or asked."""
+    """Fine-tuning or evaluation on end tasks."""
     max_train: int | None = Field(default=None, ge=1)
-    """Learn from no more than so many examples of a domain, where domains are tasks."""
+    """Largest number of training examples of a domain, if domains are tasks."""
     prompts: PromptSettings = PromptSettings()
-    """How examples become prompts, where domains are tasks."""
+    """Conversion of examples to prompts, if domains are tasks."""
     train: dict[str, Any] = Field(default={})
     """Further `TrainingArguments`, such as `{bf16: true}`."""
     methods: dict[str, dict[str, Any]] = Field(default={})
-    """Options of methods, by name, where the defaults are not wanted."""
+    """Options of methods, by name, that differ from the defaults."""
     entries: dict[str, dict[str, Any]] = Field(default={})
-    """Keys of the recipe, dotted, that single rows of the table have of their own:
-    `{lora: {train.learning_rate: 1.0e-3}}`."""
+    """Dotted keys of the recipe for single rows of the table: `{lora: {train.learning_rate: 1.0e-3}}`."""
 
     def spec(self, method: str) -> dict[str, Any]:
         """Return a method with its options, as in a recipe."""
@@ -136,9 +134,9 @@ class Settings(Given):
 
 
 PROGRAMS = ("run_code", "end_tasks.max_new_tokens")
-"""Keys of settings that mean something only where programs are written."""
+"""Keys of settings that apply only to suites with generated programs."""
 STREAM = ("stream",)
-"""Those that mean something only where domains can be chosen."""
+"""Keys of settings that apply only to suites with a choice of domains."""
 
 
 def steps_of(steps: int | None, budget_tokens: int | None, per_step: int, otherwise: int) -> int:
