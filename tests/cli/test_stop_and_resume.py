@@ -15,15 +15,7 @@ from cli_project import Project
 from everlearn import files
 from everlearn.run import interruption
 
-
-@pytest.fixture(autouse=True)
-def signals_as_in_a_terminal() -> Iterator[None]:
-    """A test run under `nohup`, or in the background of a script, inherits ignored signals, which commands respect."""
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
-    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+pytestmark = pytest.mark.usefixtures("signals_as_in_a_terminal")
 
 
 @contextmanager

@@ -342,6 +342,7 @@ def test_torch_save_on_a_full_disk_is_understood() -> None:
 # -- signals -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("signals_as_in_a_terminal")
 def test_a_signal_and_the_same_learner_again(whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = elsewhere(whole, tmp_path / "run")
     learner = ContinualLearner(made)
@@ -368,6 +369,7 @@ def test_a_signal_and_the_same_learner_again(whole: Recipe, tmp_path: Path, monk
     assert_same(made.folder(), whole.folder())
 
 
+@pytest.mark.usefixtures("signals_as_in_a_terminal")
 def test_a_signal_at_the_last_step_saves_even_where_nothing_else_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
