@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_what_it_writes_passes_validate(everlearn: Project, kind: str) -> None:
     assert raw["train"]["bf16"] in (True, False)
     assert raw["general"]["path"] == "known.jsonl"
     assert raw["domains"][0].get("target_column") == ("answer" if kind == "t5" else None)
+    assert re.search(r"300 documents, [\d,.]+( M)? tokens, about \d+ steps?$", text, re.MULTILINE), text
     outcome = everlearn("validate", "mine.yaml", "data.cache=cache", "--json")
     assert outcome.code == 0, outcome.out
     assert json.loads(outcome.out)["ok"]

@@ -116,7 +116,7 @@ def test_validate_runs_every_check(everlearn: Project) -> None:
     everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
     outcome = everlearn("validate", "recipe.yaml")
     assert outcome.code == 0, outcome.out
-    assert "Every check passed" in outcome.out
+    assert "Every check passed. Next: everlearn plan recipe.yaml" in outcome.out
     result = json.loads(everlearn("validate", "recipe.yaml", "--json").out)
     assert result["ok"] is True
     names = [check["name"] for check in result["checks"]]

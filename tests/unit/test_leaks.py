@@ -131,6 +131,12 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
     everlearn.fails("run", "recipe.yaml", says=("3 of the 12 held-out", "20.0% (`data.max_leaked`)"))
 
 
+def test_the_sentence_of_one_leak_is_in_the_singular():
+    said = str(leaks.Leak("held-out documents of 'a'", corpus="a", own=True, count=1, identical=0, of=8))
+    assert "1 of the 8 held-out documents of 'a' stands in" in said
+    assert "it is scored" in said
+
+
 def test_examples_that_are_cut_are_counted_by_data_validate_and_run(everlearn):
     rows = [{"text": words(3 + number, number), "answer": words(2, number)} for number in range(30)]
     (everlearn.folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

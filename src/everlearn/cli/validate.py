@@ -9,6 +9,8 @@ import typer
 from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
     from everlearn.run.checks import Check
@@ -27,12 +29,12 @@ def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = F
         "notes": [note for check in checks for note in check.notes],
         "checks": [{"name": each.name, "ok": each.ok, "detail": each.detail} for each in checks],
     }
-    show(value, as_json, lambda: _rendered(checks, failed))
+    show(value, as_json, lambda: _rendered(checks, failed, recipe))
     if failed:
         raise typer.Exit(2)
 
 
-def _rendered(checks: list[Check], failed: int) -> RenderableType:
+def _rendered(checks: list[Check], failed: int, recipe: Path) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -47,5 +49,6 @@ def _rendered(checks: list[Check], failed: int) -> RenderableType:
     notes = [Text(f"  {number}. {note}") for number, note in enumerate((n for c in checks for n in c.notes), 1)]
     if notes:
         notes = [Text("To look at before a run", style="bold"), *notes]
-    last = f"{failed} of {len(checks)} checks failed." if failed else "Every check passed. Next: `everlearn plan`."
+    passed = f"Every check passed. Next: everlearn plan {recipe}"
+    last = f"{failed} of {len(checks)} checks failed." if failed else passed
     return Group(table, *notes, Text(last))

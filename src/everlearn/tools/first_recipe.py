@@ -179,7 +179,7 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
         more = "" if probe.complete else "more than "
         recipe.comments[f"domains.{number}"] = (
             f"{more}{count(probe.documents, 'document')}, {_tokens(sizing.tokens(probe))} tokens, "
-            f"{count(steps * passes, 'step')}"
+            f"about {count(steps * passes, 'step')}"
         )
         if steps * passes < FEWEST_STEPS / 4:
             recipe.notes.append(
