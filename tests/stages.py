@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 import tiny
-from everlearn.data import Block, BlockLoader, PackedBlocks
+from everlearn.data import Block, PackedBlocks
+from everlearn.data.loader import BlockLoader
 from everlearn.methods.base import Method, Setting, Stage
 from everlearn.methods.engine.protection import Protection, check_methods
 from everlearn.methods.stage import Checkpoints

@@ -1,4 +1,7 @@
-"""Random seeds that depend on names and positions only, never on what ran before."""
+"""Random seeds that depend on names and positions only, never on what ran before.
+
+Torch is imported where its generators are touched: data that is only read needs seeds and no torch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 
 def seed_for(*parts: object) -> int:
@@ -24,6 +26,8 @@ def seeded(*parts: object) -> Iterator[None]:
 
     Method hooks run inside this, so that an importance pass cannot change the dropout of the training after it.
     """
+    import torch
+
     seed = seed_for(*parts)
     python, numpy = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count()))
@@ -50,6 +54,8 @@ class Stream:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Make the global generators draw from this stream; restore them afterwards."""
+        import torch
+
         with seeded(*self._parts):
             if self._states is not None:
                 python, numpy, cpu, devices = self._states
@@ -72,6 +78,8 @@ def set_all(*parts: object) -> None:
 
 def _seed_everything(seed: int) -> None:
     """Seed every global generator, those of each device too."""
+    import torch
+
     random.seed(seed)
     np.random.seed(seed % 2**32)
     # Without a device, `torch.manual_seed` stores a stack trace for each kind of device, which takes milliseconds.

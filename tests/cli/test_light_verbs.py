@@ -37,6 +37,7 @@ def test_the_tables_are_what_the_classes_say() -> None:
         (["schema"], HEAVY),
         (["init", "-"], HEAVY),
         (["init", "recipe.yaml"], HEAVY),
+        (["init", "-", "--domain", "a=a.txt"], tuple(name for name in HEAVY if name != "numpy")),
         (["env"], tuple(name for name in HEAVY if name not in ("torch", "numpy"))),
     ],
     ids=" ".join,
@@ -44,6 +45,7 @@ def test_the_tables_are_what_the_classes_say() -> None:
 def test_a_command_that_touches_no_model_loads_no_library_for_models(
     words: list[str], without: tuple[str, ...], tmp_path: Path
 ) -> None:
+    (tmp_path / "a.txt").write_text("A document.\n\nAnother one.\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, ",".join(without), *words],
         cwd=tmp_path,

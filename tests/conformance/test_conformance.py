@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data import BlockLoader
+from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, Stage, build
 from everlearn.methods.engine.attachment import Attachment

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data import BlockLoader
+from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.importance import general_importance
 from everlearn.methods.adapters.inc_lora import IncLoRA

@@ -13,7 +13,7 @@ from hard_attention_checks import classifier, hidden, learnt, reading
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data import BlockLoader
+from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.engine.attachment import attached

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data import BlockLoader
+from everlearn.data.loader import BlockLoader
 from everlearn.methods import build
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.base import Method

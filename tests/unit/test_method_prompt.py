@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data import BlockLoader
 from everlearn.data.endtask import EndTask, LabelledSet
+from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
 from everlearn.evaluation.endtasks import fine_tune
 from everlearn.methods.engine.attachment import attached, detach

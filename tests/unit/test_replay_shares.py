@@ -10,9 +10,10 @@ import pytest
 
 import stages
 import tiny
-from everlearn.data import BlockLoader, PackedBlocks
+from everlearn.data import PackedBlocks
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.data.corpus import Corpus
+from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import Mixture
 from everlearn.data.packing import blocks_of
 from everlearn.data.streaming import StreamedBlocks

@@ -1,19 +1,19 @@
-"""Corpora → documents → token blocks → block sources with exact state → batches."""
+"""Corpora → documents → token blocks → block sources with exact state → batches.
+
+Nothing in this list imports torch. What makes tensors is imported from `loader.py` and `reservoir.py`.
+"""
 
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks, tokens_in
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import check_corpus, read_documents
 from everlearn.data.endtask import EndTask, LabelledSet, check_end_task, read_end_task
-from everlearn.data.loader import BlockLoader, sample_batches
 from everlearn.data.mixing import Mixture
 from everlearn.data.packing import pack
 from everlearn.data.prepare import Prepared, prepare
-from everlearn.data.reservoir import Reservoir
 from everlearn.data.streaming import StreamedBlocks
 
 __all__ = [
     "Block",
-    "BlockLoader",
     "BlockSource",
     "Corpus",
     "Document",
@@ -23,7 +23,6 @@ __all__ = [
     "Mixture",
     "PackedBlocks",
     "Prepared",
-    "Reservoir",
     "StreamedBlocks",
     "check_corpus",
     "check_end_task",
@@ -31,6 +30,5 @@ __all__ = [
     "prepare",
     "read_documents",
     "read_end_task",
-    "sample_batches",
     "tokens_in",
 ]
