@@ -147,9 +147,9 @@ def record(outcomes: list[Outcome], packages: str, python: str) -> str:
     stands_in = ", ".join(f"`{local}` stands for `{named}`" for named, local in STAND_INS.items())
     parts = [
         "# The commands of README in a new environment",
-        "Written by `benchmarks/readme_commands.py`: the commands of README.md, in their order, in an environment that "
-        f"has what the package declares and nothing else ({python}). {ended} ran to their end, {left_out} were left "
-        f"out, {len(outcomes) - ended - left_out} failed. Corpora that they name are documentation of Python's "
+        "Written by `benchmarks/readme_commands.py`: the commands of README.md, in their order, in an environment\n"
+        f"that has what the package declares and nothing else ({python}). {ended} ran to their end, {left_out} were\n"
+        f"left out, {len(outcomes) - ended - left_out} failed. Corpora that they name are documentation of Python's\n"
         f"standard library; {stands_in}; the hub is off. Seconds are of a shared machine.",
     ]
     for each in outcomes:

@@ -158,8 +158,8 @@ def main() -> None:
     about = (
         "# From an empty folder to an exported model\n\n"
         f"Written by `benchmarks/walk.py`: every command that a new user types, with what it printed. The model "
-        f"is {MODEL}, a real pretrained one; the text is German news, medical abstracts and, later, plays; general text "
-        f"is Wikipedia. Commit {options.commit}, installed from its wheel; one core that other work shared.\n\n"
+        f"is {MODEL}, a real pretrained one; the text is German news, medical abstracts and, later, plays; general "
+        f"text is Wikipedia. Commit {options.commit}, installed from its wheel; one core that other work shared.\n\n"
         f"The user wrote no line to get a recipe that passes `validate`, then made {len(EDITS)} lines small enough for "
         f"one core, and typed {typed} commands of everlearn. So few steps teach little: this page is about the way, "
         "not about its numbers.\n\n"
