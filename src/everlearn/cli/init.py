@@ -44,6 +44,8 @@ def command(
     if task is not None and task not in TASKS:
         raise RecipeError(f"`--task` is '{task}'.{did_you_mean(task, TASKS)}")
     if not printed:
+        if file.is_dir():
+            raise RecipeError(f"'{file}' is a folder. Name a file in it: `everlearn init {file / 'recipe.yaml'}`.")
         if file.exists():
             raise RecipeError(
                 f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`."

@@ -182,8 +182,9 @@ def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, e
             f"about {count(steps * passes, 'step')}"
         )
         if steps * passes < FEWEST_STEPS / 4:
+            verb = "makes" if passes == 1 else "make"
             recipe.notes.append(
-                f"'{name}' has so little text that {count(passes, 'pass')} over it makes about "
+                f"'{name}' has so little text that {count(passes, 'pass')} over it {verb} about "
                 f"{count(steps * passes, 'step')}: hardly anything can be learnt or measured there."
             )
         if probe.glued and not sizing.alone:
