@@ -37,7 +37,13 @@ CASES = [
         "sft",
         says=("`--task sft`", "'text'"),
     ),
-    case("asks for text of conversations", "--domain", "a=chats.jsonl", says=("no column of text",), spoil=CHATS),
+    case(
+        "asks for text of conversations",
+        "--domain",
+        "a=chats.jsonl",
+        says=("holds chats", "a prompt and its answer"),
+        spoil=CHATS,
+    ),
     case("asks an encoder-decoder to learn text", *T5, "--task", "pretrain", says=("encoder-decoder", "'sft'")),
     case("gives an encoder-decoder plain text", *T5, "--domain", "a=a.jsonl", says=("prompts and answers", "'text'")),
     case(
