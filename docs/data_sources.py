@@ -36,7 +36,7 @@ tarballs the size of one is known (`cs.CL`, 144,417,418 bytes) and no digest. It
 
 
 def page() -> str:
-    """The page."""
+    """Return the page."""
     parts = [HEAD]
     listed: dict[tuple[str, ...], list[Suite]] = {}
     for suite in SUITES.values():

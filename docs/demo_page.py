@@ -68,24 +68,24 @@ def comparison() -> Comparison:
 
 
 def tables() -> str:
-    """What `everlearn report --format markdown` says of the runs."""
+    """Return the output of `everlearn report --format markdown` for the runs."""
     return f"{BEGIN}{markdown(comparison()).strip()}\n{END}"
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables written anew."""
+    """Return the page with its tables replaced by new ones."""
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     return f"{before}{tables()}{after}"
 
 
 def picture() -> str:
-    """The figure as a file of its own."""
+    """Return the figure as a standalone file."""
     (plate,) = draw("standing", Standings(standings(), "bits/byte", ranked=False))
     return standalone(plate)
 
 
 def standings() -> tuple[Standing, ...]:
-    """What each run learnt and forgot, the best at the end first."""
+    """Return what each run learnt and forgot, the best final result first."""
     own = comparison()
     learnt, forgotten = (own.measure(own.lead, key) for key in ("learnt", "forgotten"))
     assert learnt is not None

@@ -24,7 +24,7 @@ WIDTH = 6
 
 
 def page(text: str, by_title: dict[str, dict[str, Any]]) -> str:
-    """The page with the last columns of its table as they were measured.
+    """Return the page with newly measured columns in its table.
 
     Args:
         text: the page, with or without them.

@@ -24,7 +24,7 @@ Graph = dict[str, set[str]]
 
 
 def parsed() -> dict[str, ast.Module]:
-    """File below `src/everlearn` → its syntax tree."""
+    """Return file below `src/everlearn` → its syntax tree."""
     return {
         path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(SOURCE.rglob("*.py"))
@@ -32,7 +32,7 @@ def parsed() -> dict[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module] | None = None) -> Graph:
-    """File → the files of the package that it imports, wherever in it the import stands."""
+    """Return file → the files of the package that it imports, anywhere in the file."""
     trees = parsed() if trees is None else trees
     graph: Graph = {}
     for file, tree in trees.items():
@@ -60,8 +60,10 @@ def _file(name: str, trees: Mapping[str, ast.Module]) -> str | None:
 
 
 def floors(page: str | None = None) -> list[list[str]]:
-    """The declared rooms from the top: folders (`run/`) and files (`learner.py`); those of one row know nothing of
-    each other."""
+    """Return the declared rooms from the top, row by row: folders (`run/`) and files (`learner.py`).
+
+    Rooms of one row must not import each other.
+    """
     text = PAGE.read_text(encoding="utf-8") if page is None else page
     table = text.split("\n## Rooms\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
@@ -69,13 +71,16 @@ def floors(page: str | None = None) -> list[list[str]]:
 
 
 def room_of(file: str, rooms: Iterable[str]) -> str | None:
-    """The room with the longest path that a file is in."""
+    """Return the room with the longest path that contains a file."""
     fitting = [room for room in rooms if file == room or (room.endswith("/") and file.startswith(room))]
     return max(fitting, key=len, default=None)
 
 
 def folders(graph: Graph) -> Graph:
-    """The same arrows between folders. A file at the top stands for itself; a folder in a folder is a part of it."""
+    """Return the same arrows between folders.
+
+    A file at the top is a node of its own; a nested folder is a part of its parent.
+    """
     found: Graph = defaultdict(set)
     for file, others in graph.items():
         own = _folder(file)
@@ -89,7 +94,7 @@ def _folder(file: str) -> str:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Groups that import each other in a loop, each sorted."""
+    """Return the groups of nodes that import each other in a cycle, each sorted."""
     reached = {node: _reached(graph, node) for node in graph}
     groups = {tuple(sorted(a for a in reached[node] if node in reached.get(a, ()))) for node in graph}
     return [list(group) for group in sorted(groups) if group]
@@ -107,8 +112,10 @@ def _reached(graph: Graph, start: str) -> set[str]:
 
 
 def between_rooms(graph: Graph, order: list[list[str]]) -> dict[tuple[str, str], list[str]]:
-    """(room, room that it imports) → "file → file" for each import that leaves a room. The package's own face,
-    `__init__.py`, hands names on and is left out."""
+    """Return (room, imported room) → "file → file" for each import that leaves a room.
+
+    The `__init__.py` of the package re-exports names and is left out.
+    """
     rooms = [room for floor in order for room in floor]
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file, others in sorted(graph.items()):
@@ -134,7 +141,7 @@ STYLE = """
 
 
 def needed(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The arrows that do not follow from others: A → C is left out where A → B and B → C say it."""
+    """Return the arrows that are not implied by others: A → C is left out if A → B and B → C exist."""
     graph: Graph = defaultdict(set)
     for a, b in pairs:
         graph[a].add(b)
@@ -142,7 +149,7 @@ def needed(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def picture() -> str:
-    """An SVG: a row a floor, and on the right the arrows that do not follow from others."""
+    """Return an SVG with one row per floor, and on the right the arrows that are not implied by others."""
     trees, order = parsed(), floors()
     arrows = needed(between_rooms(imports(trees), order))
     level = {room: number for number, floor in enumerate(order) for room in floor}
@@ -187,7 +194,7 @@ def _apart(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _sentence(trees: Mapping[str, ast.Module], room: str) -> str:
-    """What a room says of itself: the first sentence of its docstring, of a folder the one of its `__init__.py`."""
+    """Return the first sentence of a room's docstring; for a folder that of its `__init__.py`."""
     told = ast.get_docstring(trees[f"{room}__init__.py" if room.endswith("/") else room]) or ""
     return re.split(r"(?<=[.!?])\s", " ".join(told.replace("``", "").split()))[0].rstrip(".")
 

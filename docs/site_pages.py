@@ -1,6 +1,6 @@
-"""What the site has beyond the pages: navigation from index.md, all commands, the options of each method, all mistakes.
+"""Content of the site besides the pages: navigation from index.md, all commands, the options of methods, all mistakes.
 
-Each is read from what it is about, so none can fall behind.
+Everything is generated from its source, so it cannot become outdated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Register the hooks with Sphinx."""
     app.connect("source-read", _complete)
     app.connect("autodoc-process-docstring", _as_rest, priority=400)  # before napoleon, which is at 500
     app.connect("autodoc-process-docstring", _options)
@@ -23,7 +23,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def _complete(app: Sphinx, page: str, source: list[str]) -> None:
-    """Before a page is parsed: what the site adds to it."""
+    """Add generated content to a page before it is parsed."""
     whole = re.fullmatch(r"# .+\n\n\[.+\]\((\.\./[A-Z]+\.md)\)\n", source[0])
     if whole:  # a page that only points to a file beside the docs is that file
         text = (app.srcdir / whole.group(1)).read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _outside(app: Sphinx, page: str, link: re.Match[str]) -> str:
-    """A link to a page that is not below docs: to the page that stands for it, or to the file itself."""
+    """Return a link to a page outside of docs: to the page in its place, or to the file itself."""
     target = (app.srcdir / page).parent.joinpath(link.group(1)).resolve()
     if target.is_relative_to(app.srcdir):
         return link.group()
@@ -48,7 +48,7 @@ def _outside(app: Sphinx, page: str, link: re.Match[str]) -> str:
 
 
 def navigation(index: str) -> Iterator[str]:
-    """A table of contents for each section of the index, with the pages that it lists, in their order."""
+    """Yield a table of contents for each section of the index, with the pages that it lists, in order."""
     for section in index.split("\n## ")[1:]:
         caption = section.splitlines()[0]
         pages = re.findall(r"^\* \[[^\]]+\]\((?!https?:)([^)#]+)\.md\)", section, re.MULTILINE)
@@ -57,7 +57,7 @@ def navigation(index: str) -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Each command of the command line: what it does, how it is called, its arguments and options."""
+    """Yield a section for each command: its description, usage, arguments and options."""
     import typer
     import typer.main
 
@@ -82,12 +82,12 @@ def commands() -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """A help text without the terminal's markup, and safe in Markdown."""
+    """Return a help text without terminal markup, escaped for Markdown."""
     return " ".join(re.sub(r"\[(/?(?:bold|dim|italic|required)[^\]]*)\]", "", text).replace("*", r"\*").split())
 
 
 def _as_rest(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
-    """Docstrings are Markdown where it matters (fences, indented formulas, bars); Sphinx reads another markup."""
+    """Convert Markdown in docstrings (fences, indented formulas, bars) to reStructuredText, which Sphinx reads."""
     text, fenced, base = [], False, ""
     for number, line in enumerate(lines):
         before = lines[number - 1] if number else ""
@@ -113,7 +113,7 @@ def _bars(text: str) -> str:
 
 
 def _signature(app: Sphinx, what: str, name: str, made: Any, *_: Any) -> tuple[str, None] | None:
-    """Settings are listed one by one below their class, so its line does not repeat them."""
+    """Remove the options from the signature of a class, as they are listed below it."""
     from pydantic import BaseModel
 
     from everlearn.methods.base import REGISTRY
