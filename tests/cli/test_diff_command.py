@@ -64,8 +64,9 @@ def test_the_column_of_text_is_found_as_init_finds_it(text, columns):
         for path in ("words.jsonl.gz", "news.jsonl")
     ]
     assert [each.code for each in read] == [0, 0], read[1].err
-    one, other = (json.loads(each.out)["texts"] for each in read)
-    assert one == other
+    one, other = (json.loads(each.out) for each in read)
+    assert one["texts"] == other["texts"]
+    assert other["notes"] == [*one["notes"], f"Of 'news' the column '{columns[-1]}' is read."]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_the_tables_are_what_the_classes_say() -> None:
         (["methods", "das", "--json"], HEAVY),
         (["schema"], HEAVY),
         (["init", "-"], HEAVY),
+        (["init", "--all", "-"], HEAVY),
         (["init", "recipe.yaml"], HEAVY),
         (["init", "-", "--domain", "a=a.txt"], tuple(name for name in HEAVY if name != "numpy")),
         (["env"], tuple(name for name in HEAVY if name not in ("torch", "numpy"))),

@@ -329,7 +329,6 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(place, tmp_path):
     save(tiny.model("roberta"), tmp_path / "masked")
     save(tiny.model("t5"), tmp_path / "t5")
     (tmp_path / "short.txt").write_text("the model", encoding="utf-8")
-    (tmp_path / "tuned.yaml").write_text("{name: t, train: a.jsonl, test: b.jsonl}", encoding="utf-8")
     with pytest.raises(ModelError, match=r"is a causal model and AFTER .* a masked one"):
         everlearn.diff(place / "old", tmp_path / "masked", words)
     with pytest.raises(ModelError, match="encoder-decoder"):
@@ -346,8 +345,10 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(place, tmp_path):
         everlearn.diff(place / "old", place / "new", words * 2)
     with pytest.raises(RecipeError, match="--device"):
         everlearn.diff(place / "old", place / "new", words, device="nothing")
-    with pytest.raises(RecipeError, match="fine-tunes"):
-        read_tasks(tmp_path / "tuned.yaml")
+    for task in ("{name: t, train: a.jsonl, test: b.jsonl}", "- {name: t, path: a.jsonl}"):
+        (tmp_path / "tuned.yaml").write_text(task, encoding="utf-8")
+        with pytest.raises(RecipeError, match=r"'t' .* is of kind classification, which fine-tunes"):
+            read_tasks(tmp_path / "tuned.yaml")
 
 
 @pytest.mark.parametrize("form", ["- {TASK}", "end_tasks:\n- {TASK}", "{TASK}"])

@@ -33,8 +33,15 @@ def methods() -> list[dict[str, Any]]:
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe, with the names of ``TrainingArguments`` that are installed."""
-    table = json.loads(RECIPE.read_text(encoding="utf-8"))
+    table = recipe_table()
     return with_arguments(table["schema"], _training_arguments(), table["refused"], table["run_wide"])
+
+
+def recipe_table() -> dict[str, Any]:
+    """Return the schema without the names of ``TrainingArguments`` (`schema`), and those that a recipe (`refused`) or a
+    domain (`run_wide`) cannot set."""
+    table: dict[str, Any] = json.loads(RECIPE.read_text(encoding="utf-8"))
+    return table
 
 
 def with_arguments(

@@ -110,7 +110,7 @@ def diff(
     reporter = reporter or Reporter()
     sides = open_sides(before, after)
     notes: list[str] = []
-    sources = documents_of(texts)
+    sources = documents_of(texts, notes)
     configs = [
         config for each in tasks for config in (read_tasks(Path(each)) if isinstance(each, str | Path) else [each])
     ]

@@ -18,8 +18,14 @@ from everlearn.options import path_or_id
 Documents = Callable[[], Iterable[Document]]
 
 
-def documents_of(texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path]) -> dict[str, Documents]:
+def documents_of(
+    texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path], notes: list[str]
+) -> dict[str, Documents]:
     """Return the documents of each text by its name, to be read when they are needed.
+
+    Args:
+        texts: name → path, or paths alone.
+        notes: gets a sentence about each text whose column has another name than `text`.
 
     Raises:
         RecipeError: two texts have one name.
@@ -31,6 +37,8 @@ def documents_of(texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path]
         if name in found:
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
         corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text")
+        if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
+            notes.append(f"Of '{name}' the column '{corpus.text_column}' is read.")
         found[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
     return found
 

@@ -13,6 +13,7 @@ from everlearn.config.reading import read_yaml_file
 from everlearn.data.endtask import TaskConfig
 from everlearn.errors import RecipeError
 from everlearn.evaluation import KINDS, Cell, Estimate, Metric, Task, resample
+from everlearn.evaluation.cell import CLASSIFICATION
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.task import task_config
@@ -105,14 +106,14 @@ def read_tasks(path: Path) -> list[TaskConfig]:
             f"'{path}' has no end tasks. Write a list of tasks, as in a recipe's `end_tasks`: "
             "`- {name: …, kind: choice, test: …}`."
         )
-    tasks = [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]
-    for task in tasks:
-        if KINDS[task.kind].fine_tunes:
+    for number, each in enumerate(listed):
+        kind = str(each.get("kind", CLASSIFICATION)) if isinstance(each, dict) else ""
+        if kind in KINDS and KINDS[kind].fine_tunes:
             raise RecipeError(
-                f"End task '{task.name}' in '{path}' is of kind {task.kind}, which fine-tunes a copy of each model; "
-                "`--task` asks models as they are. Use `everlearn evaluate`, or a kind such as choice."
+                f"End task '{each.get('name', number)}' in '{path}' is of kind {kind}, which fine-tunes a copy of each "
+                "model; `--task` asks models as they are. Use `everlearn evaluate`, or a kind such as choice."
             )
-    return tasks
+    return [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]
 
 
 def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
