@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import stages
@@ -99,6 +100,34 @@ def test_what_is_not_attention_to_all_reads_the_row_as_a_whole(kind: str, option
             parameter.mul_(4)
     assert (together(model) - apart(model)).abs().max() > 1e-3, "or there would be nothing to refuse"
     assert not can_share_prompts(model, LONGEST)
+
+
+class Smoothed(torch.nn.Module):
+    """A layer of somebody else's package that looks at its row as a whole."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        found = self.inner(states)
+        return found + found.mean(1, keepdim=True)
+
+
+def test_modules_of_other_packages_have_rows_of_their_own() -> None:
+    model = tiny.model("llama")
+    model.set_attn_implementation("sdpa")
+    for layer in model.model.layers:
+        layer.mlp = Smoothed(layer.mlp)
+    assert (together(model) - apart(model)).abs().max() > 1e-3
+    assert not can_share_prompts(model, LONGEST)
+
+
+def test_low_rank_matrices_of_peft_stand_in_a_shared_row() -> None:
+    model = get_peft_model(tiny.model("llama"), LoraConfig(r=2, init_lora_weights=False)).base_model.model
+    model.set_attn_implementation("sdpa")
+    assert can_share_prompts(model, LONGEST)
+    torch.testing.assert_close(together(model), apart(model), rtol=1e-5, atol=1e-5)
 
 
 def with_soft_prompt(model: Any) -> None:

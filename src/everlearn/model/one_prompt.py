@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from everlearn.model.head import config_of
 
+PER_TOKEN = ("torch.", "transformers.", "peft.tuners.lora.", "bitsandbytes.")
+"""Whose modules look at one token of a row at a time, attention and convolutions apart."""
+
 
 def can_share_prompts(model: nn.Module, length: int) -> bool:
     """Whether a pass may hold several texts after one prompt.
@@ -29,7 +32,7 @@ def can_share_prompts(model: nn.Module, length: int) -> bool:
     shares = {id(part) for module in told for part in module.modules()}
     length += sum(getattr(module, "taken_positions", 0) for module in told)
     untouched = all(
-        (id(m) in shares or not type(m).__module__.startswith("everlearn."))
+        (id(m) in shares or type(m).__module__.startswith(PER_TOKEN))
         and all(id(getattr(h, "__self__", None)) in shares for h in _hooks(m))
         for m in model.modules()
     )
