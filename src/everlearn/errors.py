@@ -6,6 +6,7 @@ EverlearnError                  the base: shown as one sentence, exit code 2
 ├── ModelError                  a model or tokenizer cannot be loaded or does not fit the objective
 ├── MethodError                 a method is unknown, misconfigured or incompatible
 ├── RunError                    a run folder is missing, taken, damaged or of another recipe
+├── PluginError                 what another package brings is missing or cannot be imported
 ├── SandboxError                programs that a model writes cannot be run safely here
 └── TrainingDiverged            the loss is no longer finite
 """
@@ -46,6 +47,10 @@ class MethodError(EverlearnError):
 
 class RunError(EverlearnError):
     """A run folder is missing, taken, damaged or belongs to another recipe."""
+
+
+class PluginError(EverlearnError):
+    """What another package brings is missing, broken, or has a name that is taken."""
 
 
 class SandboxError(EverlearnError):

@@ -70,7 +70,7 @@ def test_alone_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 COMPLETIONS = {
     "everlearn re": {"resume", "report", "repair"},
-    "everlearn run --": {"--quiet", "--json", "--help"},
+    "everlearn run --": {"--quiet", "--json", "--import", "--help"},
     "everlearn methods das_r": {"das_random", "das_released"},
 }
 

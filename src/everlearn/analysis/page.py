@@ -19,7 +19,6 @@ from everlearn.analysis.maps import Map, Saturation, kind_of_site
 from everlearn.analysis.prequential import Prequential, table
 from everlearn.analysis.ranks import Ranks
 from everlearn.analysis.similarity import Similarity
-from everlearn.analysis.stages_page import Section
 from everlearn.data.corpus import Domain
 from everlearn.files import write_text
 from everlearn.model.movement import Moved, Movement, together
@@ -29,6 +28,7 @@ from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.formatting import fixed
 from everlearn.report.html import render
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell, terminal_table
 from everlearn.version import __version__
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from everlearn.analysis.ranks import Ranks
-from everlearn.analysis.stages_page import Section
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.figures import draw
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.formatting import fixed, interval
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 
 _SHOWN = 10

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from everlearn.analysis.repairing import Remains, Repair
-from everlearn.analysis.stages_page import Section
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import GLYPHS
 from everlearn.report.figures import draw
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.formatting import MISSING, decimals, fixed, interval
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 from everlearn.wording import count
 

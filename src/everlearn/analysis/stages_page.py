@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from everlearn.analysis.distance import Distance
 from everlearn.analysis.going_back import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
@@ -15,27 +14,8 @@ from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.heat import Heat, Shade
 from everlearn.report.figures.moved import said
 from everlearn.report.formatting import MISSING, decimals, fixed, interval
+from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page.
-
-    Attributes:
-        title: of it.
-        aside: how it is to be read.
-        plates: pictures.
-        tables: numbers; a terminal shows these.
-        legend: of the pictures: name, glyph, rank.
-    """
-
-    title: str
-    aside: str
-    plates: list[Plate]
-    tables: list[Table]
-    legend: tuple[tuple[str, str, int], ...] = ()
-
 
 # -- distances ----------------------------------------------------------------------------------------------------
 

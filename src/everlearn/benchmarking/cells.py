@@ -11,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from everlearn.benchmarking.archive import KeptCell, find_cell, find_cells
 from everlearn.errors import RunError
 from everlearn.evaluation import METRICS, Cell, set_path
+from everlearn.evaluation.metrics import metrics_of
 from everlearn.version import __version__
 
 RIGHT = ("exact_match", "accuracy", "choice_accuracy")
-"""What counts as a right answer, by metric: the first that a task has."""
+"""What counts as a right answer, by metric: the first that a task has, before any other share of its examples."""
 Moment = Literal["base", "learnt", "final"]
 """The untouched base model; right after the own domain; the end of the stream."""
 
@@ -182,7 +183,8 @@ def _validated(kept: KeptCell) -> CellResult:
 
 def scores_of(cell: Cell) -> TaskScores:
     """What an end task's answers are worth."""
-    right = next(METRICS[name] for name in RIGHT if METRICS[name].applies(cell))
+    shares = [each for each in metrics_of([cell]) if each.unit == "fraction" and each.higher_is_better]
+    right = next(each for each in (*map(METRICS.__getitem__, RIGHT), *shares) if each.applies(cell))
     f1 = {name: METRICS[name].scores(cell).tolist() for name in ("macro_f1", "f1") if METRICS[name].applies(cell)}
     return TaskScores(accuracy=right.scores(cell).tolist(), examples=len(cell), **f1)
 

@@ -18,6 +18,8 @@ from typing import Annotated
 
 import typer
 
+from everlearn import plugins
+from everlearn.cli.common import importing
 from everlearn.cli.stopping import signals_interrupt
 from everlearn.errors import EverlearnError, did_you_mean
 from everlearn.version import __version__
@@ -60,8 +62,8 @@ PLACES = {
 """What a file system answers to a place that cannot be read or written."""
 
 
-def application() -> typer.Typer:
-    """Create the command-line application, with every verb of :data:`VERBS`."""
+def application(words: Sequence[str] = ()) -> typer.Typer:
+    """Create the command-line application: every verb of :data:`VERBS`, and those of plugins that `words` ask for."""
     app = typer.Typer(
         name="everlearn",
         help="Train a language model on one domain after another, and see what it learnt and what it forgot.",
@@ -80,8 +82,21 @@ def application() -> typer.Typer:
 
     for verb, heading in VERBS.items():
         command = importlib.import_module(f"everlearn.cli.{verb}").command
-        app.command(verb, rich_help_panel=heading)(command)
+        app.command(verb, rich_help_panel=heading)(importing(command))
+    for verb in _verbs_of_plugins(words):
+        app.command(verb, rich_help_panel="Of plugins")(plugins.command_of(verb))
     return app
+
+
+def _verbs_of_plugins(words: Sequence[str]) -> list[str]:
+    """Return those that are asked for; all that can be imported where no verb of everlearn is."""
+    verb = next((word for word in words if not word.startswith("-")), None)
+    if verb in VERBS:
+        return []
+    if verb in plugins.names("verbs"):
+        return [str(verb)]
+    plugins.load("verbs")
+    return [name for name in plugins.names("verbs") if name not in VERBS and not plugins.has_failed("verbs", name)]
 
 
 def _version(wanted: bool) -> None:
@@ -118,7 +133,9 @@ def _run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         words = [_at_home(word) for word in arguments]
-        code = int(application()(args=words, prog_name="everlearn", standalone_mode=False) or 0)
+        code = int(application(words)(args=words, prog_name="everlearn", standalone_mode=False) or 0)
+        for error in plugins.failures():
+            print(f"Note: {error}", file=sys.stderr)
         # The parser returns this code silently for an interrupt inside a verb.
         return code if code != INTERRUPTED else _fail(STOPPED, as_json, INTERRUPTED)
     except typer.TyperException as error:
@@ -161,7 +178,7 @@ def _usage(error: typer.TyperException) -> str:
     sentence = getattr(error, "message", str(error)) if hasattr(error, "possibilities") else error.format_message()
     sentence = sentence.strip().rstrip(".") + "."
     if sentence.startswith("No such command '"):
-        sentence += did_you_mean(sentence.split("'")[1], VERBS)
+        sentence += did_you_mean(sentence.split("'")[1], [*VERBS, *plugins.names("verbs")])
     elif option := getattr(error, "option_name", None):
         context = getattr(error, "ctx", None)
         known = [name for parameter in context.command.params for name in parameter.opts] if context else []

@@ -11,7 +11,10 @@ from typing import Annotated
 
 import typer
 
-from everlearn.cli.common import AsJson, RunPath, learner_of, say, show
+from everlearn.cli.common import AsJson, RunPath, learner_of, no_pair, pair, say, show
+
+ALSO = "decay=4"
+"""How `--also` looks."""
 
 
 def command(
@@ -80,6 +83,10 @@ def command(
     until: Annotated[
         str | None, typer.Option("--to", metavar="STAGE", help="The later stage; default: the last one.")
     ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=BLOCKS", help="Also run an analysis of a plugin on so many blocks; repeatable."),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; default: RUN/analysis.html.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,15 +109,22 @@ def command(
     from everlearn.analysis.magnitude import looked_at
     from everlearn.analysis.page import terminal, to_json, write_analysis
     from everlearn.analysis.ranks_page import of_ranks
+    from everlearn.analysis.registry import find_analysis, section_as_data
     from everlearn.analysis.stages_page import of_distances, of_going_back
     from everlearn.errors import RecipeError, RunError
     from everlearn.model.movement import movements
     from everlearn.run.places import check_place
 
+    asked = []
+    for words in also or ():
+        name, blocks = pair(words, "--also", ALSO)
+        if not blocks.isdecimal():
+            raise no_pair("--also", words, ALSO)
+        asked.append((name, find_analysis(name), int(blocks)))
     if output is not None:
         check_place("--output", output)
     comparing = distance or restore or merge_back
-    looking = comparing or ranks or magnitude
+    looking = comparing or ranks or magnitude or also
     if (since is not None or until is not None) and not comparing:
         raise RecipeError(
             "`--from` and `--to` name the stages of --distance, --restore and --merge-back: give one of these too."
@@ -134,9 +148,12 @@ def command(
     expected = prediction_ranks(learner, ranks) if ranks else None
     sections = [*([of_distances(apart)] if apart else []), *map(of_going_back, back)]
     sections += [of_ranks(expected)] if expected is not None else []
+    own = {name: analyse(learner, blocks) for name, analyse, blocks in asked}
+    sections += own.values()
     online = prequential(learner.folder)
     show(
-        to_json(moved, filled, likeness, compared, apart, back, online, expected),
+        to_json(moved, filled, likeness, compared, apart, back, online, expected)
+        | ({"also": {name: section_as_data(section) for name, section in own.items()}} if own else {}),
         as_json,
         lambda: terminal(moved, learner.recipe.domains, filled, likeness, compared, sections, online),
     )

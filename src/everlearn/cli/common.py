@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from everlearn import plugins
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -28,6 +32,30 @@ Overrides = Annotated[
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, for example runs/first.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the path of the report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for another program.")]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE_OR_FILE",
+        help="Import this first: it registers methods, tasks or metrics of your own. May be repeated.",
+    ),
+]
+
+
+def importing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a verb's function with one more option, `--import`, which is done before all else."""
+
+    @functools.wraps(command)
+    def with_imports(*arguments: Any, imports: list[str] | None = None, **options: Any) -> Any:
+        plugins.bring(imports or (), "--import", files=True)
+        return command(*arguments, **options)
+
+    hints = get_type_hints(command, include_extras=True)
+    own = [each.replace(annotation=hints[name]) for name, each in inspect.signature(command).parameters.items()]
+    option = inspect.Parameter("imports", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Imports)
+    with_imports.__signature__ = inspect.Signature([*own, option])  # type: ignore[attr-defined]
+    with_imports.__annotations__ = hints | {"imports": Imports}
+    return with_imports
 
 
 def pair(text: str, option: str, example: str) -> tuple[str, str]:

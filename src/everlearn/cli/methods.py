@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def names(incomplete: str) -> list[str]:
     """Return the method names for shell completion."""
-    from everlearn.tools.described import methods
+    from everlearn.tools.known import method_names
 
-    return sorted(each["name"] for each in methods() if each["name"].startswith(incomplete))
+    return [name for name in method_names() if name.startswith(incomplete)]
 
 
 def command(
@@ -27,9 +27,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods and their requirements; with a name, its options, their defaults and what they mean."""
-    from everlearn.tools import described
+    from everlearn.tools.known import methods
 
-    everything = described.methods()
+    everything = methods()
     if name is None:
         show(everything, as_json, lambda: _Capabilities(everything))
     else:

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from everlearn import files
+from everlearn import files, plugins
 from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at
@@ -34,7 +34,7 @@ from everlearn.data.harness import Harness, named
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
-from everlearn.evaluation.task import CONFIGS, KINDS, task_config
+from everlearn.evaluation.task import CONFIGS, KINDS, kind_of, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
@@ -198,6 +198,9 @@ class Recipe(Options):
     """How the report judges the run."""
     run: RunSettings = RunSettings()
     """Where the run is kept and what makes it random."""
+    plugins: tuple[str, ...] = ()
+    """Installed modules to import before the recipe is read: they register methods, tasks or metrics of their own.
+    Packages that declare entry points are found without it."""
 
     @field_validator("method")
     @classmethod
@@ -348,6 +351,9 @@ def parse_domain(raw: Mapping[str, Any]) -> Domain:
 
 
 def _recipe(raw: Mapping[str, Any]) -> Recipe:
+    modules = raw.get("plugins") or ()
+    if isinstance(modules, list | tuple) and all(isinstance(name, str) for name in modules):
+        plugins.bring(modules, "plugins")
     return Recipe.model_validate(_local(dict(raw)))
 
 
@@ -395,9 +401,14 @@ def _local(raw: dict[str, Any]) -> dict[str, Any]:
             for key, value in raw["evaluation"].items()
         }
     if isinstance(raw.get("end_tasks"), list):
-        files_ = tuple({key for config in CONFIGS.values() for key in config.paths})
-        raw["end_tasks"] = [place(item, files_, f"end_tasks.{n}") for n, item in enumerate(raw["end_tasks"])]
+        raw["end_tasks"] = [place(item, _files_of(item), f"end_tasks.{n}") for n, item in enumerate(raw["end_tasks"])]
     return raw
+
+
+def _files_of(task: Any) -> tuple[str, ...]:
+    """Return the keys of an end task whose values are paths; none where there is no such kind."""
+    kind = kind_of(task) if isinstance(task, dict) else None
+    return CONFIGS[kind].paths if isinstance(kind, str) and kind in CONFIGS else ()
 
 
 def _check_plain(value: Any, key: str = "") -> None:

@@ -6,6 +6,7 @@ A :class:`Task` asks a :class:`Predictor` and leaves a :class:`Cell`, the outcom
 these and nothing else.
 """
 
+from everlearn.data.endtask import TaskConfig
 from everlearn.evaluation.big_bench import BigBench
 from everlearn.evaluation.build import build_results
 from everlearn.evaluation.by_perplexity import ByPerplexity
@@ -25,7 +26,7 @@ from everlearn.evaluation.metrics import METRICS, Metric, accuracy, macro_f1, re
 from everlearn.evaluation.perplexity import BlockLosses, block_losses
 from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.evaluation.programs import Programs
-from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, summarise
+from everlearn.evaluation.quantities import QUANTITIES, Column, Quantity, register_quantity, summarise
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.results import MethodUsed, Results, RunFacts, ScoreTable, Share, Spent, StageCost, Summary
 from everlearn.evaluation.samples import Samples, samples_path
@@ -70,6 +71,7 @@ __all__ = [
     "StageCost",
     "Summary",
     "Task",
+    "TaskConfig",
     "Work",
     "accuracy",
     "alone_path",
@@ -85,6 +87,7 @@ __all__ = [
     "register_kind",
     "register_mean",
     "register_metric",
+    "register_quantity",
     "resample",
     "samples_path",
     "set_path",

@@ -194,7 +194,7 @@ def _tables(
                 task_domains=task_domains and {name: task_domains[name] for name in columns[metric.name]},
                 cells=[score for _, _, score in sorted(scores[metric.name], key=lambda each: each[:2])],
             ),
-            Summary(**derived[metric.name].summary()),
+            Summary.model_validate(derived[metric.name].summary()),
         )
         for metric in metrics
     }

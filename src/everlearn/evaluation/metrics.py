@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from everlearn.evaluation.cell import Cell
+from everlearn.plugins import Registry
 
 Floats = NDArray[np.float64]
 Terms = Callable[[Cell], NDArray[Any]]
@@ -69,20 +70,20 @@ FAMILIES: dict[str, Callable[[str], Metric]] = {}
 """How names begin that are not known beforehand, and what makes a metric of such a name."""
 
 
-class _Metrics(dict[str, Metric]):
+class _Metrics(Registry[Metric]):
     """Metrics by name; one of a family is made when it is asked for."""
 
     def __missing__(self, name: str) -> Metric:
         make = next((make for start, make in FAMILIES.items() if name.startswith(start)), None)
         if make is None:
-            raise KeyError(name)
+            return super().__missing__(name)
         return self.setdefault(name, make(name))
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or (isinstance(name, str) and name.startswith(tuple(FAMILIES)))
 
 
-METRICS: dict[str, Metric] = _Metrics()
+METRICS = _Metrics("metrics")
 """Every metric by name; of those that a cell has, the first one leads."""
 
 
@@ -93,7 +94,7 @@ def register_family(start: str, make: Callable[[str], Metric]) -> None:
 
 def register_metric(metric: Metric) -> Metric:
     """Make a metric known to results, tables and the bench."""
-    METRICS[metric.name] = metric
+    METRICS.add(metric.name, metric)
     return metric
 
 

@@ -41,6 +41,7 @@ import numpy as np
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.metrics import STANDARDISED
 from everlearn.evaluation.statistics import Floats, percentiles
+from everlearn.plugins import Registry
 
 MEAN = "mean"
 TOLERATED_DRIFT = 0.02
@@ -191,111 +192,118 @@ def _shares_forgotten() -> list[Quantity]:
     return found
 
 
-QUANTITIES: dict[str, Quantity] = {
-    each.key: each
-    for each in (
-        Quantity(
-            "learnt",
-            "Learnt",
-            True,
-            "learnt more",
-            "learnt less",
-            "How much better the model is at a domain right after its stage than the base model was. More is better.",
-            _seen,
-            lambda u, j, last: u[j] - u[0],
-        ),
-        Quantity(
-            "forgotten",
-            "Forgotten",
-            False,
-            "forgot less",
-            "forgot more",
-            "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
-            "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
-            _earlier,
-            _forgotten,
-            gain="from later domains",
-        ),
-        Quantity(
-            "gained",
-            "At the end",
-            True,
-            "ended better",
-            "ended worse",
-            "How much better the model is at the domains at the end of the stream than the base model was: what was "
-            "learnt, less what was forgotten again. Below zero the stream has made it worse. More is better.",
-            _seen,
-            lambda u, j, last: u[last] - u[0],
-        ),
-        Quantity(
-            "forgotten_max",
-            "Forgotten, max form",
-            False,
-            "forgot less (max form)",
-            "forgot more (max form)",
-            "The same, counted from the best score that any stage had reached. Never below zero.",
-            _earlier,
-            _forgotten_max,
-        ),
-        Quantity(
-            "general_drift",
-            "General drift",
-            False,
-            "kept more general knowledge",
-            "lost more general knowledge",
-            "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
-            "base model was. Less is better.",
-            _general,
-            lambda u, j, last: u[0] - u[last],
-            averaged=False,
-            gain="on general text",
-        ),
-        Quantity(
-            "average",
-            "Average at the end",
-            None,
-            "scores higher on end tasks",
-            "scores lower on end tasks",
-            "The mean score at the end of the stream.",
-            _seen,
-            lambda r, j, last: r[last],
-            columns=False,
-        ),
-        Quantity(
-            "backward_transfer",
-            "Backward transfer",
-            True,
-            "transferred more to earlier domains",
-            "transferred less to earlier domains",
-            "How much later stages changed earlier domains for the better. Negative is forgetting.",
-            _earlier,
-            lambda u, j, last: -_forgotten(u, j, last),
-        ),
-        Quantity(
-            "forward_transfer",
-            "Forward transfer",
-            True,
-            "transferred more to later domains",
-            "transferred less to later domains",
-            "How much better a domain already was, just before its own stage, than in the base model.",
-            _coming,
-            lambda u, j, last: u[j - 1] - u[0],
-        ),
-        Quantity(
-            "forgetting_rate",
-            "Forgetting rate",
-            False,
-            "has the lower forgetting rate",
-            "has the higher forgetting rate",
-            "As the DAS paper defines it: the mean of what is forgotten over all domains but the last.",
-            _earlier,
-            _forgotten,
-            columns=False,
-        ),
-        *_shares_forgotten(),
-    )
-}
+QUANTITIES: Registry[Quantity] = Registry("quantities")
 """Everything that follows from scores, by name: the only place where it is written down."""
+
+
+def register_quantity(quantity: Quantity) -> Quantity:
+    """Make a quantity known to results, tables and pages."""
+    QUANTITIES.add(quantity.key, quantity)
+    return quantity
+
+
+for _each in (
+    Quantity(
+        "learnt",
+        "Learnt",
+        True,
+        "learnt more",
+        "learnt less",
+        "How much better the model is at a domain right after its stage than the base model was. More is better.",
+        _seen,
+        lambda u, j, last: u[j] - u[0],
+    ),
+    Quantity(
+        "forgotten",
+        "Forgotten",
+        False,
+        "forgot less",
+        "forgot more",
+        "How much worse the model is at an earlier domain at the end of the stream than right after that domain's "
+        "stage. Zero is no forgetting, below zero later domains helped. Less is better.",
+        _earlier,
+        _forgotten,
+        gain="from later domains",
+    ),
+    Quantity(
+        "gained",
+        "At the end",
+        True,
+        "ended better",
+        "ended worse",
+        "How much better the model is at the domains at the end of the stream than the base model was: what was "
+        "learnt, less what was forgotten again. Below zero the stream has made it worse. More is better.",
+        _seen,
+        lambda u, j, last: u[last] - u[0],
+    ),
+    Quantity(
+        "forgotten_max",
+        "Forgotten, max form",
+        False,
+        "forgot less (max form)",
+        "forgot more (max form)",
+        "The same, counted from the best score that any stage had reached. Never below zero.",
+        _earlier,
+        _forgotten_max,
+    ),
+    Quantity(
+        "general_drift",
+        "General drift",
+        False,
+        "kept more general knowledge",
+        "lost more general knowledge",
+        "How much worse the model is at general text, which no stage trains on, at the end of the stream than the "
+        "base model was. Less is better.",
+        _general,
+        lambda u, j, last: u[0] - u[last],
+        averaged=False,
+        gain="on general text",
+    ),
+    Quantity(
+        "average",
+        "Average at the end",
+        None,
+        "scores higher on end tasks",
+        "scores lower on end tasks",
+        "The mean score at the end of the stream.",
+        _seen,
+        lambda r, j, last: r[last],
+        columns=False,
+    ),
+    Quantity(
+        "backward_transfer",
+        "Backward transfer",
+        True,
+        "transferred more to earlier domains",
+        "transferred less to earlier domains",
+        "How much later stages changed earlier domains for the better. Negative is forgetting.",
+        _earlier,
+        lambda u, j, last: -_forgotten(u, j, last),
+    ),
+    Quantity(
+        "forward_transfer",
+        "Forward transfer",
+        True,
+        "transferred more to later domains",
+        "transferred less to later domains",
+        "How much better a domain already was, just before its own stage, than in the base model.",
+        _coming,
+        lambda u, j, last: u[j - 1] - u[0],
+    ),
+    Quantity(
+        "forgetting_rate",
+        "Forgetting rate",
+        False,
+        "has the lower forgetting rate",
+        "has the higher forgetting rate",
+        "As the DAS paper defines it: the mean of what is forgotten over all domains but the last.",
+        _earlier,
+        _forgotten,
+        columns=False,
+    ),
+    *_shares_forgotten(),
+):
+    register_quantity(_each)
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,7 +118,13 @@ class ScoreTable(Part):
 
 
 class Summary(Part):
-    """Numbers derived from one metric's scores (:data:`everlearn.evaluation.quantities.QUANTITIES`)."""
+    """Numbers derived from one metric's scores (:data:`everlearn.evaluation.quantities.QUANTITIES`).
+
+    Quantities that plugins bring stand beside these.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Estimates]
 
     learnt: Estimates = {}
     """Just learnt against the base model; ≥ 0 is good."""

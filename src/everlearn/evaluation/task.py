@@ -7,7 +7,7 @@ A kind is one file: options (a :class:`~everlearn.data.endtask.TaskConfig`), how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -18,6 +18,7 @@ from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.cell import Cell
 from everlearn.evaluation.predictor import Predictor
 from everlearn.options import wrong_value
+from everlearn.plugins import Registry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -131,9 +132,9 @@ class Task:
 
 
 T = TypeVar("T", bound=type[Task])
-KINDS: dict[str, type[Task]] = {}
+KINDS: Registry[type[Task]] = Registry("tasks")
 """Every kind of cell."""
-CONFIGS: dict[str, type[TaskConfig]] = {}
+CONFIGS: Registry[type[TaskConfig]] = Registry("tasks")
 """The kinds that a recipe's `end_tasks` may name, with their options."""
 
 
@@ -144,12 +145,17 @@ def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
     """
 
     def known(cls: T) -> T:
-        KINDS[cls.kind] = cls
+        KINDS.add(cls.kind, cls)
         if config is not None:
-            CONFIGS[cls.kind] = config
+            CONFIGS.add(cls.kind, config)
         return cls
 
     return known
+
+
+def kind_of(raw: Mapping[str, Any]) -> Any:
+    """Return the kind that an end task of a recipe says that it is of."""
+    return raw.get("kind", "classification")
 
 
 def task_config(raw: Any, key: str) -> TaskConfig:
@@ -164,7 +170,7 @@ def task_config(raw: Any, key: str) -> TaskConfig:
     """
     if not isinstance(raw, dict):
         return raw if raw.__class__ in CONFIGS.values() else _refused(f"`{key}` must be a mapping (got {raw!r}).")
-    kind = raw.get("kind", "classification")
+    kind = kind_of(raw)
     if not isinstance(kind, str) or kind not in CONFIGS:
         _refused(f"`{key}.kind`: there is no kind of end task '{kind}'.{did_you_mean(str(kind), CONFIGS)}")
     try:

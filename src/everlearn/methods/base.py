@@ -31,6 +31,7 @@ from everlearn.methods.stage import Stage as Stage
 from everlearn.model.objectives import Objective, Outputs, View
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.options import Options, key_of, wrong_value
+from everlearn.plugins import Registry
 
 ApplyTo = Literal["update", "gradient"]
 
@@ -492,8 +493,8 @@ def explain(name: str, config: type[BaseModel], error: ValidationError) -> str:
 
 
 M = TypeVar("M", bound=Method)
-REGISTRY: dict[str, type[Method]] = {}
-VARIANTS: dict[str, tuple[type[Method], Variant]] = {}
+REGISTRY: Registry[type[Method]] = Registry("methods")
+VARIANTS: Registry[tuple[type[Method], Variant]] = Registry("methods")
 
 
 def register(cls: type[M]) -> type[M]:
@@ -525,8 +526,8 @@ def register(cls: type[M]) -> type[M]:
         cls.Config.model_validate(cls.identity)
     for variant in own:
         cls.Config.model_validate(variant.options)
-        VARIANTS[variant.name] = (cls, variant)
-    REGISTRY[cls.name] = cls
+        VARIANTS.add(variant.name, (cls, variant))
+    REGISTRY.add(cls.name, cls)
     return cls
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from everlearn.errors import ModelError, did_you_mean
+from everlearn.plugins import Registry
 
 Kind = Literal["encoder", "decoder", "encoder-decoder"]
 Tokens = Literal["input", "answer"]
@@ -88,7 +89,7 @@ class Architecture:
     stacks: tuple[Stack, ...]
 
 
-_TABLE: dict[str, Architecture] = {}
+_TABLE: Registry[Architecture] = Registry("architectures")
 
 
 def register_architecture(model_type: str, architecture: Architecture) -> None:
@@ -96,7 +97,7 @@ def register_architecture(model_type: str, architecture: Architecture) -> None:
 
     See docs/add-an-architecture.md for an example and the test that a new entry must pass.
     """
-    _TABLE[model_type] = architecture
+    _TABLE.add(model_type, architecture, replace=True)
 
 
 def architectures() -> dict[str, Architecture]:

@@ -18,11 +18,12 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from everlearn import files
+from everlearn import files, plugins
 from everlearn.errors import ModelError, RecipeError, did_you_mean, first_line
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.architectures import architecture_of, architectures
@@ -112,6 +113,7 @@ def load_config(recipe: Model) -> Any:
     if recipe.path is None:
         options = dict(recipe.config or {})
         model_type = str(options.pop("model_type"))
+        plugins.find("architectures", model_type)
         if model_type not in CONFIG_MAPPING:
             near = did_you_mean(model_type, architectures())
             raise ModelError(
@@ -127,6 +129,11 @@ def load_config(recipe: Model) -> Any:
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
         base = base_of(recipe.path, recipe.revision)  # an adapter has the configuration of its base model
+        if plugins.names("architectures"):  # one of them may be a class that transformers does not know yet
+            known, _ = PreTrainedConfig.get_config_dict(
+                base[0] if base else recipe.path, revision=base[1] if base else recipe.revision
+            )
+            plugins.find("architectures", str(known.get("model_type")))
         config = AutoConfig.from_pretrained(
             base[0] if base else recipe.path,
             revision=base[1] if base else recipe.revision,

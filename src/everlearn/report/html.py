@@ -24,6 +24,7 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
 from everlearn.report.figures.standing import Standing, Standings
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
+from everlearn.report.sections import further_sections
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table
 from everlearn.report.transfer import saturation_table, transfer_table
 from everlearn.report.verdict import paragraphs, recommended
@@ -89,6 +90,7 @@ def page(comparison: Comparison) -> str:
         stages=[table for run in shown if (table := stage_table(*run))],
         studies=_studies(comparison, best),
         mixtures=[table for run in shown if (table := mixture_table(*run))],
+        further=further_sections(comparison),
         notes=comparison.notes,
         methods=_methods(comparison),
         recipes=_recipes(comparison),

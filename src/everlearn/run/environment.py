@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from everlearn import plugins
 from everlearn.version import __version__
 
 PACKAGES = ("torch", "transformers", "accelerate", "peft", "datasets", "tokenizers", "safetensors", "numpy", "scipy")
@@ -18,6 +19,8 @@ def environment() -> dict[str, Any]:
     import torch
 
     cuda = torch.cuda.is_available()
+    for group in ("metrics", "quantities"):  # all that are installed are a part of the results
+        plugins.load(group)
     return {
         "everlearn": __version__,
         "python": platform.python_version(),
@@ -29,7 +32,7 @@ def environment() -> dict[str, Any]:
         "accelerators": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "command": " ".join(["everlearn", *sys.argv[1:]]) if "everlearn" in sys.argv[0] else "Python",
-    }
+    } | ({"plugins": brought} if (brought := plugins.record()) else {})
 
 
 def _memory() -> int | None:

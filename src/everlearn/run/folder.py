@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from everlearn import files
+from everlearn import files, plugins
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
-from everlearn.errors import RunError
+from everlearn.errors import EverlearnError, RunError
 from everlearn.evaluation.cell import ALONE
 from everlearn.run.environment import environment
 from everlearn.run.trainer import checkpoints
@@ -103,7 +103,12 @@ class RunFolder:
         if (self.path / NO_RUN).is_file():
             raise RunError(f"{self.path} is no run folder: it has the scores of models that existed already.")
         files.check(self.recipe_file)
-        found = recipes.load(self.recipe_file)
+        try:
+            found = recipes.load(self.recipe_file)
+        except EverlearnError:
+            self._check_plugins()
+            raise
+        self._check_plugins()
         base = self.path.resolve() / BASE
         moved = {
             key: str(base)
@@ -112,6 +117,12 @@ class RunFolder:
         }
         # A run folder with a base model of its own may be copied or moved.
         return found.model_copy(update={"model": found.model.model_copy(update=moved)}) if moved else found
+
+    def _check_plugins(self) -> None:
+        """Refuse to open the run without the plugins that it was made with."""
+        with contextlib.suppress(RunError):  # a damaged file is told of where it is needed
+            if self.environment_file.is_file():
+                plugins.check_record(files.read_json(self.environment_file).get("plugins"), self.path)
 
     @contextlib.contextmanager
     def lock(self, first_process: bool = True) -> Iterator[None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from everlearn.errors import RecipeError, did_you_mean
+from everlearn.plugins import Registry
 from everlearn.suites.claims import Claims, Metric
 from everlearn.suites.settings import Settings
 from everlearn.suites.sources import Fetchable
@@ -198,13 +199,13 @@ class Suite:
         raise NotImplementedError
 
 
-SUITES: dict[str, Suite] = {}
+SUITES: Registry[Suite] = Registry("suites")
 S = TypeVar("S", bound=Suite)
 
 
 def register_suite(cls: type[S]) -> type[S]:
     """Register a suite by name, for addresses and for ``everlearn bench``."""
-    SUITES[cls.name] = cls()
+    SUITES.add(cls.name, cls())
     return cls
 
 

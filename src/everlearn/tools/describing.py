@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from everlearn import files
+from everlearn import files, plugins
 from everlearn.config.arguments import REFUSED, RUN_WIDE
 from everlearn.config.recipe import Recipe
 from everlearn.evaluation import CONFIGS
@@ -30,7 +30,7 @@ from everlearn.tools.described import METHODS, RECIPE, with_arguments
 
 
 def describe_all() -> list[dict[str, Any]]:
-    """Every method and variant: plain training first, then by name."""
+    """Return every method and variant, of plugins too: plain training first, then by name."""
     described = [describe(name) for name in names()]
     return sorted(described, key=lambda entry: (bool(entry["paper"]), entry["name"]))
 
@@ -162,9 +162,13 @@ def _choices(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def write_tables() -> None:
-    """Write the tables that :mod:`everlearn.tools.described` reads."""
-    files.write_text(METHODS, table_text(describe_all()))
-    recipe = {"refused": sorted(REFUSED), "run_wide": sorted(RUN_WIDE), "schema": _schema()}
+    """Write the tables that :mod:`everlearn.tools.described` reads, of what everlearn itself has."""
+    with plugins.hidden():
+        methods, recipe = (
+            describe_all(),
+            {"refused": sorted(REFUSED), "run_wide": sorted(RUN_WIDE), "schema": _schema()},
+        )
+    files.write_text(METHODS, table_text(methods))
     files.write_text(RECIPE, table_text(recipe, 3))  # a line for each definition
 
 

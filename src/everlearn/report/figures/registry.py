@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from everlearn.plugins import Registry
 from everlearn.report.drawing import Drawing
 
 
@@ -56,7 +57,7 @@ class Figure:
     draw: Callable[[Any], Iterable[Plate]]
 
 
-FIGURES: dict[str, Figure] = {}
+FIGURES: Registry[Figure] = Registry("figures")
 """Name → figure, in the order of registration, which is the order on the page."""
 _Draw = TypeVar("_Draw", bound=Callable[[Any], Iterable[Plate]])
 
@@ -69,9 +70,9 @@ def figure(name: str, *, title: str, data: type, section: str = "") -> Callable[
     """
 
     def register(draw: _Draw) -> _Draw:
-        if name in FIGURES:
+        if FIGURES.has(name):
             raise ValueError(f"There is a figure '{name}' already: every figure needs a name of its own.")
-        FIGURES[name] = Figure(name, title, section, data, draw)
+        FIGURES.add(name, Figure(name, title, section, data, draw))
         return draw
 
     return register

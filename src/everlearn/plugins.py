@@ -1,0 +1,409 @@
+"""Find what other packages bring: methods, kinds of tasks, metrics, figures, suites and more.
+
+A package names what it brings in its metadata: ``decay = "everlearn_decay"`` among the entry points
+``everlearn.methods``. Importing that module registers the name, with the decorator that everlearn's own files use.
+Nothing is imported before it is needed: a :class:`Registry` that lacks a name asks for the entry point of that name,
+and one that is listed asks for all of its group. ``--import`` and a recipe's `plugins` name modules that declare no
+entry point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from everlearn.errors import PluginError, first_line
+
+GROUPS = {
+    "methods": "method",
+    "tasks": "kind of end task",
+    "metrics": "metric",
+    "quantities": "quantity",
+    "figures": "figure",
+    "sections": "section of the report",
+    "analyses": "analysis",
+    "architectures": "architecture",
+    "suites": "suite",
+    "verbs": "verb",
+}
+"""Group of entry points, less ``everlearn.`` → what one of its names is."""
+NEEDED = ("methods", "tasks", "architectures", "suites")
+"""Groups without which a run cannot go on."""
+T = TypeVar("T")
+
+
+@dataclass
+class Brought:
+    """A module that was imported, and where it is from.
+
+    Attributes:
+        module: its name.
+        package: the distribution that has it, or "".
+        version: of the distribution.
+        file: of a module that was given as a file: the file's name; else "".
+        sha256: of that file.
+        named: it was named by `--import` or by the recipe.
+        names: group → what was asked for, by entry points.
+    """
+
+    module: str
+    package: str = ""
+    version: str = ""
+    file: str = ""
+    sha256: str = ""
+    named: bool = False
+    names: dict[str, list[str]] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is worth recording, without what is empty."""
+        return {key: value for key, value in vars(self).items() if key != "module" and value}
+
+
+_BROUGHT: dict[str, Brought] = {}
+_FAILED: dict[tuple[str, str], PluginError] = {}
+_HIDDEN: list[bool] = []
+_REGISTRIES: dict[str, list[Registry[Any]]] = {}
+
+
+class Registry(dict[str, T]):
+    """What is known by name. A name that is missing, and a list of all, ask the installed plugins.
+
+    Args:
+        group: a key of :data:`GROUPS`.
+    """
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+        self.registered_by: dict[str, str] = {}
+        _REGISTRIES.setdefault(group, []).append(self)
+
+    def add(self, name: str, thing: T, replace: bool = False) -> None:
+        """Register a thing; a module that is run again may replace its own.
+
+        Raises:
+            PluginError: the name is taken by another module, and `replace` is not set.
+        """
+        module = _running_module()
+        if not replace and self.has(name) and self.registered_by.get(name, module) != module:
+            raise PluginError(
+                f"{_owner(module)} and {_owner(self.registered_by[name])} both bring the {GROUPS[self.group]} '{name}'."
+                " Rename or uninstall one of them."
+            )
+        self.registered_by[name] = module
+        self[name] = thing
+
+    def has(self, name: object) -> bool:
+        """Return whether a name is registered already; imports nothing."""
+        return super().__contains__(name)
+
+    def __missing__(self, name: str) -> T:
+        if find(self.group, name) and self.has(name):
+            return super().__getitem__(name)
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return self.has(name) or (isinstance(name, str) and find(self.group, name) and self.has(name))
+
+    def __iter__(self) -> Iterator[str]:
+        load(self.group)
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        load(self.group)
+        return super().__len__()
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        """Return every name, those of plugins included."""
+        load(self.group)
+        return super().keys()
+
+    def values(self) -> ValuesView[T]:  # type: ignore[override]
+        """Return everything, what plugins bring included."""
+        load(self.group)
+        return super().values()
+
+    def items(self) -> ItemsView[str, T]:  # type: ignore[override]
+        """Return every name and what it stands for, those of plugins included."""
+        load(self.group)
+        return super().items()
+
+
+# -- entry points -------------------------------------------------------------------------------------------------
+
+
+def names(group: str) -> list[str]:
+    """Return the names that installed packages bring to a group; imports nothing."""
+    return sorted(_entries(group))
+
+
+def may_bring(*groups: str) -> bool:
+    """Return whether anything beside everlearn's own may be in these groups; imports nothing."""
+    return any(each.named for each in _BROUGHT.values()) or any(map(names, groups))
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Inside, no entry point is looked at: for what is to be of everlearn alone."""
+    _HIDDEN.append(True)
+    try:
+        yield
+    finally:
+        _HIDDEN.pop()
+
+
+def find(group: str, name: str) -> bool:
+    """Import the entry point of this name, unless the name is known; return False where no package has one.
+
+    Raises:
+        PluginError: it cannot be imported, does not register the name, or two packages bring it.
+    """
+    if name not in _entries(group):
+        return False
+    if _registry_with(group, name) is not None:
+        return True
+    if (group, name) in _FAILED:
+        raise _FAILED[group, name]
+    try:
+        _import_entry(group, name)
+    except PluginError as error:
+        _FAILED[group, name] = error
+        raise
+    return True
+
+
+def load(group: str) -> list[PluginError]:
+    """Import every entry point of a group, once; return what failed, which is not raised."""
+    for name, entries in _entries(group).items():
+        try:
+            known = _registry_with(group, name)
+            if known is not None and known.registered_by.get(name, "").partition(".")[0] == "everlearn":
+                package, version = _distribution(entries[0])
+                _FAILED[group, name] = PluginError(
+                    f"Package {package} {version} brings the {GROUPS[group]} '{name}', which everlearn has too. "
+                    "Uninstall the package."
+                )
+            find(group, name)
+        except PluginError:
+            continue
+    return [error for (of, _), error in _FAILED.items() if of == group]
+
+
+def failures() -> list[PluginError]:
+    """Return the errors of all plugins that were asked for and are broken."""
+    return list(_FAILED.values())
+
+
+def has_failed(group: str, name: str) -> bool:
+    """Return whether the entry point of this name was asked for and is broken."""
+    return (group, name) in _FAILED
+
+
+def command_of(verb: str) -> Any:
+    """Return the function behind the entry point of a verb.
+
+    Raises:
+        PluginError: it cannot be imported, or two packages bring the verb.
+    """
+    find("verbs", verb)
+    (entry,) = _entries("verbs")[verb]
+    return entry.load()
+
+
+def _import_entry(group: str, name: str) -> None:
+    entry, *others = _entries(group)[name]
+    package, version = _distribution(entry)
+    what = f"the {GROUPS[group]} '{name}'"
+    if others:
+        packages = " and ".join(sorted({package, *(_distribution(other)[0] for other in others)}))
+        raise PluginError(f"{packages} both bring {what}. Uninstall one of them.")
+    brought = _BROUGHT.get(entry.module) or Brought(entry.module, package, version)
+    if name in brought.names.get(group, ()):
+        return
+    try:
+        entry.load() if group == "verbs" else importlib.import_module(entry.module)
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"Package {package} {version} brings {what}, but importing `{entry.value}` failed: {_reason(error)}"
+        ) from error
+    if group != "verbs" and _registry_with(group, name) is None:
+        raise PluginError(
+            f"Package {package} {version} brings {what}, but `{entry.module}` registers no {GROUPS[group]} '{name}'."
+        )
+    _BROUGHT[entry.module] = brought
+    brought.names.setdefault(group, []).append(name)
+
+
+def _registry_with(group: str, name: str) -> Registry[Any] | None:
+    """Return the registry of a group that has a name already."""
+    return next((each for each in _REGISTRIES.get(group, ()) if each.has(name)), None)
+
+
+def _entries(group: str) -> Mapping[str, list[metadata.EntryPoint]]:
+    return {} if _HIDDEN else _installed(tuple(sys.path)).get(group, {})
+
+
+@lru_cache(maxsize=4)
+def _installed(path: tuple[str, ...]) -> dict[str, dict[str, list[metadata.EntryPoint]]]:
+    """Return group → name → entry points of the packages on a search path."""
+    groups: dict[str, dict[str, list[metadata.EntryPoint]]] = {}
+    seen = set()
+    for distribution in metadata.distributions(path=list(path)):
+        # Reading the name of every package would take longer than all else.
+        if "[everlearn." not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        name = str(distribution.name).lower()
+        if name in seen:  # as in Python's own search, the first of a name hides the others
+            continue
+        seen.add(name)
+        for entry in distribution.entry_points:
+            package, _, group = entry.group.partition(".")
+            if package == "everlearn" and group in GROUPS:
+                groups.setdefault(group, {}).setdefault(entry.name, []).append(entry)
+    return groups
+
+
+def _distribution(entry: metadata.EntryPoint) -> tuple[str, str]:
+    return ("", "") if entry.dist is None else (str(entry.dist.name), str(entry.dist.version))
+
+
+# -- named by the user --------------------------------------------------------------------------------------------
+
+
+def bring(words: Iterable[str], key: str, files: bool = False) -> None:
+    """Import modules that were named.
+
+    Args:
+        words: names of modules; with `files` also paths of Python files.
+        key: where they were named, for errors.
+        files: whether a word may be a file, and a module may lie in the working folder. A recipe may not: it may be
+            somebody else's, and is to run nothing that its user did not install.
+
+    Raises:
+        PluginError: there is no such module or file, or importing it fails.
+    """
+    for word in words:
+        is_file = word.endswith(".py") or "/" in word or "\\" in word
+        if is_file and not files:
+            raise PluginError(f"`{key}` names the file '{word}', but may name installed modules only: give `--import`.")
+        if is_file:
+            _bring_file(Path(word).expanduser(), key)
+        else:
+            _bring_module(word, key, files)
+
+
+def _bring_module(name: str, key: str, anywhere: bool) -> None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise PluginError(f"`{key}` is '{name}', but must name a module, such as my_package.my_method.")
+    top = name.partition(".")[0]
+    if not anywhere and (top in sys.stdlib_module_names or name.endswith("__main__")):
+        raise PluginError(f"`{key}` names '{name}', which is no plugin.")
+    if not _is_importable(top, anywhere):
+        raise PluginError(f"`{key}` names the module '{name}', but '{top}' is not installed.")
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"`{key}` names the module '{name}', but importing it failed: {_reason(error)}") from error
+    package = next(iter(metadata.packages_distributions().get(top, ())), "")
+    version = metadata.version(package) if package else ""
+    _BROUGHT.setdefault(name, Brought(name, package, version)).named = True
+
+
+def _is_importable(top: str, anywhere: bool) -> bool:
+    """Return whether a module can be found; the working folder, which Python may look into first, does not count."""
+    path = list(sys.path)
+    try:
+        if not anywhere and path and path[0] in ("", str(Path.cwd())):
+            del sys.path[0]
+        importlib.invalidate_caches()
+        return top in sys.modules or importlib.util.find_spec(top) is not None
+    finally:
+        sys.path[:] = path
+
+
+def _bring_file(path: Path, key: str) -> None:
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise PluginError(f"`{key}` names the file '{path}', which cannot be read: {error.strerror}.") from None
+    if any(each.sha256 == digest for each in _BROUGHT.values()):
+        return
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"everlearn_file_{digest[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"`{key}` names the file '{path}', but must name a Python file (.py) or a module.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise PluginError(f"`{key}` names the file '{path}', but importing it failed: {_reason(error)}") from error
+    _BROUGHT[name] = Brought(name, file=path.name, sha256=digest, named=True)
+
+
+# -- the record of a run ------------------------------------------------------------------------------------------
+
+
+def record() -> dict[str, dict[str, Any]]:
+    """Return what was imported, for ``environment.json``: module → package and version, or file and digest."""
+    return {module: each.facts() for module, each in sorted(_BROUGHT.items())}
+
+
+def check_record(recorded: Any, run: Path) -> None:
+    """Refuse to go on with a run without the plugins that it was made with.
+
+    Args:
+        recorded: what :func:`record` gave when the run began; anything else is passed over.
+        run: the run's folder, for the error.
+
+    Raises:
+        PluginError: a plugin is missing; the sentence says how to give it.
+    """
+    for module, facts in recorded.items() if isinstance(recorded, Mapping) else ():
+        if not isinstance(facts, Mapping):
+            continue
+        if file := facts.get("file"):
+            if not any(each.file == file or each.sha256 == facts.get("sha256") for each in _BROUGHT.values()):
+                raise PluginError(f"{run} was made with the file {file}: give `--import {file}`.")
+            continue
+        whose = f"{facts['package']} {facts.get('version', '')}".strip() if facts.get("package") else module
+        asked = facts.get("names")
+        needed = [(g, n) for g, own in asked.items() if g in NEEDED for n in own] if isinstance(asked, Mapping) else []
+        for group, name in needed:
+            if name not in _entries(group) and _registry_with(group, name) is None:
+                raise PluginError(
+                    f"{run} was made with the {GROUPS[group]} '{name}' of {whose}: install it, or give "
+                    f"`--import {module}`."
+                )
+        if facts.get("named") and module not in _BROUGHT:
+            raise PluginError(f"{run} was made with the module {module} of {whose}: give `--import {module}`.")
+
+
+def _running_module() -> str:
+    """Return the name of the module whose body is being run: the one that registers something."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _owner(module: str) -> str:
+    """Return what a user knows a module by: its package or file."""
+    brought = _BROUGHT.get(module, Brought(module))
+    return brought.package or brought.file or module.partition(".")[0]
+
+
+def _reason(error: BaseException) -> str:
+    sentence = first_line(error)
+    kind = "" if isinstance(error, PluginError | TypeError) else f"{type(error).__name__}: "
+    return f"{kind}{sentence}" + ("" if sentence.endswith((".", "!", "?")) else ".")

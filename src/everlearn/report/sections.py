@@ -1,0 +1,56 @@
+"""Sections of a page, and the registry of those that follow the report's own: a function each.
+
+A section is a function from a :class:`~everlearn.report.comparison.Comparison` to a :class:`Section`, or to None where
+it has nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from everlearn.plugins import Registry
+from everlearn.report.comparison import Comparison
+from everlearn.report.figures import Plate
+from everlearn.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: of it.
+        aside: how it is to be read.
+        plates: pictures.
+        tables: numbers; a terminal shows these.
+        legend: of the pictures: name, glyph, rank.
+    """
+
+    title: str
+    aside: str = ""
+    plates: list[Plate] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    legend: tuple[tuple[str, str, int], ...] = ()
+
+
+Make = Callable[[Comparison], Section | None]
+SECTIONS: Registry[Make] = Registry("sections")
+"""Name → what makes the section, in the order of registration."""
+_Make = TypeVar("_Make", bound=Make)
+
+
+def section(name: str) -> Callable[[_Make], _Make]:
+    """Register a function that makes a section of the report."""
+
+    def register(make: _Make) -> _Make:
+        SECTIONS.add(name, make)
+        return make
+
+    return register
+
+
+def further_sections(comparison: Comparison) -> list[Section]:
+    """Return the registered sections that have something to say about these runs."""
+    return [made for make in SECTIONS.values() if (made := make(comparison)) is not None]

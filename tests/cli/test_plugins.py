@@ -1,0 +1,222 @@
+"""A package that pip has installed reaches every command; what is missing or broken is told in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tiny
+from cli_project import Project, write_jsonl
+from plugin_package import called, files_of_guide, install, package
+
+METHOD = """
+from everlearn.methods.base import Method, MethodConfig, register
+
+@register
+class {title}(Method):
+    "Does nothing."
+    name, title, paper = "{name}", "{title}", ""
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guide's package, installed."""
+    return install(tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site"), files_of_guide())
+
+
+def make_recipe(everlearn: Project) -> Path:
+    """Write a recipe with the guide's method and task."""
+    texts = tiny.texts(12, 3)
+    write_jsonl(everlearn.folder / "pairs.jsonl", [{"good": t, "bad": " ".join(t.split()[::-1])} for t in texts])
+    everlearn.recipe["method"] = {"name": "decay", "rate": 0.01}
+    everlearn.recipe["end_tasks"] = [{"name": "order", "kind": "pairs", "test": "pairs.jsonl", "domain": "a"}]
+    everlearn.write()
+    return everlearn.folder
+
+
+def test_the_files_of_the_guide_are_small() -> None:
+    most = {"decay": 60, "weather": 40, "pairs": 80}
+    for name, content in files_of_guide().items():
+        assert len(content.splitlines()) <= most.get(Path(name).stem, 60), name
+
+
+def test_an_installed_package_reaches_every_command(everlearn: Project, site: Path) -> None:
+    folder = make_recipe(everlearn)
+    bench = ["bench", "weather", "--methods", "sequential,decay", "--model", str(everlearn.models / "roberta")]
+    (folder / "settings.yaml").write_text("steps: 2\nblocks: 4\n", encoding="utf-8")
+    commands = [
+        ["methods", "--json"],
+        ["methods", "decay"],
+        ["schema"],
+        ["validate", "recipe.yaml"],
+        ["run", "recipe.yaml", "--quiet"],
+        ["analyse", "runs/first", "--also", "norms=1", "--json"],
+        ["report", "runs/first", "--output", "page.html"],
+        [
+            "sweep",
+            "recipe.yaml",
+            "--methods",
+            "sequential,decay",
+            "train.max_steps=2",
+            "end_tasks=[]",
+            "--seeds",
+            "1",
+            "-q",
+        ],
+        [*bench, "--settings", "settings.yaml", "--seeds", "1", "--quiet"],
+        ["hello", "--name", "you"],
+        ["--help"],
+        ["analyse", "runs/first", "--also", "norm=1"],
+    ]
+    said, _ = called(folder, site, *commands)
+    *fine, wrong = said
+    assert [each.code for each in fine] == [0] * len(fine), [each for each in fine if each.code]
+    listed, one, schema, _, _, analysed, _, _, _, hello, helped = fine
+    assert next(each for each in json.loads(listed.out) if each["name"] == "decay")["kinds"] == ["trick"]
+    assert "Share of a weight that a step takes away." in one.out
+    definitions = json.loads(schema.out)["$defs"]
+    assert {"method_decay", "end_task_pairs"} <= definitions.keys()
+    results = json.loads((folder / "runs/first/results.json").read_text(encoding="utf-8"))
+    assert {"bits_per_token", "pairs_right"} <= results["matrices"].keys()
+    assert results["summary"]["bits_per_byte"]["lost_last"].keys() == {"a", "mean"}
+    scores, nats = ({tuple(c[:2]): c[2] for c in results["matrices"][m]["cells"]} for m in ("bits_per_token", "loss"))
+    assert scores == pytest.approx({key: value / 0.6931471805599453 for key, value in nats.items()})
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    for shown in ("Gained at the end of the stream.", "Order of the stages", "a → b", "Lost in the last stage"):
+        assert shown in page
+    assert len(json.loads(analysed.out)["also"]["norms"]["Norm"]) == 3
+    assert "<h2>Norms</h2>" in (folder / "runs/first/analysis.html").read_text(encoding="utf-8")
+    assert len(list((folder / "bench" / "weather").glob("decay*.json"))) == 1
+    assert hello.out == "Hello, you.\n"
+    assert "Of plugins" in helped.out
+    assert wrong.code == 2
+    assert "no installed package brings. Did you mean 'norms'?" in wrong.err
+
+    environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
+    own = environment["plugins"]["everlearn_example.decay"]
+    assert own == {"package": "everlearn-example", "version": "0.1", "names": {"methods": ["decay"]}}
+    (resumed, reported), _ = called(
+        folder, None, ["resume", "runs/first"], ["report", "runs/first", "-o", "again.html"]
+    )
+    assert resumed.code == 2
+    assert "was made with the method 'decay' of everlearn-example 0.1: install it, or give `--import" in resumed.err
+    assert reported.code == 0, "results can be read without what made them"
+
+
+def test_what_is_not_asked_for_is_not_imported(everlearn: Project, site: Path) -> None:
+    everlearn.write()
+    said, modules = called(everlearn.folder, site, ["validate", "recipe.yaml"], ["validate", "--help"])
+    assert [each.code for each in said] == [0, 0], said
+    assert [name for name in modules if name.startswith("everlearn_example")] == []
+
+
+def test_a_file_is_given_on_the_command_line_alone(everlearn: Project) -> None:
+    folder = make_recipe(everlearn)
+    del everlearn.recipe["end_tasks"]
+    everlearn.write()
+    (folder / "own.py").write_text(files_of_guide()["everlearn_example/decay.py"], encoding="utf-8")
+    (folder / "broken.py").write_text("1 / 0\n", encoding="utf-8")
+    commands = [
+        ["run", "recipe.yaml", "--import", "own.py", "--quiet"],
+        ["resume", "runs/first", "--import", "own.py", "--quiet"],
+        ["methods", "decay", "--import", "own.py"],
+        ["run", "recipe.yaml", "plugins=[own.py]"],
+        ["run", "recipe.yaml", "plugins=[not_there]"],
+        ["run", "recipe.yaml", "plugins=[os]"],
+        ["run", "recipe.yaml", "plugins=own"],
+        ["methods", "--import", "broken.py"],
+        ["methods", "--import", "nothing.py"],
+        ["methods", "--import", "no_such_module"],
+        ["methods", "--import", "not a module"],
+    ]
+    said, _ = called(folder, None, *commands)
+    assert [each.code for each in said] == [0, 0, 0, *[2] * 8], said
+    for each, part in zip(
+        said[3:],
+        (
+            "names the file 'own.py', but may name installed modules only: give `--import`",
+            "'not_there' is not installed",
+            "'os', which is no plugin",
+            "`plugins`",
+            "names the file 'broken.py', but importing it failed: ZeroDivisionError: division by zero.",
+            "'nothing.py', which cannot be read: No such file or directory.",
+            "'no_such_module' is not installed",
+            "must name a module",
+        ),
+        strict=True,
+    ):
+        assert part in each.err, each
+        assert "Traceback" not in each.err
+    environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
+    assert environment["plugins"]["own"].keys() == {"file", "sha256", "named"}
+    (without,), _ = called(folder, None, ["resume", "runs/first"])
+    assert without.code == 2
+    assert "was made with the file own.py: give `--import own.py`." in without.err
+
+
+def test_the_recipe_names_installed_modules(everlearn: Project, tmp_path: Path) -> None:
+    folder = make_recipe(everlearn)
+    everlearn.recipe |= {"end_tasks": [], "plugins": ["decaying"]}
+    everlearn.write()
+    files = package("without-entry-points", "nothing", {}, {"decaying": files_of_guide()["everlearn_example/decay.py"]})
+    site = install(tmp_path / "source", tmp_path / "site", files)
+    said, _ = called(folder, site, ["run", "recipe.yaml", "-q"], ["resume", "runs/first", "-q"])
+    assert [each.code for each in said] == [0, 0], said
+    kept = yaml.safe_load((folder / "runs/first/recipe.yaml").read_text(encoding="utf-8"))
+    assert kept["plugins"] == ["decaying"]
+    environment = json.loads((folder / "runs/first/environment.json").read_text(encoding="utf-8"))
+    assert environment["plugins"] == {"decaying": {"package": "without-entry-points", "version": "1.2", "named": True}}
+    (without,), _ = called(folder, None, ["resume", "runs/first"])
+    assert without.code == 2
+    assert "was made with the module decaying of without-entry-points 1.2" in without.err
+
+
+BROKEN = {
+    "gone": (None, "but importing `gone` failed: ModuleNotFoundError: No module named 'gone'."),
+    "bad": ("1 / 0", "but importing `bad` failed: ZeroDivisionError: division by zero."),
+    "quits": ("raise SystemExit('no')", "but importing `quits` failed: SystemExit: no."),
+    "empty": ("", "but `empty` registers no method 'empty'."),
+    "untold": (METHOD.format(name="untold", title="Untold").replace('"Does nothing."', "pass"), "needs a docstring"),
+    "twice": (METHOD.format(name="ewc", title="Twice"), "failed: The name 'ewc' belongs to EWC already."),
+}
+"""Entry point and module of a method → the module's text, and what is said of it."""
+
+
+def test_a_broken_plugin_is_a_sentence_and_in_a_list_a_last_line(everlearn: Project, tmp_path: Path) -> None:
+    modules = {name: text for name, (text, _) in BROKEN.items() if text is not None}
+    site = install(
+        tmp_path / "source", tmp_path / "site", package("faulty", "methods", {n: n for n in BROKEN}, modules)
+    )
+    everlearn.recipe["method"] = "bad"
+    everlearn.write()
+    commands = [["run", "recipe.yaml"], ["methods"], *(["methods", name] for name in BROKEN)]
+    (run, listed, *each), _ = called(everlearn.folder, site, *commands)
+    assert run.code == 2
+    assert run.err == f"Error: Package faulty 1.2 brings the method 'bad', {BROKEN['bad'][1]}\n"
+    assert listed.code == 0
+    assert "ewc" in listed.out
+    assert len(listed.err.splitlines()) == len(BROKEN)
+    for one, (name, (_, says)) in zip(each, BROKEN.items(), strict=True):
+        sentence = f"Package faulty 1.2 brings the method '{name}', but "
+        assert one.code == 2
+        assert one.err.startswith(f"Error: {sentence}")
+        assert says in one.err
+        assert any(line.startswith(f"Note: {sentence}") and says in line for line in listed.err.splitlines())
+
+
+def test_names_that_are_taken_are_refused(everlearn: Project, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    for name in ("one", "two"):
+        files = package(name, "methods", {"late": name, "ewc": name}, {name: METHOD.format(name="late", title="Late")})
+        install(tmp_path / name, site, files)
+    install(tmp_path / "three", site, package("three", "methods", {"das": "three"}, {"three": "1 / 0"}))
+    (run, listed), _ = called(everlearn.folder, site, ["methods", "late"], ["methods"])
+    assert run.code == 2
+    assert "one and two both bring the method 'late'. Uninstall one of them." in run.err
+    assert "brings the method 'ewc', which everlearn has too." in listed.err
+    assert "Package three 1.2 brings the method 'das', which everlearn has too. Uninstall the package." in listed.err
+    assert listed.code == 0

@@ -1,0 +1,82 @@
+"""The package of docs/plugins.md and packages that are wrong, installed by pip; and commands that find them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+GUIDE = ROOT / "docs" / "plugins.md"
+CALLS = """
+import contextlib, io, json, sys
+from everlearn.cli import main
+
+done = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = main(words)
+    done.append((code, out.getvalue(), err.getvalue()))
+print("DONE" + json.dumps([done, sorted(sys.modules)]))
+"""
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def files_of_guide() -> dict[str, str]:
+    """Return path → content of each file that the guide shows."""
+    text = GUIDE.read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    return shown | {"everlearn_example/__init__.py": ""}
+
+
+def package(name: str, group: str, entries: dict[str, str], modules: dict[str, str]) -> dict[str, str]:
+    """Return the files of a small package of modules without a folder."""
+    lines = "\n".join(f'{entry} = "{module}"' for entry, module in entries.items())
+    return {
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        f'[project]\nname = "{name}"\nversion = "1.2"\n[project.entry-points."everlearn.{group}"]\n{lines}\n'
+        f"[tool.setuptools]\npy-modules = {sorted(modules)}\n",
+        **{f"{module}.py": content for module, content in modules.items()},
+    }
+
+
+def install(source: Path, target: Path, files: dict[str, str]) -> Path:
+    """Write a package and let pip install it into a folder, which is returned; nothing is downloaded."""
+    for name, content in files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(content, encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", target, source], check=True, capture_output=True)
+    return target
+
+
+def called(folder: Path, site: Path | None, *commands: Sequence[str]) -> tuple[list[Said], Iterable[str]]:
+    """Call `everlearn` in a process of its own; return what each command said, and the modules that were loaded.
+
+    Args:
+        folder: where it is called.
+        site: where packages are installed beside those of the tests; None: no others.
+        commands: the words of each.
+    """
+    path = [*([str(site)] if site else []), str(ROOT / "src")]
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, json.dumps(list(map(list, commands)))],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said, modules = json.loads(done.stdout.rpartition("DONE")[2])
+    return [Said(*each) for each in said], modules
