@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from everlearn.tools import described
+from everlearn.tools import described, known
 from everlearn.tools.yaml_text import flow_text, method_text, rate_or_value, value_text
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -51,6 +51,7 @@ def with_every_key(values: Mapping[str, Any]) -> str:
         _group("evaluation", keys, groups["Evaluation"], own.get("evaluation")),
         _group("report", keys, groups["ReportSettings"], own.get("report")),
         _group("run", keys, groups["RunSettings"], own["run"]),
+        _line("plugins", keys, keys["plugins"]["default"], is_set=False),
     ]
     return "\n".join(parts)
 
@@ -114,7 +115,7 @@ def _objective(keys: Mapping[str, Any], own: str | None) -> str:
 
 def _methods(keys: Mapping[str, Any], own: list[dict[str, Any]]) -> str:
     lines = [*_comment(f"{keys['method']['description']} `everlearn methods NAME` explains each.")]
-    for entry in described.methods():
+    for entry in known.methods():
         options = ", ".join(f"{option['name']}: {value_text(option['default'])}" for option in entry["options"])
         text = f"{{name: {entry['name']}{', ' if options else ''}{options}}}"
         text = text.replace(": ", ":\u00a0")  # a key stays on one line with its value
