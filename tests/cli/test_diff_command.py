@@ -33,6 +33,16 @@ def test_two_models_are_compared_in_a_table_a_sentence_and_a_page(text):
     assert str(text.folder) not in page
 
 
+def test_one_document_is_told_in_the_singular(text):
+    (text.folder / "one.txt").write_text(" ".join(tiny.texts(2)), encoding="utf-8")
+    model = str(text.models / "llama")
+    found = text("diff", model, model, "--text", "one.txt", "--block-size", "32", "--blocks", "1")
+    assert found.code == 0, found.err
+    shown = " ".join(found.out.replace("│", " ").split())
+    assert "1 document " in shown
+    assert "1 passages" not in shown
+
+
 def test_json_is_one_object_and_nothing_else(text):
     model = str(text.models / "roberta")
     found = text("diff", model, model, "--text", "mine=words.jsonl.gz", *HOW, "--json")

@@ -260,3 +260,6 @@ def test_a_corpus_of_one_document_is_told_in_the_singular(everlearn):
     assert outcome.code == 0, outcome
     for part in ("1 document, 2.8 kB", "1 (100.0%) is longer than a row", "No held-out text to look for."):
         assert part in outcome.out, outcome.out
+    checked = " ".join(everlearn("validate", "recipe.yaml").out.split())
+    assert "no held-out text to look for" in checked
+    assert "looked for nothing" not in checked
