@@ -87,8 +87,8 @@ def test_the_recipe_of_the_readme_is_what_init_writes() -> None:
     assert yaml.safe_load(shown) == yaml.safe_load(first_recipe().text())
 
 
-def test_python_in_the_quick_start_uses_the_recommended_method() -> None:
-    text = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
+def test_python_in_the_documents_uses_the_recommended_method() -> None:
+    text = "".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8") for page in ("quickstart", "protect"))
     nodes = [
         node for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) for node in ast.walk(ast.parse(block))
     ]

@@ -28,10 +28,10 @@ class DomainEnsemble(Method):
     input only, never on the prediction target:
 
     - ``by_perplexity``: softmax of −nats / temperature, where nats are the loss of a member on the tokens before the
-    predicted one, on the prompt, or on the classified text; at temperature 0 only the member with the lowest perplexity
-    is used;
+      predicted one, on the prompt, or on the classified text; at temperature 0 only the member with the lowest
+      perplexity is used;
     - ``by_confidence``: max p_k over its sum; ``by_entropy``: exp(−H(p_k)) over its sum; ``confident``: only the member
-    with the largest max p_k is used;
+      with the largest max p_k is used;
     - ``mean``: 1/K.
 
     The members are the checkpoints of the stages, which the run keeps. A test reads each text with all of them; a

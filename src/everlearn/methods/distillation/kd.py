@@ -46,12 +46,12 @@ class KD(Method):
     L = L_t + w · D(student, teacher), where `compare` sets what is compared and `distance` how:
 
     - ``representations``: the last hidden states of unmasked text, each made a distribution by a softmax over the
-    features, or (``squared``) ‖h − h*‖²; summed over features, averaged over the tokens of a text, then over texts.
+      features, or (``squared``) ‖h − h*‖²; summed over features, averaged over the tokens of a text, then over texts.
     - ``logits``: the predictions at the labels of the batch: T² KL of softmax(logits / T), summed over the vocabulary,
-    averaged over the labels of a row, then over rows. T² because the gradient of the softened divergence scales with
-    1/T².
+      averaged over the labels of a row, then over rows. T² because the gradient of the softened divergence scales with
+      1/T².
     - ``batch``: for each text the distribution softmax(cos(z, z_j) / T) over the other texts j of the micro-batch, over
-    all processes, with z the mean of the last hidden states of a text; averaged over texts.
+      all processes, with z the mean of the last hidden states of a text; averaged over texts.
     - ``queue``: the same over the teacher's z of the last K texts and of the text itself (SEED, arXiv 2101.04731).
 
     The four are the distillations of *Lifelong Pretraining* (arXiv 2110.08534, §3.3), `kd_logits`,
