@@ -28,7 +28,7 @@ README = ROOT / "README.md"
 SHORT = "train.max_steps=2 evaluation.blocks=2"
 CHANGES: tuple[tuple[str, str | None, str], ...] = (
     (r"make .*", None, "needs the development environment, which this one is without"),
-    (r"pip install \.(.*)", r"pip install --quiet {root}\1 --constraint {root}/constraints.txt", "the tested versions"),
+    (r"pip install \.(.*)", r"pip install -qq {root}\1 --constraint {root}/constraints.txt", "the tested versions"),
     (r"(everlearn (?:demo|run|learn|sweep)\b.*)", rf"\1 {SHORT}", "two steps of each domain instead of all"),
 )
 """Pattern of a whole command → what runs instead (None: nothing), and why. The first that fits counts."""
@@ -150,7 +150,7 @@ def record(outcomes: list[Outcome], packages: str, python: str) -> str:
         "Written by `benchmarks/readme_commands.py`: the commands of README.md, in their order, in an environment\n"
         f"that has what the package declares and nothing else ({python}). {ended} ran to their end, {left_out} were\n"
         f"left out, {len(outcomes) - ended - left_out} failed. Corpora that they name are documentation of Python's\n"
-        f"standard library; {stands_in}; the hub is off. Seconds are of a shared machine.",
+        f"standard library; {stands_in}; the hub is\noff. Seconds are of a shared machine.",
     ]
     for each in outcomes:
         told = "not run" if each.code is None else f"exit code {each.code}, {each.seconds:.0f} s"
