@@ -31,7 +31,7 @@ from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.gathering import Blueprint
-from everlearn.model.head import unwrap
+from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import own_class
 from everlearn.report.run_results import RunResults
 from everlearn.run import carrying, given, portable
@@ -332,9 +332,7 @@ class ContinualLearner(OpenRun):
         trainer.check_weights()
         carried = trainer.optimizer_state() if self.recipe.optimizer == "carry" else None
         stage.model = unwrap(stage.model) if blueprint is None else blueprint.filled(stage.model)
-        # Accelerate leaves mixed precision on the model itself; methods must measure in float32 from here on.
-        for name in ("forward", "_original_forward"):
-            vars(stage.model).pop(name, None)
+        without_mixed_precision(stage.model)
         protection.end()
         self._say(stage.notes[said:])
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from cli_project import Project, write_jsonl
 from everlearn.config.recipe import Recipe, load
 from everlearn.methods import build, names
+from everlearn.tools.recommendation import METHOD
 
 
 def test_methods_lists_every_method_with_what_it_needs(everlearn: Project) -> None:
@@ -184,6 +185,19 @@ def test_plan_says_what_memory_peaks_at(everlearn: Project) -> None:
     assert plan["measuring"] == {}
     assert plan["peak"] == sum(plan["memory"].values())
     assert "Of which measuring" not in everlearn("plan", "recipe.yaml", "--no-measure").out
+
+
+def test_plan_measures_what_init_writes_in_mixed_precision(everlearn: Project) -> None:
+    """As a run does, it takes mixed precision off the model before methods measure."""
+    everlearn.recipe |= {
+        "model": str(everlearn.models / "llama"),
+        "method": [{**each, "samples": 4} for each in METHOD],
+    }
+    everlearn.recipe["general"] = {"path": "general.jsonl", "validation": 0.2}
+    everlearn.recipe["train"] |= {"bf16": True}
+    outcome = everlearn("plan", "recipe.yaml", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)["protected"] is not None
 
 
 def test_plan_of_a_frozen_model(everlearn: Project) -> None:

@@ -54,6 +54,13 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
+def without_mixed_precision(model: nn.Module) -> nn.Module:
+    """Remove the mixed precision that Accelerate leaves on an unwrapped model; methods measure in float32."""
+    for name in ("forward", "_original_forward"):
+        vars(model).pop(name, None)
+    return model
+
+
 AtHead = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, float | None], Tensor]
 """Function from the projection, its inputs [N, H], their labels [N] and the cap of the logits to the result."""
 

@@ -23,6 +23,7 @@ from everlearn.methods import build
 from everlearn.methods.base import REVEALS, Cost, Method
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
+from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import load_model
 from everlearn.run.disk import Sizes, disk_bytes
 from everlearn.run.progress import Reporter
@@ -354,6 +355,7 @@ def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Metho
         )
         set_all(0)
         trainer.train()
+        stage.model = without_mixed_precision(unwrap(stage.model))
         protection.end()
         done(1)
     return [later - earlier for earlier, later in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
