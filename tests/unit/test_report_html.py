@@ -14,7 +14,8 @@ from everlearn.report import compare, page, write_report
 from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import Drawing
 from everlearn.report.figures import figure, plate, registry
-from everlearn.report.formatting import flatten
+from everlearn.report.formatting import flatten, named
+from everlearn.report.html import with_code
 from everlearn.report.runs import read_run
 from everlearn.report.tables import headline_table
 from everlearn.report.training_log import curve, starts
@@ -143,7 +144,7 @@ def test_models_without_a_stream_have_their_scores_and_no_verdict(tmp_path):
     found["matrices"], found["methods"] = {"bits_per_byte": table | {"cells": scores}}, []
     text = page(compare([write_run(tmp_path / "models", found | {"methods": [{"name": "x", "title": "M"}]}, steps=1)]))
     assert "M holds 2 models that were measured; they are no stream" in text
-    assert "everlearn diff BEFORE AFTER" in text
+    assert "<code>everlearn diff BEFORE AFTER</code>" in text
     assert '<th scope="row">gpt &lt;1&gt;</th>' in text
     assert "better than gpt &lt;1&gt; by 0.500" in text
     assert "base model:" not in text
@@ -239,6 +240,15 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
     run = write_run(tmp_path / "run", results("das", "DAS", 0.1, domains=["a"]), steps=3)
     path = write_report([run], tmp_path / "deep" / "report.html")
     assert path.read_text(encoding="utf-8") == page(compare([run]))
+
+
+def test_what_stands_between_backticks_is_code():
+    assert with_code("set `a<b` & go") == "set <code>a&lt;b</code> &amp; go"
+
+
+def test_a_name_that_repeats_what_it_names_is_left_out():
+    assert named("General text", "general") == "General text"
+    assert named("General text", "wikipedia") == "General text (wikipedia)"
 
 
 def test_wild_names_are_text(tmp_path):

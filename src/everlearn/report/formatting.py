@@ -93,6 +93,11 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:head].rstrip()}…{text[head + 1 - length :].lstrip()}"
 
 
+def named(what: str, name: str) -> str:
+    """Return what something is with its name, unless the name only repeats it: "General text (wikipedia)"."""
+    return what if name.lower() in what.lower().split() else f"{what} ({name})"
+
+
 def again(folder: str) -> str:
     """The command that makes a run once more, beside the first."""
     name = f"{folder}-again"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shlex
 from collections.abc import Sequence
 from difflib import unified_diff
 from importlib import resources
 from pathlib import Path
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from everlearn.config.public_paths import recipe_without_folders
 from everlearn.evaluation.estimate import Estimate
@@ -167,6 +168,7 @@ def render(template: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["code"] = with_code
     files = resources.files("everlearn.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     # Only this script may run: a name that looks like one, in somebody's results, may not.
@@ -174,6 +176,11 @@ def render(template: str, **values: object) -> str:
     return environment.get_template(template).render(
         style=Markup(style), script=Markup(script), script_digest=Markup(f"sha256-{digest}"), **values
     )
+
+
+def with_code(text: str) -> Markup:
+    """Return escaped text in which what stands between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def fragment(sentences: Sequence[str], found: Table) -> str:

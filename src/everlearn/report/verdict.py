@@ -10,7 +10,7 @@ from __future__ import annotations
 from everlearn import wording
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.comparison import Comparison
-from everlearn.report.formatting import decimals, fixed, listing, shorten
+from everlearn.report.formatting import decimals, fixed, listing, named, shorten
 from everlearn.report.measures import Measure
 from everlearn.report.recipes import Values
 from everlearn.report.tolerance import Side
@@ -264,7 +264,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
         estimate, column = measure.estimates[run], next(iter(measure.columns))
         change = {1: "got worse", -1: "got better", 0: "did not clearly change", None: "changed"}[estimate.sign]
         what = "General text" if lead == comparison.text_metric else "What belongs to no domain"
-        sentences.append(f"{what} ({column}) {change}: {_value(measure, estimate)}.")
+        sentences.append(f"{named(what, column)} {change}: {_value(measure, estimate)}.")
     return sentences
 
 

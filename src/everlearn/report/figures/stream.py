@@ -23,7 +23,7 @@ def forgotten_so_far(comparison: Comparison) -> Iterator[Plate]:
 def general(comparison: Comparison) -> Iterator[Plate]:
     """What general text lost against the base model after each stage."""
     for name in comparison.general if comparison.runs[0].domains else ():
-        caption = f"General text ({fmt.shorten(name, 40)}): change since the base model; lower is better."
+        caption = f"{fmt.named('General text', fmt.shorten(name, 40))}: change since the base model; lower is better."
         yield from _along(comparison, partial(_drift, name=name), caption)
 
 
