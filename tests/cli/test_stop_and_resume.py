@@ -141,9 +141,9 @@ def test_sigterm_before_anything_is_loaded(everlearn: Project) -> None:
         "import os, signal, sys\n"
         "from everlearn import cli\n"
         "original = cli.application\n"
-        "def application():\n"
+        "def application(words=()):\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return original()\n"
+        "    return original(words)\n"
         "cli.application = application\n"
         "sys.exit(cli.main(['run', 'recipe.yaml']))"
     )

@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 import tiny
 from everlearn.errors import MethodError, ModelError
 from everlearn.model.anatomy import Anatomy, anatomy, head_path, kind_of, register_architecture
-from everlearn.model.architectures import architectures
+from everlearn.model.architectures import _TABLE, architectures
 from everlearn.model.gates import Gates
 
 SMALL = {
@@ -291,7 +291,7 @@ def test_not_a_transformers_model():
 
 
 def test_a_registered_architecture_is_used(monkeypatch):
-    monkeypatch.setattr("everlearn.model.architectures._TABLE", architectures())
+    monkeypatch.setattr("everlearn.model.architectures._TABLE", copy.copy(_TABLE))
     model = make("roberta")
     model.config.model_type = "my-roberta"
     register_architecture("my-roberta", architectures()["roberta"])
@@ -300,7 +300,7 @@ def test_a_registered_architecture_is_used(monkeypatch):
 
 
 def test_a_wrong_entry_is_named(monkeypatch):
-    monkeypatch.setattr("everlearn.model.architectures._TABLE", architectures())
+    monkeypatch.setattr("everlearn.model.architectures._TABLE", copy.copy(_TABLE))
     model = make("roberta")
     register_architecture("roberta", architectures()["llama"])
     with pytest.raises(ModelError, match="none of the layers"):
@@ -308,7 +308,7 @@ def test_a_wrong_entry_is_named(monkeypatch):
 
 
 def test_the_documented_example_is_right(monkeypatch):
-    monkeypatch.setattr("everlearn.model.architectures._TABLE", architectures())
+    monkeypatch.setattr("everlearn.model.architectures._TABLE", copy.copy(_TABLE))
     page = Path(__file__).parents[2] / "docs" / "add-an-architecture.md"
     exec(re.search(r"```python\n(.*?)```", page.read_text(), re.DOTALL).group(1), {})
     torch.manual_seed(0)
