@@ -105,7 +105,7 @@ def said_by_all(everlearn) -> dict[str, list[str]]:
     markdown = everlearn("report", "runs/first", "--format", "markdown").out
     kept = json.loads((folder / "data.json").read_text())
     for note in kept:
-        assert with_code(note).replace("&#39;", "'") in page
+        assert str(with_code(note)).replace("&#39;", "'") in page
         assert note.partition("`")[0] in markdown.replace("\\", "")
     report = json.loads(everlearn("report", "runs/first", "--json").out)["notes"]
     return {"data": data, "validate": checked["notes"], "run": kept, "report": report}
