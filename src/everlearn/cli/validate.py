@@ -41,6 +41,8 @@ def _rendered(checks: list[Check], failed: int, recipe: Path) -> RenderableType:
 
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(justify="right")
+    for _ in range(3):
+        table.add_column(overflow="fold")  # a long path is broken, not cut
     words = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("not reached", "dim")}
     for number, check in enumerate(checks, 1):
         word, style = ("note", "yellow") if check.notes else words[check.ok]
