@@ -21,9 +21,10 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from everlearn.evaluation import METRICS, Checkpoint, make_task
+from everlearn.evaluation import METRICS, make_task
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint
 from everlearn.suites.code.files import find
 from everlearn.suites.code.suite import TASKS
 

@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 
 from everlearn import files
-from everlearn.analysis.distance import Pair
-from everlearn.analysis.repairing import search_repair
-from everlearn.benchmarking.archive import find_cell
+from everlearn.comparison.runs import read_run
+from everlearn.comparison.training_log import starts
 from everlearn.config.recipe import parse
+from everlearn.diagnostics.checkpoint_distance import Pair
+from everlearn.diagnostics.repair import search_repair
+from everlearn.grid.archive import find_cell
 from everlearn.learner import ContinualLearner
 from everlearn.report.figures.budget import DriftLook, looks_of, predicted_and_measured
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate
 from everlearn.report.run_results import RunResults
-from everlearn.report.runs import read_run
-from everlearn.report.training_log import starts
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/results/budget.md"

@@ -32,12 +32,12 @@ from typing import Any
 import yaml
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult
-from everlearn.benchmarking.entries import entry_of
-from everlearn.benchmarking.settings import load_settings
-from everlearn.benchmarking.summary import numbers
-from everlearn.benchmarking.workbench import Job, Workbench
 from everlearn.errors import EverlearnError, RecipeError, did_you_mean, first_line
+from everlearn.grid.cells import CellResult
+from everlearn.grid.rows import entry_of
+from everlearn.grid.runs import Job, RunFactory
+from everlearn.grid.settings import load_settings
+from everlearn.grid.summary import numbers
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.loading import quiet
 from everlearn.suites import find_suite
@@ -86,7 +86,7 @@ class Trials:
         self.settings_file = place.parent / self.asked["settings"]
         settings = load_settings(self.settings_file)
         self.suite = find_suite(self.asked["suite"]).on(settings, data)
-        self.bench = Workbench(self.suite, settings, runs, data)
+        self.bench = RunFactory(self.suite, settings, runs, data)
         self.domains = tuple(self.asked["domains"])
         plain = self.bench.plain()
         raw = self.suite.recipe(

@@ -24,14 +24,14 @@ import torch
 from transformers import AutoTokenizer
 
 from everlearn import files
+from everlearn.commands.export import Export, export
+from everlearn.comparison.formatting import size
 from everlearn.config import recipe as recipes
 from everlearn.config.recipe import Recipe
 from everlearn.data.documents import read_documents
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
-from everlearn.report.formatting import size
 from everlearn.run.progress import Terminal
-from everlearn.tools.exporting import Export, export
 
 BASE = Path(__file__).parent / "bases" / "english"
 DOMAINS = ("yelp_restaurants", "acl_papers")

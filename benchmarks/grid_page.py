@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from everlearn import files
-from everlearn.benchmarking import load_results
-from everlearn.benchmarking.claims_page import write_claims
-from everlearn.benchmarking.entries import entry_of
-from everlearn.benchmarking.page import Sheet
+from everlearn.grid import load_results
+from everlearn.grid.claims_page import write_claims
+from everlearn.grid.page import GridPage
+from everlearn.grid.rows import entry_of
 from everlearn.report.tables import Table, TableCell, markdown_table
 from everlearn.suites import Suite, find_suite
 
@@ -73,7 +73,7 @@ def beside(results: Path) -> Iterator[str]:
     for folder, title in BESIDE.items():
         if (results / folder).is_dir():
             cells = load_results(results / folder)
-            tables = Sheet(find_suite(cells[0].suite), cells).tables()
+            tables = GridPage(find_suite(cells[0].suite), cells).tables()
             yield f"## {title}"
             yield from (markdown_table(table, level=3) for table in tables if table.title.startswith(SHOWN))
 
@@ -87,7 +87,7 @@ def main() -> None:
         said = page.read_text(encoding="utf-8").partition("\n### ")[0].strip()
         parts = [
             said,
-            Sheet(suite, load_results(results / "tuned")).markdown().strip(),
+            GridPage(suite, load_results(results / "tuned")).markdown().strip(),
             markdown_table(trials_table(suite, trials), level=3),
             *beside(results),
         ]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from everlearn import files
-from everlearn.evaluation.intervals import difference, over_runs
+from everlearn.comparison.intervals import difference, over_runs
 from everlearn.evaluation.statistics import RESAMPLES, generator, percentiles
 from everlearn.evaluation.statistics import draws as draws_of
 

@@ -28,9 +28,9 @@ import yaml
 
 from everlearn import files
 from everlearn.config import recipe as recipes
-from everlearn.evaluation.harness import LOWER, PREFIX
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import quiet
+from everlearn.tasks.lm_eval import LOWER, PREFIX
 
 HERE = Path(__file__).parent
 BASE = HERE / "bases/english-decoder"

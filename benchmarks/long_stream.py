@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from everlearn.config.recipe import Recipe, parse
 from everlearn.files import write_json, write_text
 from everlearn.learner import ContinualLearner
-from everlearn.run.outcome import Outcome
+from everlearn.run.collect_results import Outcome
 
 LENGTHS, COLUMNS = (15, 30, 60), ("own", "seen", "all")
 STEPS, BLOCKS, BLOCK_SIZE = 3, 16, 64

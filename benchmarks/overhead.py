@@ -20,12 +20,12 @@ import torch
 from transformers import Trainer
 
 import harness
-from everlearn.benchmarking import RecipeSuite, read_ways
-from everlearn.benchmarking.entries import Entry
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import load
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.loader import BlockLoader
+from everlearn.grid import RecipeTemplate, read_ways
+from everlearn.grid.rows import RowSpec
 from everlearn.learner import ContinualLearner
 from everlearn.methods import build
 from everlearn.methods.engine.protection import Protection
@@ -33,7 +33,7 @@ from everlearn.model.loading import quiet
 from everlearn.run.trainer import StageTrainer
 
 
-def contender(learner: ContinualLearner, entry: Entry, device: str) -> harness.Contender:
+def contender(learner: ContinualLearner, entry: RowSpec, device: str) -> harness.Contender:
     """A second stage under this entry's methods, from the base model each time."""
     domain = learner.recipe.domains[0]
     options = learner.recipe.train_of(domain.name) | {
@@ -74,7 +74,7 @@ def main() -> None:
     quiet()
     report = harness.header(arguments) | {"note": arguments.note, "recipe": arguments.recipe.name}
     recipe = load(arguments.recipe, [])
-    entries = read_ways(arguments.methods, (), RecipeSuite(recipe, arguments.recipe.stem))
+    entries = read_ways(arguments.methods, (), RecipeTemplate(recipe, arguments.recipe.stem))
     with tempfile.TemporaryDirectory() as folder:
         # Nothing is trained there; the learner only wants a place of its own.
         learner = ContinualLearner(load(arguments.recipe, [f"run.folder={folder}"]))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from everlearn.benchmarking.archive import pack, unpack
+from everlearn.grid.archive import pack, unpack
 
 
 def main() -> None:

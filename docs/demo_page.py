@@ -21,7 +21,7 @@ from everlearn import files
 from everlearn.demo.demo import METHODS
 from everlearn.report import Comparison, compare, markdown
 from everlearn.report.figures.registry import draw
-from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.standalone import standalone
 
 HERE = Path(__file__).resolve().parent

@@ -123,9 +123,9 @@ def _signature(app: Sphinx, what: str, name: str, made: Any, *_: Any) -> tuple[s
 
 def _options(app: Sphinx, what: str, name: str, made: Any, _: Any, lines: list[str]) -> None:
     """Under a method's docstring: its options, as `everlearn methods NAME` lists them, and its published settings."""
+    from everlearn.commands.describe import describe
+    from everlearn.commands.yaml_text import value_text
     from everlearn.methods.base import REGISTRY, VARIANTS
-    from everlearn.tools.describing import describe
-    from everlearn.tools.yaml_text import value_text
 
     if what != "class" or made not in REGISTRY.values():
         return

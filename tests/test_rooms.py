@@ -164,7 +164,7 @@ def test_nothing_decides_by_the_name_of_a_method() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and node.value in own - ordinary
     ]
-    assert [place for place in wired if not place.startswith("tools/recommendation.py")] == []
+    assert [place for place in wired if not place.startswith("commands/recommendation.py")] == []
     assert len(wired) <= 1, "the recommendation names one"
 
 

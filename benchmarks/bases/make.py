@@ -48,10 +48,10 @@ from everlearn.data.prepare import Prepared
 from everlearn.data.readers import read_rows, resolve_files
 from everlearn.evaluation.cell import text_cell
 from everlearn.evaluation.metrics import METRICS
-from everlearn.evaluation.perplexity import block_losses
 from everlearn.learner import ContinualLearner
 from everlearn.model.loading import load_weights, quiet
 from everlearn.model.objectives import make_objective
+from everlearn.predictors.block_losses import block_losses
 from everlearn.run.progress import Reporter
 from everlearn.seeding import seeded
 from everlearn.suites.pretraining import start_model, train_tokenizer

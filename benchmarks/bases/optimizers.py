@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 
 import make
 from everlearn.data import Domain, PackedBlocks, prepare
-from everlearn.evaluation.perplexity import block_losses
 from everlearn.files import write_json
 from everlearn.model.objectives import make_objective
+from everlearn.predictors.block_losses import block_losses
 
 ROWS, SIZE = 8, 256
 TRIED: tuple[tuple[str, float, float | None], ...] = (

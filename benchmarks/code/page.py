@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from everlearn import files
-from everlearn.benchmarking import load_results
-from everlearn.benchmarking.claims_page import write_claims
-from everlearn.benchmarking.page import Sheet
+from everlearn.grid import load_results
+from everlearn.grid.claims_page import write_claims
+from everlearn.grid.page import GridPage
 from everlearn.report.standalone import standalone
 from everlearn.report.tables import markdown_table
 from everlearn.suites import find_suite
@@ -49,17 +49,17 @@ other way.
 """
 
 
-def pair_table(sheet: Sheet) -> list[str]:
+def pair_table(sheet: GridPage) -> list[str]:
     """What MIGU changes of LoRA; nothing before both are measured."""
     if not {line.entry for line in sheet.lines}.issuperset(PAIR):
         return []
-    own = Sheet(sheet.suite, sheet.cells, reference=PAIR[0], shown=PAIR)
+    own = GridPage(sheet.suite, sheet.cells, reference=PAIR[0], shown=PAIR)
     return [markdown_table(table, level=3) for table in own.tables() if table.title.startswith("Difference to")]
 
 
 def main() -> None:
     suite, results = find_suite("code"), HERE / "results"
-    sheet = Sheet(suite, load_results(results))
+    sheet = GridPage(suite, load_results(results))
     parts = [HEAD.strip()]
     legend = ", ".join(f"{glyph} {title}" for title, glyph, _ in sheet.along.legend())
     plates = sheet.along.plates()

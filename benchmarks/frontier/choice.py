@@ -28,8 +28,8 @@ from typing import Any
 
 from rows import STREAMS, Way, lines_of, reads_old_text
 
-from everlearn.benchmarking import Line
-from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, LEARNT, shares_of_plain
+from everlearn.grid import Line
+from everlearn.grid.relative_to_plain import DRIFT, FORGOTTEN, LEARNT, shares_of_plain
 from everlearn.methods.sequential import PLAIN
 
 ENOUGH, MOST = 0.98, 0.25

@@ -20,12 +20,12 @@ from typing import Any
 from rows import HERE, as_methods, places
 
 from everlearn import files
-from everlearn.benchmarking import load_results, summarise
-from everlearn.benchmarking.shares import compute_of, shares_table
-from everlearn.benchmarking.summary import Line
+from everlearn.comparison import formatting as fmt
+from everlearn.grid import load_results, summarise
+from everlearn.grid.relative_to_plain import compute_of, shares_table
+from everlearn.grid.summary import Line
 from everlearn.methods import build
 from everlearn.methods.sequential import PLAIN
-from everlearn.report import formatting as fmt
 from everlearn.report.tables import Table, TableCell, markdown_table
 
 RECIPE = HERE / "causal.yaml"

@@ -12,15 +12,15 @@ from choice import ENOUGH, FIRST, MOST, AgainstPlain
 from rows import STREAMS, Way, entries, lines_of, parts_of, reads_old_text, rows_of
 
 from everlearn import files
-from everlearn.benchmarking import Line
-from everlearn.benchmarking.shares import DRIFT, FORGOTTEN, LEARNT, TITLES, compute_of, share_cell, shares_of_plain
+from everlearn.commands.yaml_text import method_text
+from everlearn.comparison import formatting as fmt
+from everlearn.grid import Line
+from everlearn.grid.relative_to_plain import DRIFT, FORGOTTEN, LEARNT, TITLES, compute_of, share_cell, shares_of_plain
 from everlearn.methods.sequential import PLAIN
-from everlearn.report import formatting as fmt
 from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.standalone import standalone
 from everlearn.report.tables import Table, TableCell, markdown_table
-from everlearn.tools.yaml_text import method_text
 
 REGIME = 0.25
 """Bits per byte that plain training must learn and forget for a stream to say anything."""

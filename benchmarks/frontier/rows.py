@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from everlearn.benchmarking import CellResult, Entry, Line, RecipeSuite, load_results, read_ways, summarise
 from everlearn.config.recipe import load
 from everlearn.errors import RunError
+from everlearn.grid import CellResult, Line, RecipeTemplate, RowSpec, load_results, read_ways, summarise
 
 HERE = Path(__file__).parent
 STREAMS = ("masked", "causal")
@@ -67,7 +67,7 @@ def sets_of(way: Way) -> tuple[str, ...]:
 
 def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[str, Way]]:
     """Row → the names of its entries, as they are with all steps → what they are."""
-    suite = RecipeSuite(load(recipe, ()), recipe.stem)
+    suite = RecipeTemplate(load(recipe, ()), recipe.stem)
 
     def name(way: Way) -> str:
         return named(read_ways(as_methods([way]), sets_of(way), suite)[0])
@@ -75,7 +75,7 @@ def entries(rows: Mapping[str, Sequence[Way]], recipe: Path) -> dict[str, dict[s
     return {row: {name(way): way for way in each} for row, each in rows.items()}
 
 
-def named(entry: Entry) -> str:
+def named(entry: RowSpec) -> str:
     """An entry's name, however many steps its compute leaves it."""
     return without_steps(entry.name)
 

@@ -23,10 +23,11 @@ import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from everlearn import files
-from everlearn.benchmarking.archive import find_cell, find_cells
-from everlearn.data.endtask import EndTask, LabelledSet, read_end_task
-from everlearn.evaluation import accuracy, fine_tune
+from everlearn.evaluation import accuracy
+from everlearn.grid.archive import find_cell, find_cells
 from everlearn.seeding import seeded
+from everlearn.tasks.fine_tuning import fine_tune
+from everlearn.tasks.labelled import EndTask, LabelledSet, read_end_task
 
 HERE = Path(__file__).parent
 ROOM = 256

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from everlearn import files
-from everlearn.benchmarking import load_results
-from everlearn.benchmarking.claims_page import write_claims
-from everlearn.benchmarking.page import Sheet
+from everlearn.grid import load_results
+from everlearn.grid.claims_page import write_claims
+from everlearn.grid.page import GridPage
 from everlearn.report.standalone import standalone
 from everlearn.suites import find_suite
 
@@ -24,7 +24,7 @@ PAGE = DOCS / "results" / "m2d2.md"
 
 def main() -> None:
     suite, results = find_suite("m2d2"), HERE / "small-results"
-    sheet = Sheet(suite, load_results(results))
+    sheet = GridPage(suite, load_results(results))
     parts = [PAGE.read_text(encoding="utf-8").partition("\n![")[0].strip()]
     for number, plate in enumerate(sheet.long_streams.plates(), 1):
         name = f"m2d2-{number}.svg"

@@ -110,8 +110,8 @@ def overrides(trial: Trial, model: Path, data: Path) -> list[str]:
 
 def equal_steps(changes: Sequence[str]) -> int:
     """Return how many steps cost as much as plain training's in the recipe, rounded down."""
-    from everlearn.benchmarking.effort import Effort
     from everlearn.config.recipe import load
+    from everlearn.grid.compute import Effort
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import load_model
 

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from everlearn.benchmarking.claims_page import write_claims
+from everlearn.grid.claims_page import write_claims
 from everlearn.suites import find_suite
 
 HERE = Path(__file__).resolve().parent

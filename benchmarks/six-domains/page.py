@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from everlearn import files
-from everlearn.benchmarking import load_results
-from everlearn.benchmarking.page import Sheet
+from everlearn.grid import load_results
+from everlearn.grid.page import GridPage
 from everlearn.suites import find_suite
 
 HERE = Path(__file__).resolve().parent
@@ -27,7 +27,7 @@ def page(text: str, results: Path) -> str:
         results: the folder.
     """
     head, _, _ = text.partition("\n### ")
-    tables = Sheet(find_suite("six-domains"), load_results(results)).markdown()
+    tables = GridPage(find_suite("six-domains"), load_results(results)).markdown()
     return f"{head.strip()}\n\n{tables.strip()}\n"
 
 

@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everlearn.benchmarking import CellResult, Entry, Grid, load_results, load_settings
-from everlearn.benchmarking.entries import entry_of
-from everlearn.benchmarking.summary import Line, summarise
+from everlearn.comparison.formatting import fixed, p_value
 from everlearn.evaluation.estimate import Estimate
 from everlearn.files import write_text
+from everlearn.grid import CellResult, Grid, RowSpec, load_results, load_settings
+from everlearn.grid.rows import entry_of
+from everlearn.grid.summary import Line, summarise
 from everlearn.model.loading import quiet
-from everlearn.report.formatting import fixed, p_value
 from everlearn.run.progress import Terminal
 from everlearn.suites import find_suite
 
@@ -44,7 +44,7 @@ COLUMNS = {
 """Number of a cell to its heading, factor and digits."""
 
 
-def entry(form: str) -> Entry:
+def entry(form: str) -> RowSpec:
     """The row of a form: the method `das` under a name of its own, so that all forms share results, runs and base."""
     return replace(
         entry_of("das", find_suite("six-domains")), name=f"das_{form.replace(',', '').replace(' ', '_')}", title=form

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from everlearn.version import __version__
 
 if TYPE_CHECKING:
-    from everlearn.analysis.diff.comparing import diff
-    from everlearn.analysis.repairing import repair
+    from everlearn.commands.export import export
+    from everlearn.commands.merge import merge
     from everlearn.config.recipe import Recipe
     from everlearn.data.corpus import Corpus, Domain
-    from everlearn.data.endtask import EndTask
+    from everlearn.diagnostics.diff.comparing import diff
+    from everlearn.diagnostics.repair import repair
     from everlearn.errors import EverlearnError
     from everlearn.evaluation.results import Results
     from everlearn.learner import ContinualLearner
@@ -72,14 +73,13 @@ if TYPE_CHECKING:
     from everlearn.model.vocabulary import extend_vocabulary
     from everlearn.protecting import protect
     from everlearn.report.run_results import RunResults
-    from everlearn.tools.exporting import export
-    from everlearn.tools.merging import merge
+    from everlearn.tasks.labelled import EndTask
 
 _WHERE = {
-    "everlearn.analysis.diff.comparing": ("diff",),
-    "everlearn.analysis.repairing": ("repair",),
+    "everlearn.diagnostics.diff.comparing": ("diff",),
+    "everlearn.diagnostics.repair": ("repair",),
     "everlearn.data.corpus": ("Corpus", "Domain"),
-    "everlearn.data.endtask": ("EndTask",),
+    "everlearn.tasks.labelled": ("EndTask",),
     "everlearn.errors": ("EverlearnError",),
     "everlearn.evaluation.results": ("Results",),
     "everlearn.learner": ("ContinualLearner",),
@@ -137,8 +137,8 @@ _WHERE = {
     "everlearn.config.recipe": ("Recipe",),
     "everlearn.protecting": ("protect",),
     "everlearn.report.run_results": ("RunResults",),
-    "everlearn.tools.exporting": ("export",),
-    "everlearn.tools.merging": ("merge",),
+    "everlearn.commands.export": ("export",),
+    "everlearn.commands.merge": ("merge",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -34,22 +34,22 @@ from everlearn.model.gathering import Blueprint
 from everlearn.model.head import unwrap, without_mixed_precision
 from everlearn.model.loading import own_class
 from everlearn.report.run_results import RunResults
-from everlearn.run import carrying, given, portable
-from everlearn.run.ahead import declared_passes, look_ahead
+from everlearn.run import exported_run, inputs, optimizer_state
 from everlearn.run.checks import checks, listed
-from everlearn.run.curves import StageCurves
+from everlearn.run.collect_results import Outcome
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import AROUND, PASSES
 from everlearn.run.interruption import Interruption
-from everlearn.run.memory import peak_memory, reset_peak_memory
-from everlearn.run.moving import measure_movement
+from everlearn.run.measurement_plan import sets_inside, tasks_inside
+from everlearn.run.mid_stage_scores import StageCurves
 from everlearn.run.open_run import OpenRun
-from everlearn.run.outcome import Outcome
+from everlearn.run.peak_memory import peak_memory, reset_peak_memory
 from everlearn.run.progress import Reporter
+from everlearn.run.remaining_work import declared_passes, look_ahead
 from everlearn.run.scoring import Scorer
 from everlearn.run.stage_log import StageLog
 from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, step_of
-from everlearn.run.wanted import sets_inside, tasks_inside
+from everlearn.run.weight_movement import measure_movement
 from everlearn.seeding import seed_for, set_all
 
 
@@ -92,10 +92,10 @@ class ContinualLearner(OpenRun):
         *,
         model: str | Path | Mapping[str, Any] | PreTrainedModel | None = None,
         tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
-        domains: given.Domains = (),
-        methods: given.MethodLike | Sequence[given.MethodLike] = PLAIN,
-        general: given.General | None = None,
-        end_tasks: Sequence[given.Task] = (),
+        domains: inputs.Domains = (),
+        methods: inputs.MethodLike | Sequence[inputs.MethodLike] = PLAIN,
+        general: inputs.General | None = None,
+        end_tasks: Sequence[inputs.Task] = (),
         train: Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         reporter: Reporter | None = None,
@@ -107,7 +107,7 @@ class ContinualLearner(OpenRun):
                 own = raw.get("run", {})
                 named = {"name": Path(folder).name, "folder": str(folder)}
                 raw["run"] = {**named, **own} if isinstance(own, Mapping) else own
-            recipe = given.recipe(raw, model, tokenizer, domains, methods, general, end_tasks)
+            recipe = inputs.recipe(raw, model, tokenizer, domains, methods, general, end_tasks)
         super().__init__(recipe, reporter)
         self.interruption = Interruption()
 
@@ -130,7 +130,7 @@ class ContinualLearner(OpenRun):
         Raises:
             RunError: the export has no memory, is damaged or cannot be reached, or the folder is taken.
         """
-        return cls.open(portable.unpack(portable.find(str(source)), Path(folder)).path, reporter)
+        return cls.open(exported_run.unpack(exported_run.find(str(source)), Path(folder)).path, reporter)
 
     # -- the three ways to continue, and the loop that they share ---------------------------------------------
 
@@ -156,7 +156,7 @@ class ContinualLearner(OpenRun):
                 self.folder.clean_up()
                 self.folder.complete()
             self.processes.wait_for_everyone()
-            given.check_kept(self.recipe, self.folder)
+            inputs.check_kept(self.recipe, self.folder)
             if self._is_finished():
                 return RunResults.load(self.folder.path)
             if self.processes.is_main_process:
@@ -208,7 +208,7 @@ class ContinualLearner(OpenRun):
         self.processes.wait_for_everyone()
         return RunResults.of(results, self.folder.path)
 
-    def learn(self, domain: given.DomainLike, end_tasks: Iterable[given.Task] = ()) -> RunResults:
+    def learn(self, domain: inputs.DomainLike, end_tasks: Iterable[inputs.Task] = ()) -> RunResults:
         """Learn one more domain from the saved model and memory, at any later time. No earlier training data is read.
 
         Args:
@@ -219,11 +219,11 @@ class ContinualLearner(OpenRun):
             RunError: the earlier domains of the run are not all learnt yet, or one of them has this name.
             RecipeError: a key or value of the domain is wrong.
         """
-        new = given.domain(domain, self.recipe.data.cache)
+        new = inputs.domain(domain, self.recipe.data.cache)
         for index, known in enumerate(self.recipe.domains, 1):
             self.must_be_learnt(index, known.name)
             _refuse_taken(new, known.name, f"{self.folder.path} has learnt a domain")
-        raw, tasks = self.recipe.model_dump(mode="json"), given.tasks(end_tasks)
+        raw, tasks = self.recipe.model_dump(mode="json"), inputs.tasks(end_tasks)
         for task, existing in itertools.product(tasks, self.recipe.tasks):
             _refuse_taken(task, existing.name, f"{self.folder.path} has an end task")
         before = self.recipe, dict(self._prepared), list(self.found)
@@ -366,7 +366,7 @@ class ContinualLearner(OpenRun):
                 save_model(model, stage.tokenizer, folder, adapter, self.recipe.model)
                 save_memories(folder / MEMORY, methods)
                 if carried is not None:
-                    carrying.save(folder, carried)
+                    optimizer_state.save(folder, carried)
                 files.write_json(folder / "stage.json", facts)
                 done(1)
             shutil.rmtree(training, ignore_errors=True)

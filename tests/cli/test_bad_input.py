@@ -57,7 +57,7 @@ def test_full_disk_anywhere_else(everlearn: Project, monkeypatch: pytest.MonkeyP
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
-    monkeypatch.setattr("everlearn.tools.described.methods", full)
+    monkeypatch.setattr("everlearn.commands.saved_tables.methods", full)
     everlearn.fails("methods", says=("disk is full", "somewhere"))
 
 
@@ -65,7 +65,7 @@ def test_an_unexpected_error_keeps_its_traceback(everlearn: Project, monkeypatch
     def broken() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("everlearn.tools.described.methods", broken)
+    monkeypatch.setattr("everlearn.commands.saved_tables.methods", broken)
     with pytest.raises(ZeroDivisionError):
         everlearn("methods")
 

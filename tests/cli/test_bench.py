@@ -11,10 +11,10 @@ import pytest
 
 from bench_suite import TinySuite
 from cli_project import Project
-from everlearn.benchmarking import Grid
 from everlearn.errors import RecipeError, RunError
 from everlearn.files import write_text
-from everlearn.run.places import check_place
+from everlearn.grid import Grid
+from everlearn.run.writable import check_place
 from everlearn.suites import SUITES
 
 
@@ -171,7 +171,7 @@ def test_a_forbidden_folder_is_known_before_anything_runs(
         raise PermissionError(errno.EACCES, "Permission denied", str(dir))
 
     monkeypatch.setattr(Grid, "run", lambda self: pytest.fail("the grid ran"))
-    monkeypatch.setattr("everlearn.run.places.tempfile.NamedTemporaryFile", forbidden)
+    monkeypatch.setattr("everlearn.run.writable.tempfile.NamedTemporaryFile", forbidden)
     everlearn.fails(
         *("bench", "tiny", "--methods", "none", "--results", "new/results"),
         says=("`--results` is 'new/results'", "cannot be written in", "Permission denied"),

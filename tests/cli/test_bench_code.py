@@ -11,13 +11,13 @@ import pytest
 
 import tiny
 from cli_project import Project
-from everlearn.benchmarking.entries import resolve
+from everlearn.comparison.during_training import Waypoint, axes, moments
+from everlearn.comparison.runs import read_run
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError, SandboxError
 from everlearn.evaluation import Cell, task_path
+from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
-from everlearn.report.along import Waypoint, axes, moments
-from everlearn.report.runs import read_run
 from everlearn.sandbox import check_available
 from everlearn.suites import Settings, find_suite
 from everlearn.suites import locate as located

@@ -8,10 +8,10 @@ import pytest
 
 import tiny
 from cli_project import Project
-from everlearn.benchmarking import CellResult, load_results
-from everlearn.benchmarking.cells import ScoreMatrix
 from everlearn.evaluation import Results
 from everlearn.files import write_text
+from everlearn.grid import CellResult, load_results
+from everlearn.grid.cells import ScoreMatrix
 
 SETTINGS = """\
 model: models

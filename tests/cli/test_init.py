@@ -14,9 +14,9 @@ import yaml
 
 import tiny
 from cli_project import Project, write_jsonl
+from everlearn.commands.recommendation import METHOD, learning_rate, rate_text
 from everlearn.config.recipe import Recipe, parse
 from everlearn.methods import REGISTRY
-from everlearn.tools.recommendation import METHOD, learning_rate, rate_text
 
 ENGLISH = "It is not that the model was wrong, but that this text is from a page which they have not read. "
 GERMAN = "Der Ausschuss hat gestern beschlossen, dass die neue Strecke erst im kommenden Jahr gebaut werden soll. "
@@ -207,7 +207,7 @@ def test_batches_that_fit_the_memory(everlearn: Project, monkeypatch: pytest.Mon
     model = ("--model", str(everlearn.models / "llama"))
 
     def train(free: int | None) -> tuple[dict[str, Any], str]:
-        monkeypatch.setattr("everlearn.tools.model_probe.memory_free", lambda: (free, "this machine"))
+        monkeypatch.setattr("everlearn.commands.model_probe.memory_free", lambda: (free, "this machine"))
         outcome = everlearn("init", "-", *model)
         return yaml.safe_load(outcome.out)["train"], outcome.err
 

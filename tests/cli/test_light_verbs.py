@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everlearn.tools import described, describing
+from everlearn.commands import describe, saved_tables
 
 HEAVY = ("accelerate", "datasets", "jinja2", "matplotlib", "numpy", "pandas", "peft", "scipy", "torch", "transformers")
 SCRIPT = """
@@ -23,9 +23,9 @@ assert not loaded, sorted(loaded)
 
 
 def test_the_tables_are_what_the_classes_say() -> None:
-    again = "run `python -m everlearn.tools.describing`"
-    assert described.METHODS.read_text(encoding="utf-8") == describing.table_text(describing.describe_all()), again
-    assert described.schema() == json.loads(json.dumps(describing.schema())), again
+    again = "run `python -m everlearn.commands.describe`"
+    assert saved_tables.METHODS.read_text(encoding="utf-8") == describe.table_text(describe.describe_all()), again
+    assert saved_tables.schema() == json.loads(json.dumps(describe.schema())), again
 
 
 @pytest.mark.parametrize(

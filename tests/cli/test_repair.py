@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 import everlearn as package
 import tiny
 from cli_project import Project, write_jsonl
-from everlearn.evaluation import HeldOutText
 from everlearn.learner import ContinualLearner
+from everlearn.tasks.held_out import HeldOutText
 
 
 def scrambled(count: int) -> list[dict[str, str]]:

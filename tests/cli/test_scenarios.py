@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cli_project import Project
-from everlearn.benchmarking import read_orders
 from everlearn.errors import RecipeError
 from everlearn.evaluation import text_cell
+from everlearn.grid import read_orders
 
 
 def lines(path) -> list[str]:

@@ -66,7 +66,7 @@ def test_ctrl_c_outside_training(everlearn: Project, monkeypatch: pytest.MonkeyP
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("everlearn.tools.described.methods", interrupted)
+    monkeypatch.setattr("everlearn.commands.saved_tables.methods", interrupted)
     stopped = everlearn("methods")
     assert stopped.code == 130
     assert stopped.err.startswith("Stopped.")
@@ -77,9 +77,9 @@ PHASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "checks": ("everlearn.run.checks._methods", ("validate", "recipe.yaml")),
     "tokenising": ("everlearn.run.open_run.prepare", ("run", "recipe.yaml")),
     "plan": ("everlearn.run.open_run.prepare", ("plan", "recipe.yaml")),
-    "survey": ("everlearn.tools.survey.load_skeleton", ("data", "recipe.yaml")),
+    "survey": ("everlearn.commands.data_report.load_skeleton", ("data", "recipe.yaml")),
     "evaluate": (
-        "everlearn.evaluation.held_out.HeldOutText.measure",
+        "everlearn.tasks.held_out.HeldOutText.measure",
         ("evaluate", "{models}/roberta", "--on", "recipe.yaml"),
     ),
     "a grid": ("everlearn.run.open_run.prepare", ("sweep", "recipe.yaml", "--methods", "sequential")),

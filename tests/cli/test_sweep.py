@@ -9,9 +9,9 @@ import re
 import pytest
 
 from cli_project import Project
-from everlearn.benchmarking import RecipeSuite, load_results, read_orders, read_ways
 from everlearn.config.recipe import load
 from everlearn.errors import EverlearnError
+from everlearn.grid import RecipeTemplate, load_results, read_orders, read_ways
 from everlearn.learner import ContinualLearner
 from everlearn.report import compare, verdict
 from everlearn.run.folder import RunFolder
@@ -179,15 +179,15 @@ def test_orders_have_numbers_of_their_own(everlearn: Project) -> None:
     everlearn.recipe["domains"].append({"name": "c", "path": "c.jsonl"})
     everlearn("env")
     recipe = load(everlearn.folder / "recipe.yaml")
-    whole = RecipeSuite(recipe, "x", read_orders("all", names))
+    whole = RecipeTemplate(recipe, "x", read_orders("all", names))
     assert list(whole.orders) == [0, 1, 2, 3, 4, 5]
-    assert RecipeSuite(recipe, "x", [("c", "b", "a")]).orders == {5: ("c", "b", "a")}
+    assert RecipeTemplate(recipe, "x", [("c", "b", "a")]).orders == {5: ("c", "b", "a")}
 
 
 def test_names_of_entries_can_be_names_of_files(everlearn: Project) -> None:
     everlearn.recipe["method"] = ["migu", "replay"]
     everlearn("env")
-    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
+    suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
     own = read_ways(None, (), suite)[0]
     assert (own.name, [spec["name"] for spec in own.methods]) == ("migu-replay", ["migu", "replay"])
     assert own.title == "MIGU + Replay"

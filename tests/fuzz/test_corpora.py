@@ -18,9 +18,9 @@ from pyarrow import parquet
 
 from everlearn.data.corpus import Corpus
 from everlearn.data.documents import check_corpus, read_documents
-from everlearn.data.endtask import EndTask, check_end_task
 from everlearn.data.opening import Limits
 from everlearn.errors import EverlearnError
+from everlearn.tasks.labelled import EndTask, check_end_task
 from fuzz.harness import fuzz
 
 LETTERS = "abc xyz,;\"'\t\\{}[]:|#é漢😀\u2028\x0b\x85-0.1eE+nulltrue"

@@ -11,11 +11,11 @@ from peft import PeftModel
 from transformers import AutoModelForMaskedLM
 
 from everlearn import files
+from everlearn.commands.evaluate import named
+from everlearn.commands.plan import disk_bytes
 from everlearn.data.corpus import Domain
 from everlearn.errors import MethodError
 from everlearn.learner import ContinualLearner
-from everlearn.tools.evaluating import named
-from everlearn.tools.planning import disk_bytes
 
 pytestmark = pytest.mark.usefixtures("no_report")
 TOKENS = {"input_ids": torch.arange(5, 29)[None]}

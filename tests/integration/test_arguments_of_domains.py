@@ -10,14 +10,14 @@ import pytest
 import torch
 from small_runs import STEPS, recipe, tensors
 
+from everlearn.commands.plan import make_plan
+from everlearn.commands.validate import preflight
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.files import load_tensors, read_json
 from everlearn.learner import ContinualLearner
-from everlearn.run import carrying
+from everlearn.run import optimizer_state
 from everlearn.run.trainer import StageTrainer
-from everlearn.tools.planning import make_plan
-from everlearn.tools.preflight import preflight
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -111,14 +111,14 @@ def test_a_carried_optimizer_goes_on_where_the_domain_before_stopped(
     learner = ContinualLearner(of)
     learner.run()
     folders = [learner.folder.stage(number, name) for number, name in ((1, "first"), (2, "second"))]
-    first, second = (load_tensors(folder / carrying.TENSORS) for folder in folders)
+    first, second = (load_tensors(folder / optimizer_state.TENSORS) for folder in folders)
     (state, rate) = seen[0]
     assert state.keys() == first.keys()
     assert all(torch.equal(value, first[name]) for name, value in state.items())
     assert rate == 5e-4
     assert {float(value) for name, value in first.items() if name.startswith("step/")} == {STEPS}
     assert {float(value) for name, value in second.items() if name.startswith("step/")} == {2 * STEPS}
-    facts = json.loads((folders[0] / carrying.FACTS).read_text(encoding="utf-8"))
+    facts = json.loads((folders[0] / optimizer_state.FACTS).read_text(encoding="utf-8"))
     assert facts["optimizer"] == "AdamW"
 
     fresh = recipe(tmp_path, run={"name": "fresh", "folder": str(tmp_path / "fresh")})
@@ -134,7 +134,7 @@ def test_an_optimizer_without_a_state_is_carried(tmp_path: Path) -> None:
     of = recipe(tmp_path, optimizer="carry", train={"optim": "sgd"}, evaluation={"alone": True})
     learner = ContinualLearner(of)
     learner.run()
-    carried = carrying.load(learner.folder.stage(1, "first"))
+    carried = optimizer_state.load(learner.folder.stage(1, "first"))
     assert carried[0] == {}
     assert carried[1]["optimizer"] == "SGD"
     assert not [*(learner.folder.path / "alone").rglob("optimizer.*")]
@@ -161,7 +161,7 @@ def test_one_optimizer_cannot_become_another(tmp_path: Path) -> None:
     adam = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     adam.step()
-    carried = carrying.state_of(model, adam)
+    carried = optimizer_state.state_of(model, adam)
     cases: list[tuple[torch.nn.Module, type[torch.optim.Optimizer], str]] = [
         (torch.nn.Linear(3, 2), torch.optim.SGD, "of the optimizer AdamW, but this domain has SGD"),
         (torch.nn.Linear(4, 2), torch.optim.AdamW, "does not fit 'weight'"),
@@ -169,5 +169,5 @@ def test_one_optimizer_cannot_become_another(tmp_path: Path) -> None:
     ]
     for other, optimizer, sentence in cases:
         with pytest.raises(RunError, match=sentence) as error:
-            carrying.restore(carried, other, optimizer(other.parameters(), lr=1.0))  # type: ignore[call-arg]
+            optimizer_state.restore(carried, other, optimizer(other.parameters(), lr=1.0))  # type: ignore[call-arg]
         assert isinstance(error.value, EverlearnError)

@@ -10,12 +10,12 @@ import torch
 from small_runs import recipe
 from torch import nn
 
+from everlearn.commands.export import export
 from everlearn.errors import EverlearnError, RunError
-from everlearn.evaluation import ByPerplexity, Checkpoint
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Method, Reading
 from everlearn.methods.sequential import Sequential
-from everlearn.tools.exporting import export
+from everlearn.predictors import Checkpoint, PerplexityEnsemble
 from methods_of_other_kinds import registered
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -75,7 +75,7 @@ def test_an_ensemble_is_scored_with_all_models_and_exported_with_none(tmp_path: 
     scorer, (base, *models) = learner.scorer(), [learner.checkpoints(3)[k] for k in range(3)]
     objective = scorer.conditions(0).objective
     for row, members in ((0, [base]), (1, models[:1]), (2, models)):
-        predictor = ByPerplexity(tuple(Checkpoint(model, objective) for model in members), objective)
+        predictor = PerplexityEnsemble(tuple(Checkpoint(model, objective) for model in members), objective)
         for column, domain in enumerate(("first", "second")):
             cell = scorer.held_out(domain).measure(predictor, scorer.conditions(row))
             assert float(cell["nats"].sum() / cell["items"].sum()) == pytest.approx(scores[row][column], rel=1e-5)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from everlearn.commands.recommendation import METHOD
 from everlearn.config import recipe as recipes
 from everlearn.demo.demo import METHODS, RECIPE, run_demo
 from everlearn.errors import RunError
@@ -13,7 +14,6 @@ from everlearn.model.loading import load_model
 from everlearn.report import compare
 from everlearn.run.progress import Reporter
 from everlearn.suites.docs import DOMAINS
-from everlearn.tools.recommendation import METHOD
 
 LEARNT = [domain.name for domain in recipes.load(RECIPE).domains]
 

@@ -17,7 +17,7 @@ from everlearn.errors import ModelError, RecipeError
 from everlearn.evaluation import Cell, Results
 from everlearn.evaluation.cell import task_path
 from everlearn.learner import ContinualLearner
-from everlearn.run.wanted import wanted_tasks
+from everlearn.run.measurement_plan import wanted_tasks
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "gpt2-big-bench.yaml"
 TASK = {

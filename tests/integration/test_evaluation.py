@@ -15,13 +15,14 @@ import tiny
 from everlearn import files
 from everlearn.data.corpus import Domain
 from everlearn.errors import ModelError
-from everlearn.evaluation import Cell, HeldOutText, Results, make_task, set_path, task_path
-from everlearn.evaluation.shared import SharedCells
+from everlearn.evaluation import Cell, Results, make_task, set_path, task_path
+from everlearn.evaluation.cell_cache import SharedCells
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.learner import ContinualLearner
 from everlearn.model.objectives import make_objective
+from everlearn.run.collect_results import Outcome
 from everlearn.run.folder import RunFolder
-from everlearn.run.outcome import Outcome
+from everlearn.tasks.held_out import HeldOutText
 
 NAMES = ("first", "second", "third")
 

@@ -19,12 +19,12 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, pipeline
 import tiny
 from everlearn import files
 from everlearn.cli import main
+from everlearn.commands.export import _refuse_paths, _without_traces, export
 from everlearn.data.corpus import Domain
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
-from everlearn.run.portable import PLACE, _without_paths
-from everlearn.tools.exporting import _refuse_paths, _without_traces, export
+from everlearn.run.exported_run import PLACE, _without_paths
 
 pytestmark = pytest.mark.usefixtures("no_report")
 TOKENS = {"input_ids": torch.arange(5, 29)[None]}

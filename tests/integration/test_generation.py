@@ -15,12 +15,13 @@ import pytest
 from small_runs import recipe
 
 import tiny
+from everlearn.commands.validate import preflight
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import ModelError
-from everlearn.evaluation import Cell, Checkpoint, Ensemble, Predictor, Results, make_task, set_path, task_path
+from everlearn.evaluation import Cell, Results, make_task, set_path, task_path
 from everlearn.learner import ContinualLearner
 from everlearn.methods import REGISTRY
-from everlearn.tools.preflight import preflight
+from everlearn.predictors import Checkpoint, Ensemble, Predictor
 from methods_of_other_kinds import registered
 
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
@@ -172,7 +173,7 @@ def test_each_held_out_row_is_read_by_its_stage(tmp_path: Path) -> None:
     """By its definition: the smaller of the losses that the two stages' models have on it."""
     nats: dict[str, list[list[float]]] = {}
     (code,) = re.findall(r"^```python\n(.*?class Stages.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.M | re.S)
-    exec(compile(code[code.index("from everlearn.evaluation import Checkpoint, Ensemble") :], "stages.py", "exec"), {})
+    exec(compile(code[code.index("from everlearn.predictors import Checkpoint, Ensemble") :], "stages.py", "exec"), {})
     for method in ("sequential", "stage_by_text", "stage_ensemble", "stages"):
         made = recipe(tmp_path, "gpt2", method, run={"name": method, "folder": str(tmp_path / method)})
         ContinualLearner(made).run()

@@ -16,11 +16,13 @@ import small_runs
 import yaml
 
 from everlearn.errors import ModelError, RecipeError
-from everlearn.evaluation import METRICS, Checkpoint, Ensemble, Results, harness, make_task
-from everlearn.evaluation.harness import cell_of
+from everlearn.evaluation import METRICS, Results, make_task
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.resampling import resample
 from everlearn.learner import ContinualLearner
+from everlearn.predictors import Checkpoint, Ensemble
+from everlearn.tasks import lm_eval as harness
+from everlearn.tasks.lm_eval import cell_of
 
 
 def sample(number: int, **values: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from everlearn import files
+from everlearn.commands.export import export
 from everlearn.errors import RunError
 from everlearn.learner import ContinualLearner
-from everlearn.tools.exporting import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 TOKENS = {"input_ids": torch.arange(5, 29)[None]}

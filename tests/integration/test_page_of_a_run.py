@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 from small_runs import Killer, killed_at, recipe
 
 from everlearn import files
-from everlearn.evaluation import Cell, samples_path
+from everlearn.evaluation import Cell
 from everlearn.learner import ContinualLearner
 from everlearn.model.movement import movements, together
 from everlearn.report import compare, page
 from everlearn.report.verdict import verdict
+from everlearn.tasks.samples import samples_path
 
 BLANKS = {"roberta": "blanks", "gpt2": "continuation", "t5": "answer"}
 

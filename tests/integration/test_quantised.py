@@ -12,10 +12,10 @@ import torch
 
 import tiny
 from everlearn import files
+from everlearn.commands.plan import make_plan
 from everlearn.errors import MethodError, ModelError, RecipeError
 from everlearn.learner import ContinualLearner
 from everlearn.model.quantising import is_quantised
-from everlearn.tools.planning import make_plan
 
 pytestmark = pytest.mark.usefixtures("no_report")
 needs_bitsandbytes = pytest.mark.skipif(

@@ -18,10 +18,10 @@ from everlearn.config import recipe as recipes
 from everlearn.config.arguments import training_arguments
 from everlearn.config.recipe import Recipe
 from everlearn.data.corpus import Domain
-from everlearn.data.endtask import EndTask
 from everlearn.errors import EverlearnError, RecipeError, RunError
 from everlearn.evaluation.results import Results
 from everlearn.learner import ContinualLearner
+from everlearn.tasks.labelled import EndTask
 
 LOADS = """
 import sys

@@ -10,8 +10,8 @@ from small_runs import labelled, recipe
 from transformers import AutoModelForCausalLM
 
 import tiny
+from everlearn.commands.export import export
 from everlearn.learner import ContinualLearner
-from everlearn.tools.exporting import export
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from everlearn.evaluation import ByText, Checkpoint, Predictor
-from everlearn.evaluation.predictor import models_of
 from everlearn.methods.base import Method, Needs, Reading, register
+from everlearn.predictors import Checkpoint, Predictor, TextRouter
+from everlearn.predictors.predictor import models_of
 
 
 @register
@@ -25,4 +25,4 @@ class StageByText(Method):
         device = next(models_of(predictor)[0].parameters()).device
         earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
         members = (predictor, *(Checkpoint(model, reading.objective) for model in earlier))
-        return ByText(members, reading.objective)
+        return TextRouter(members, reading.objective)

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from everlearn.evaluation import Checkpoint, Ensemble, Predictor
-from everlearn.evaluation.predictor import models_of
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, register
+from everlearn.predictors import Checkpoint, Ensemble, Predictor
+from everlearn.predictors.predictor import models_of
 
 
 @register

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from everlearn.analysis.maps import chance, kind_of_site, saturation
-from everlearn.analysis.page import tables, to_json, write_analysis
-from everlearn.analysis.similarity import compare_maps
+from everlearn.diagnostics.importance_maps import chance, kind_of_site, occupied_share
+from everlearn.diagnostics.importance_similarity import compare_maps
+from everlearn.diagnostics.pages.run import tables, to_json, write_analysis
 from everlearn.methods import Memory, build
 
 HEADS = [torch.tensor([0.0, 0.5, 0.95, 0.9]), torch.tensor([0.2, 0.5, 0.95, 0.95])]
@@ -25,7 +25,7 @@ MAPS = {
 
 
 def test_saturation_counts_what_is_left() -> None:
-    found = saturation(MAPS)
+    found = occupied_share(MAPS)
     assert (found.stages, found.kinds) == (["general", "first"], ["heads", "neurons"])
     assert found.free[0] == pytest.approx([(1 + 0.5 + 0.05 + 0.1) / 4, (0.8 + 0.5 + 0.05 + 0.05) / 4])
     assert found.free[1] == pytest.approx([(0.75 + 0.5) / 2, (0.55 + 0.4) / 2])
@@ -49,7 +49,7 @@ def test_chance_knows_how_maps_were_normalised() -> None:
 def test_maps_that_do_not_accumulate_are_each_beside_one_random_map() -> None:
     """As with `dga`: the map from before the first domain is the first domain's own."""
     maps = {"general": MAPS["general"], "first": MAPS["general"], "second": MAPS["first"]}
-    found = saturation(maps, grows=False)
+    found = occupied_share(maps, grows=False)
     assert found.stages == ["first", "second"]
     assert found.chance == pytest.approx([0.44, 0.44], abs=0.01)
     assert [table.header[0] for table in tables(found, None)] == ["While learning", "While learning"]
@@ -90,7 +90,7 @@ def test_cosine_of_maps_and_its_random_baseline() -> None:
 
 
 def test_page_and_tables_say_the_same(tmp_path: Path) -> None:
-    filled, alike = saturation(MAPS), compare_maps(MAPS)
+    filled, alike = occupied_share(MAPS), compare_maps(MAPS)
     page = write_analysis(tmp_path / "page.html", "a <run>", MAPS, filled, alike).read_text(encoding="utf-8")
     assert "a &lt;run&gt;" in page
     assert page.count("<script>") == 1

@@ -16,9 +16,9 @@ import torch
 import stages
 import tiny
 from cli_project import Project
-from everlearn.analysis.magnitude import ALL, Magnitudes, alike, mean_magnitudes
-from everlearn.analysis.magnitude_page import tables
-from everlearn.analysis.page import write_analysis
+from everlearn.diagnostics.pages.row_activations import tables
+from everlearn.diagnostics.pages.run import write_analysis
+from everlearn.diagnostics.row_activations import ALL, Magnitudes, alike, mean_magnitudes
 from everlearn.learner import ContinualLearner
 from everlearn.model.anatomy import anatomy
 from everlearn.report.figures import draw

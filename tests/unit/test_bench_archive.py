@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from everlearn import files
-from everlearn.benchmarking.archive import ARCHIVE, find_cell, find_cells, pack, unpack
-from everlearn.benchmarking.cells import load_cell, load_results
 from everlearn.errors import RunError
+from everlearn.grid.archive import ARCHIVE, find_cell, find_cells, pack, unpack
+from everlearn.grid.cells import load_cell, load_results
 
 CELLS = {
     "das-order0-seed1": {"learnt": 0.1 + 0.2, "text": "caf\u00e9 \u2028 \u0085"},

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from everlearn.benchmarking import load_results
-from everlearn.benchmarking.archive import find_cells
-from everlearn.benchmarking.summary import numbers
 from everlearn.evaluation import METRICS, QUANTITIES, Cell, Results, RunFacts, build_results, set_path
+from everlearn.grid import load_results
+from everlearn.grid.archive import find_cells
+from everlearn.grid.summary import numbers
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs"))

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 import tiny
 from cli_project import Project
-from everlearn.benchmarking import RecipeSuite, equalised, read_ways
-from everlearn.benchmarking.cells import CellResult
-from everlearn.benchmarking.effort import Effort
-from everlearn.benchmarking.shares import compute_of, shares_of_plain, shares_table
-from everlearn.benchmarking.summary import summarise
-from everlearn.benchmarking.workbench import Workbench
+from everlearn.commands.plan import extra_rows
 from everlearn.config.recipe import load, parse
 from everlearn.errors import RecipeError
+from everlearn.grid import RecipeTemplate, equalised, read_ways
+from everlearn.grid.cells import CellResult
+from everlearn.grid.compute import Effort
+from everlearn.grid.relative_to_plain import compute_of, shares_of_plain, shares_table
+from everlearn.grid.runs import RunFactory
+from everlearn.grid.summary import summarise
 from everlearn.learner import ContinualLearner
 from everlearn.methods.base import Cost
-from everlearn.tools.planning import extra_rows
 
 GENERAL = {"path": "general.jsonl", "validation": 0.2}
 
@@ -59,12 +59,12 @@ def test_what_is_run_once_a_row_and_for_every_earlier_domain() -> None:
     assert extra_rows(bound) == "at most 5 extra rows per domain and 16 more for each earlier one and 2 once"
 
 
-def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], Workbench]:
+def ways(everlearn: Project, methods: str, *sets: str) -> tuple[list[Any], RunFactory]:
     everlearn.recipe["general"] = GENERAL
     everlearn.recipe["train"] |= {"max_steps": 40}
     everlearn.write()
-    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
-    return read_ways(methods, sets, suite), Workbench(suite, suite.settings, everlearn.folder / "runs")
+    suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
+    return read_ways(methods, sets, suite), RunFactory(suite, suite.settings, everlearn.folder / "runs")
 
 
 def test_what_is_run_beside_the_steps_is_taken_from_them(everlearn: Project) -> None:

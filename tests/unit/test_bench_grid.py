@@ -18,18 +18,17 @@ import tiny
 from bench_suite import STEPS, TinySuite
 from cli_project import write_jsonl
 from everlearn import files
-from everlearn.benchmarking import CellResult, Grid, GridCell, load_results, load_settings
-from everlearn.benchmarking import making as making_module
-from everlearn.benchmarking.archive import pack
-from everlearn.benchmarking.cells import Measured, scores_of
-from everlearn.benchmarking.entries import entry_of, in_order, resolve
-from everlearn.benchmarking.page import status_table
-from everlearn.benchmarking.workbench import Once
 from everlearn.config.recipe import parse
 from everlearn.data.corpus import Document, is_held_out
-from everlearn.data.endtask import EndTask, read_end_task
 from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
 from everlearn.evaluation import Results
+from everlearn.grid import CellResult, Grid, GridRun, load_results, load_settings
+from everlearn.grid import arrangements as making_module
+from everlearn.grid.archive import pack
+from everlearn.grid.cells import Measured, scores_of
+from everlearn.grid.page import status_table
+from everlearn.grid.rows import entry_of, in_order, resolve
+from everlearn.grid.runs import Once
 from everlearn.learner import ContinualLearner
 from everlearn.methods.penalties.ewc import EWC
 from everlearn.report.tables import markdown_table
@@ -37,6 +36,7 @@ from everlearn.run.folder import RunFolder
 from everlearn.run.progress import Reporter
 from everlearn.run.scoring import Scorer
 from everlearn.suites import Settings, find_suite
+from everlearn.tasks.labelled import EndTask, read_end_task
 
 ALL = ["constant", "none", "separate", "pool", "ncl", "ewc"]
 EWC_OPTIONS = {"ewc": {"samples": 4, "strength": 10.0}}
@@ -339,7 +339,7 @@ def test_what_a_killed_process_left_is_made_after_the_rest(
     other, made = contextlib.ExitStack(), []
     original = Grid._make
 
-    def make(self: Grid, which: GridCell, place: Path) -> None:
+    def make(self: Grid, which: GridRun, place: Path) -> None:
         made.append(which.entry.name)
         original(self, which, place)
         if which.entry.name == "none":
@@ -359,7 +359,7 @@ def test_processes_that_share_a_grid_try_a_failing_cell_once(
     """The second process starts and ends while the first makes its first cell."""
     tries: list[str] = []
 
-    def broken(self: Grid, which: GridCell, place: Path) -> Measured:
+    def broken(self: Grid, which: GridRun, place: Path) -> Measured:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 
@@ -377,7 +377,7 @@ def test_processes_that_share_a_grid_try_a_failing_cell_once(
         seen: list[str] = []
 
         def make(
-            self: Grid, which: GridCell, place: Path, first: Grid = first, second: Grid = second, seen: list[str] = seen
+            self: Grid, which: GridRun, place: Path, first: Grid = first, second: Grid = second, seen: list[str] = seen
         ) -> None:
             if self is first:
                 seen += [state.state for state in second.run()]
@@ -445,7 +445,7 @@ def test_a_call_tries_each_cell_once_and_says_what_runs_elsewhere(
 ) -> None:
     tries: list[str] = []
 
-    def broken(self: Grid, which: GridCell, place: Path) -> Measured:
+    def broken(self: Grid, which: GridRun, place: Path) -> Measured:
         tries.append(which.name)
         raise ZeroDivisionError("never")
 

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from everlearn.benchmarking.cells import CellResult, ScoreMatrix
-from everlearn.benchmarking.long_streams import LongStreams
-from everlearn.benchmarking.page import Sheet
+from everlearn.grid.cells import CellResult, ScoreMatrix
+from everlearn.grid.long_streams import LongStreams
+from everlearn.grid.page import GridPage
 from everlearn.suites import find_suite
 
 COUNT = 12
@@ -122,12 +122,12 @@ def test_short_streams_have_none_of_it() -> None:
     found = LongStreams(M2D2, short)
     assert not found
     assert found.tables() == list(found.plates()) == []
-    assert "Transfer" not in Sheet(M2D2, short).markdown()
+    assert "Transfer" not in GridPage(M2D2, short).markdown()
 
 
 @pytest.mark.parametrize("writer", ["md", "html", "tex"])
 def test_they_are_on_the_page_of_a_grid(writer: str) -> None:
-    text = Sheet(M2D2, CELLS).written(writer)
+    text = GridPage(M2D2, CELLS).written(writer)
     assert "Transfer" in text
     assert "Do later stages forget more?" in text
     if writer == "html":

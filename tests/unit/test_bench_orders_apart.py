@@ -6,15 +6,15 @@ from typing import ClassVar
 
 import pytest
 
-from everlearn.benchmarking import CellResult, summarise
-from everlearn.benchmarking.claims_page import page
-from everlearn.benchmarking.degenerate import constant_table
-from everlearn.benchmarking.making import shares_of_options
-from everlearn.benchmarking.page import Sheet
-from everlearn.benchmarking.pairing import within
-from everlearn.benchmarking.shares import shares_of_plain
-from everlearn.data.prompts import Question
+from everlearn.grid import CellResult, summarise
+from everlearn.grid.arrangements import shares_of_options
+from everlearn.grid.claims_page import page
+from everlearn.grid.constant_predictions import constant_table
+from everlearn.grid.page import GridPage
+from everlearn.grid.pairing import within
+from everlearn.grid.relative_to_plain import shares_of_plain
 from everlearn.suites import Suite as BaseSuite
+from everlearn.tasks.prompts import Question
 
 SCORES = {"a": 0.9, "b": 0.5, "c": 0.1}
 BITS = {"a": 4.0, "b": 8.0, "c": 20.0}
@@ -84,10 +84,10 @@ def test_what_is_held_is_of_the_domains_of_each_run() -> None:
 
 
 def test_tasks_that_nothing_learnt_have_no_column() -> None:
-    sheet = Sheet(Suite(), grid())
+    sheet = GridPage(Suite(), grid())
     assert sheet.tables()[0].header == ("Method", "a", "b", "Average ↑", "Forgetting ↓")
-    assert Sheet(Suite(), grid()[1:]).tasks == ["a", "b"], "the first cell has only one of them"
-    assert Sheet(Suite(), grid()[:1]).tasks == ["a", "b", "c"], "the base model alone"
+    assert GridPage(Suite(), grid()[1:]).tasks == ["a", "b"], "the first cell has only one of them"
+    assert GridPage(Suite(), grid()[:1]).tasks == ["a", "b", "c"], "the base model alone"
 
 
 def test_a_cell_of_an_order_stays_as_it_is() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tiny
-from everlearn.benchmarking.cells import CellResult, ScoreMatrix
-from everlearn.benchmarking.effort import evaluation_share
-from everlearn.benchmarking.long_streams import LongStreams
-from everlearn.benchmarking.page import Sheet
-from everlearn.benchmarking.sweep import RecipeSuite
 from everlearn.config.recipe import parse
+from everlearn.grid.cells import CellResult, ScoreMatrix
+from everlearn.grid.compute import evaluation_share
+from everlearn.grid.long_streams import LongStreams
+from everlearn.grid.page import GridPage
+from everlearn.grid.recipe_template import RecipeTemplate
 from everlearn.report.tables import Table
 from everlearn.suites import Settings, StreamSettings, find_suite
 from everlearn.suites import Suite as BaseSuite
@@ -113,7 +113,7 @@ def test_evaluation_is_counted_against_training() -> None:
     some = [[None if row < 9 else value for value in values] for row, values in enumerate(plain.matrix.values)]
     matrix = plain.matrix.model_copy(update={"values": some})
     assert evaluation_share(plain.model_copy(update={"matrix": matrix})) == pytest.approx(0.048)
-    shown = Sheet(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=settings), alone()])
+    shown = GridPage(Suite({}), [plain, streamed(seed=1, tokens=128 * 1000, settings=settings), alone()])
     (takes,) = (table for table in shown.tables() if table.title == "What each takes")
     assert takes.header[-1] == "Evaluation, of training"
     assert {name: cells[-1].text for name, cells in takes.rows} == {"Plain": "72.00 %", "Alone": "–"}, "0.48 and 0.96"
@@ -135,7 +135,7 @@ def test_evaluation_is_counted_against_training() -> None:
 def test_evaluation_whose_rows_are_not_known_is_left_out(own: dict[str, Any]) -> None:
     cell = streamed(**{"tokens": 1000, "settings": {"blocks": 32, "block_size": 128}} | own)
     assert evaluation_share(cell) is None
-    (takes,) = (table for table in Sheet(Suite({}), [cell]).tables() if table.title == "What each takes")
+    (takes,) = (table for table in GridPage(Suite({}), [cell]).tables() if table.title == "What each takes")
     assert takes.header[-1] == "Tokens learnt from"
     assert "Evaluation" not in takes.caption
 
@@ -236,4 +236,4 @@ def test_the_data_says_the_sizes_that_were_kept(corpus: Path) -> None:
 def test_a_recipe_says_the_super_domains_of_its_domains() -> None:
     domains = [{"name": "a", "path": "a.txt", "group": "law"}, {"name": "b", "path": "b.txt"}]
     recipe = parse({"model": "m", "domains": domains, "method": "sequential", "run": {"name": "x"}})
-    assert RecipeSuite(recipe, "x").super_domains == {"a": "law"}
+    assert RecipeTemplate(recipe, "x").super_domains == {"a": "law"}

@@ -16,14 +16,14 @@ from rich.console import Console
 from scipy.stats import ttest_1samp, ttest_ind
 
 import tiny
-from everlearn.benchmarking import CellResult, State, summarise
-from everlearn.benchmarking.cells import ScoreMatrix
-from everlearn.benchmarking.page import Sheet, status_table
-from everlearn.benchmarking.summary import differences, numbers, stream_numbers
 from everlearn.errors import RunError
 from everlearn.evaluation.build import ONE_FINE_TUNING
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_json
+from everlearn.grid import CellResult, State, summarise
+from everlearn.grid.cells import ScoreMatrix
+from everlearn.grid.page import GridPage, status_table
+from everlearn.grid.summary import differences, numbers, stream_numbers
 from everlearn.methods import build
 from everlearn.report.tables import markdown_table
 from everlearn.suites import Published
@@ -176,7 +176,7 @@ def test_the_reference_must_be_there() -> None:
 
 def test_headings_of_held_out_text_are_the_quantities_own() -> None:
     """A level and a gain have two names, and each is the one that the report has."""
-    tables = {table.title: table for table in Sheet(Suite(), [stream("das"), stream("sequential")]).tables()}
+    tables = {table.title: table for table in GridPage(Suite(), [stream("das"), stream("sequential")]).tables()}
     keys = ("average", "learnt", "forgotten", "general_drift")
     titles = [QUANTITIES[key].title for key in keys]
     assert [name[:-2] for name in tables["Held-out text (bits per byte)"].header[1:]] == titles
@@ -197,17 +197,17 @@ def test_without_plain_training_the_base_model_is_the_reference() -> None:
 
 def test_what_is_not_shown_may_still_be_the_reference() -> None:
     cells = [stream("bcl"), stream("sequential"), stream("das", lift=0.1), stream("ewc", lift=0.2)]
-    shown = Sheet(Suite(), cells, shown=["das", "ewc"])
+    shown = GridPage(Suite(), cells, shown=["das", "ewc"])
     assert (shown.reference.entry, [line.entry for line in shown.lines]) == ("sequential", ["ewc", "das"])
     (gap,) = (table for table in shown.tables() if table.title == "Difference to sequential")
     assert {name: row[0].text for name, row in gap.rows} == {"ewc": "+20.00", "das": "+10.00"}
     assert "bcl" not in shown.csv()
-    alone = Sheet(Suite(), cells, "ewc", ["das"])
+    alone = GridPage(Suite(), cells, "ewc", ["das"])
     assert alone.lines[0].differences["f1"].estimate.value == pytest.approx(-0.1)
-    without = Sheet(Suite(), [cell for cell in cells if cell.entry != "sequential"], shown=["das", "ewc"])
+    without = GridPage(Suite(), [cell for cell in cells if cell.entry != "sequential"], shown=["das", "ewc"])
     assert without.reference.entry == "das"
     with pytest.raises(RunError, match=r"no result of `kd` \(`--methods`\), only of bcl, sequential, das, ewc"):
-        Sheet(Suite(), cells, shown=["kd"])
+        GridPage(Suite(), cells, shown=["kd"])
 
 
 def test_cheaper_forms_are_compared_over_the_runs_that_both_have(
@@ -237,16 +237,17 @@ def most_frequent() -> CellResult:
     return CellResult.model_validate(base().model_dump() | own | {"tasks": tasks})
 
 
-def sheet() -> Sheet:
+def sheet() -> GridPage:
     titles = {"sequential": "Sequential", "das": "DAS <i>&"}
     runs = [
         stream(e, s // 2, s % 2, lift=0.01 * s * (e == "das"), title=t) for e, t in titles.items() for s in range(4)
     ]
-    return Sheet(Suite(), [*runs, base()])
+    return GridPage(Suite(), [*runs, base()])
 
 
 def test_the_most_frequent_label_stands_above_all_others_and_has_no_bits() -> None:
-    shown = Sheet(Suite(), [stream("das"), most_frequent(), base(), stream("ewc"), stream("hat"), stream("sequential")])
+    cells = [stream("das"), most_frequent(), base(), stream("ewc"), stream("hat"), stream("sequential")]
+    shown = GridPage(Suite(), cells)
     tables = {table.title: table for table in shown.tables()}
     order = ["Most frequent label", "No adaptation", "sequential", "ewc", "hat", "das"]
     for title, table in tables.items():
@@ -268,7 +269,7 @@ def test_extra_passes_are_those_that_the_method_declares() -> None:
     found = {}
     for name in ("kd", "derpp", "classic", "das", "ewc"):
         passes = build(name).cost(tiny.model("roberta")).passes_per_step
-        shown = Sheet(Suite(), [stream(name).model_copy(update={"passes_per_step": passes})])
+        shown = GridPage(Suite(), [stream(name).model_copy(update={"passes_per_step": passes})])
         (costs,) = (table for table in shown.tables() if table.title == "What each takes")
         found[name] = costs.rows[0][1][costs.header.index("Extra passes a step") - 1].text
     assert found == {"kd": "1.33", "derpp": "1", "classic": "0.333", "das": "3", "ewc": "0"}
@@ -276,7 +277,7 @@ def test_extra_passes_are_those_that_the_method_declares() -> None:
 
 def test_a_note_on_intervals_of_single_runs_is_not_repeated_over_runs() -> None:
     noted = stream("ewc").model_copy(update={"notes": ["Invented text.", ONE_FINE_TUNING]})
-    shown = Sheet(Suite(), [noted, stream("das")])
+    shown = GridPage(Suite(), [noted, stream("das")])
     assert shown.notes[0] == "Invented text."
     assert "intervals are over runs" in shown.notes[1]
     assert len(shown.notes) == 2
@@ -378,14 +379,14 @@ def test_the_stream_of_end_tasks_as_worked_out_by_hand() -> None:
         }
     )
     assert found.items() <= numbers(cell).items()
-    text = Sheet(Suite(), [cell]).markdown()
+    text = GridPage(Suite(), [cell]).markdown()
     assert "### End tasks along the stream (accuracy)" in text
     cell.accuracies.values[1][1] = None  # not measured before its own stage
     assert set(stream_numbers(cell)) == {
         "accuracy_learnt", "accuracy_bwt", "accuracy_bwt_over_all", "accuracy_forgetting_max",
         "accuracy_forgetting_max_over_all",
     }  # fmt: skip
-    assert "along the stream" not in Sheet(Suite(), [cell]).markdown()
+    assert "along the stream" not in GridPage(Suite(), [cell]).markdown()
     cell.order = None
     assert stream_numbers(cell) == {}
 
@@ -405,12 +406,12 @@ def test_a_stream_of_tasks_that_was_asked_on_the_diagonal_has_what_follows_from_
     class Tasks(Suite):
         metrics = ("accuracy",)
 
-    text = Sheet(Tasks(), [cell]).markdown()
+    text = GridPage(Tasks(), [cell]).markdown()
     assert "### End tasks along the stream (accuracy)" in text
     (header,) = (line for line in text.splitlines() if "BWT, T−1" in line and line.startswith("|"))
     assert "FWT" not in header
     assert "max form" not in header
-    assert "along the stream" not in Sheet(Suite(), [cell]).markdown()
+    assert "along the stream" not in GridPage(Suite(), [cell]).markdown()
 
 
 def test_micro_average_counts_examples() -> None:
@@ -429,6 +430,6 @@ def test_published_columns_stand_beside_our_orders() -> None:
         )
 
     cells = [stream("ewc", 0), stream("ewc", 1, lift=0.1)]
-    table = Sheet(Ordered(), cells).tables()[-1]
+    table = GridPage(Ordered(), cells).tables()[-1]
     assert table.header[-2:] == ("here: accuracy, order 0", "here: accuracy")
     assert [cell.text for cell in table.rows[0][1]] == ["50.00", "51.00", "62.00", "67.00"]

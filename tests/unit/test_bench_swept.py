@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from cli_project import Project
-from everlearn.benchmarking import RecipeSuite, read_ways
-from everlearn.benchmarking.cells import CellResult
-from everlearn.benchmarking.page import Sheet
-from everlearn.benchmarking.shares import shares_of
-from everlearn.benchmarking.summary import summarise
-from everlearn.benchmarking.swept import swept
 from everlearn.config.overrides import put
 from everlearn.config.recipe import load
 from everlearn.errors import EverlearnError, RecipeError
 from everlearn.evaluation.estimate import Estimate
+from everlearn.grid import RecipeTemplate, read_ways
+from everlearn.grid.cells import CellResult
+from everlearn.grid.page import GridPage
+from everlearn.grid.relative_to_plain import shares_of
+from everlearn.grid.summary import summarise
+from everlearn.grid.swept_options import swept
 from everlearn.report.figures import draw
 from everlearn.report.figures.frontiers import Frontiers
 from everlearn.report.figures.swept import Swept
@@ -130,7 +130,7 @@ def test_the_page_shows_what_was_swept(tmp_path: Path) -> None:
             """Nothing is trained."""
 
     cells = [cell("sequential", {}, 1.0), *(cell(f"migu-{t}", {"threshold": t}, 1.0 + t) for t in (0, 0.5, 0.9))]
-    page = Sheet(Own(), cells).page()
+    page = GridPage(Own(), cells).page()
     assert "<h2>By threshold</h2>" in page
     assert "Average at the end (bits per byte) by threshold." in page
     assert "Grey: sequential, 1.000." in page
@@ -138,7 +138,7 @@ def test_the_page_shows_what_was_swept(tmp_path: Path) -> None:
 
 def test_an_option_of_a_method_is_swept_where_the_method_is(everlearn: Project) -> None:
     everlearn("env")
-    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
+    suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
     ways = read_ways("none,sequential,[migu,replay]", ["method.migu.threshold=0,0.5", "train.max_steps=1,2"], suite)
     assert [way.name for way in ways][:3] == ["none", "sequential-max_steps1", "sequential-max_steps2"]
     assert len(ways) == 3 + 4
@@ -154,7 +154,7 @@ def test_an_option_of_a_method_is_swept_where_the_method_is(everlearn: Project) 
 
 def test_a_key_of_every_domain_is_swept(everlearn: Project) -> None:
     everlearn("env")
-    suite = RecipeSuite(load(everlearn.folder / "recipe.yaml"), "x")
+    suite = RecipeTemplate(load(everlearn.folder / "recipe.yaml"), "x")
     few, _ = read_ways("sequential", ["domains.*.max_documents=5,9"], suite)
     assert few.name == "sequential-domains.all.max_documents5"
     assert few.changes == {"domains.*.max_documents": 5}

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import tiny
-from everlearn.data.big_bench import BigBenchTask, read_big_bench
 from everlearn.errors import DataError, ModelError, RecipeError
-from everlearn.evaluation import METRICS, Cell, Checkpoint, make_task
+from everlearn.evaluation import METRICS, Cell, make_task
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.resampling import resample
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint
+from everlearn.tasks.big_bench_reader import BigBenchTask, read_big_bench
 
 EXAMPLES = [
     {"input": "What is 2 plus 3?", "target_scores": {"5": 1, "6": 0, "23": 0}},

@@ -11,13 +11,13 @@ import torch
 
 import tiny
 from everlearn.config.recipe import Evaluation
-from everlearn.data.chat import PROMPTS, ChatTask
 from everlearn.errors import DataError, ModelError
-from everlearn.evaluation import METRICS, Chat, Checkpoint, Predictor
-from everlearn.evaluation.chat import template_of
+from everlearn.evaluation import METRICS
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint, Predictor
+from everlearn.tasks.chat import PROMPTS, Chat, ChatTask, template_of
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from everlearn import files
-from everlearn.benchmarking.cells import CellResult, PointScores, TaskScores
-from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
-from everlearn.benchmarking.claims_page import page, question, write_claims
-from everlearn.benchmarking.crossed import crossed_mean, holm, mean_of_these
-from everlearn.benchmarking.degenerate import constant_table
-from everlearn.benchmarking.effects import effect_tables, ends_table, order_table
-from everlearn.benchmarking.entries import resolve
-from everlearn.benchmarking.pairing import aligned
-from everlearn.benchmarking.summary import numbers
 from everlearn.errors import RunError
+from everlearn.grid.cells import CellResult, PointScores, TaskScores
+from everlearn.grid.claims import FAILS, HOLDS, MISSING, OPEN, ask, judge, parts, tasks_and_runs, verdict
+from everlearn.grid.claims_page import page, question, write_claims
+from everlearn.grid.constant_predictions import constant_table
+from everlearn.grid.crossed_effects import crossed_mean, holm, mean_of_these
+from everlearn.grid.order_effects import effect_tables, ends_table, order_table
+from everlearn.grid.pairing import aligned
+from everlearn.grid.rows import resolve
+from everlearn.grid.summary import numbers
 from everlearn.suites import Suite, find_suite
 from everlearn.suites.claims import Claim, ClaimQuestion
 from everlearn.suites.six_domains.claims import CLAIMS
@@ -394,9 +394,9 @@ def test_entries_stand_in_the_order_of_the_main_table() -> None:
     assert len(tables) == 3
     for table in tables:
         assert [name for name, _ in table.rows] == wanted
-    from everlearn.benchmarking.page import Sheet
+    from everlearn.grid.page import GridPage
 
-    assert [line.entry for line in Sheet(SIX, cells).lines] == wanted
+    assert [line.entry for line in GridPage(SIX, cells).lines] == wanted
 
 
 def test_first_two_domains_against_the_last_two() -> None:

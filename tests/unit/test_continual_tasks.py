@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import continual_tasks as small
-from everlearn.benchmarking import Grid
-from everlearn.benchmarking.entries import our_name, resolve
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
+from everlearn.grid import Grid
+from everlearn.grid.rows import our_name, resolve
 from everlearn.methods import names
 from everlearn.suites import Settings, find_suite, locate
 from everlearn.suites.continual_tasks import VARIABLE, files, prompt, streams, task_file

@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 from pydantic import ValidationError
 
-from everlearn.data.endtask import EndTask, check_end_task, notes_on, read_end_task
 from everlearn.errors import DataError
+from everlearn.tasks.labelled import EndTask, check_end_task, notes_on, read_end_task
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "tasks"
 

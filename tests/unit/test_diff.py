@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import everlearn
 import tiny
-from everlearn.analysis.diff.changes import pieces
-from everlearn.analysis.diff.comparing import Diff
-from everlearn.analysis.diff.passages import TextPassage, choose, few, rows_of
-from everlearn.analysis.diff.scoring import TokenLosses, score
-from everlearn.analysis.diff.tasks import read_tasks
-from everlearn.analysis.diff.texts import compare
-from everlearn.analysis.diff.verdict import judge
 from everlearn.data.corpus import Document
 from everlearn.data.tokenize import Encoder
+from everlearn.diagnostics.diff.changes import pieces
+from everlearn.diagnostics.diff.comparing import Diff
+from everlearn.diagnostics.diff.passages import TextPassage, choose, few, rows_of
+from everlearn.diagnostics.diff.scoring import TokenLosses, score
+from everlearn.diagnostics.diff.tasks import read_tasks
+from everlearn.diagnostics.diff.texts import compare
+from everlearn.diagnostics.diff.verdict import judge
 from everlearn.errors import DataError, ModelError, RecipeError
 from everlearn.evaluation import Estimate
 from everlearn.model.objectives import make_objective

@@ -14,14 +14,15 @@ import pytest
 import torch
 
 import tiny
-from everlearn.data.prompts import columns_of, label_of
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, EverlearnError, ModelError, RecipeError, TrainingDiverged
-from everlearn.evaluation import METRICS, Cell, Checkpoint, Predictor, make_task
-from everlearn.evaluation.asking import Asking
+from everlearn.evaluation import METRICS, Cell, make_task
 from everlearn.evaluation.metrics import metrics_of
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint, Predictor
+from everlearn.tasks.prompted import Asking
+from everlearn.tasks.prompts import columns_of, label_of
 
 
 def lively(architecture: str) -> Any:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation import ByPerplexity, ByText, Ensemble
 from everlearn.model.objectives import IGNORE
+from everlearn.predictors import Ensemble, PerplexityEnsemble, TextRouter
 
 KINDS = [("roberta", "encoder"), ("llama", "decoder")]
 
@@ -51,14 +51,14 @@ def test_a_token_is_predicted_by_those_who_knew_what_came_before_it(temperature:
             expected.append(-np.log((softmax(read, temperature) * np.exp(-nats[:, t])).sum()))
         expected.append(0.0)
     with torch.no_grad():
-        found = ByPerplexity(parts, objective, temperature).label_losses(batch)
+        found = PerplexityEnsemble(parts, objective, temperature).label_losses(batch)
         packed = {
             "input_ids": ids,
             "position_ids": batch["position_ids"],
             "positions": torch.tensor([[6, 7, 20, 0]]),
             "labels": torch.tensor([[first[7], first[8], second[12], IGNORE]]),
         }
-        answers = ByPerplexity(parts, objective, temperature).label_losses(packed)
+        answers = PerplexityEnsemble(parts, objective, temperature).label_losses(packed)
     assert found[0].tolist() == pytest.approx(expected, abs=2e-4)
     assert answers[0].tolist() == pytest.approx([expected[6], expected[7], expected[20], 0.0], abs=2e-4)
 
@@ -95,10 +95,10 @@ def test_probabilities_of_all_words_sum_to_one(architecture: str, kind: str) -> 
         return float(torch.exp(-predictor.label_losses(batch)[:, number].double()).sum())
 
     for temperature in (0.0, 0.5):
-        assert total(ByPerplexity(parts, objective, temperature)) == pytest.approx(1, abs=1e-4)
+        assert total(PerplexityEnsemble(parts, objective, temperature)) == pytest.approx(1, abs=1e-4)
     for mix in ("by_confidence", "by_entropy", "confident", "mean"):
         assert total(Ensemble(parts, mix)) == pytest.approx(1, abs=1e-4), mix  # type: ignore[arg-type]
-    assert total(ByText(parts, objective)) > 1.001, "the member of the smallest loss flatters"
+    assert total(TextRouter(parts, objective)) > 1.001, "the member of the smallest loss flatters"
 
 
 @torch.no_grad()
@@ -113,7 +113,7 @@ def test_a_masked_row_is_weighed_by_what_can_be_seen() -> None:
             return super().row_losses(text)
 
     watched = tuple(Watched(part.model, objective) for part in parts)
-    weights = ByPerplexity(watched, objective, 1.0).weights(batch)
+    weights = PerplexityEnsemble(watched, objective, 1.0).weights(batch)
     (text,) = {id(text): text for text in asked}.values()
     wanted = batch["labels"] != IGNORE
     for row in range(len(batch["labels"])):
@@ -130,7 +130,7 @@ def test_a_masked_row_is_weighed_by_what_can_be_seen() -> None:
     assert weights[..., 0].exp().numpy() == pytest.approx(softmax(nats.numpy(), 1.0), rel=1e-5)
     losses = torch.stack([part.label_losses(batch) for part in parts]).double()
     expected = -torch.log((weights.exp() * torch.exp(-losses)).sum(0))
-    found = ByPerplexity(parts, objective, 1.0).label_losses(batch)
+    found = PerplexityEnsemble(parts, objective, 1.0).label_losses(batch)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -141,7 +141,7 @@ def test_a_prompt_weighs_its_answer_and_a_text_its_classes() -> None:
     left = torch.tensor([[1] * (16 - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (16 - len(row)) + [1] * len(row) for row in rows])
     inputs = {"input_ids": left, "attention_mask": mask}
-    chosen = ByPerplexity(parts, objective, 0.5)
+    chosen = PerplexityEnsemble(parts, objective, 0.5)
     with torch.no_grad():
         found = chosen.generate(inputs, max_new_tokens=4, stop=())
     for row, answer in zip(rows, found, strict=True):
@@ -199,4 +199,4 @@ def test_the_certain_have_more_weight(architecture: str) -> None:
 def test_an_encoder_decoder_is_not_weighed_by_perplexity() -> None:
     parts, objective = members("t5")
     with pytest.raises(ModelError, match="cannot weigh by an encoder-decoder"):
-        ByPerplexity(parts, objective).label_losses(batch_of(objective, "encoder-decoder"))
+        PerplexityEnsemble(parts, objective).label_losses(batch_of(objective, "encoder-decoder"))

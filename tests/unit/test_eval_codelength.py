@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import tiny
-from everlearn.data.endtask import CodelengthTask
 from everlearn.errors import DataError
-from everlearn.evaluation import METRICS, Checkpoint, Codelength
-from everlearn.evaluation.codelength import by_part, cuts
+from everlearn.evaluation import METRICS
 from everlearn.evaluation.task import Conditions, task_config
+from everlearn.predictors import Checkpoint
+from everlearn.tasks.codelength import Codelength, by_part, cuts
+from everlearn.tasks.labelled import CodelengthTask
 
 HOW = Conditions("base", tiny.tokenizer(), None, batch_size=4, seeds=(3, 4, 5))
 
@@ -43,7 +44,7 @@ def test_bits_are_those_of_a_learner_that_can_be_followed_by_hand(tmp_path, monk
         counts = np.bincount(train.labels, minlength=3) + 1
         return np.tile(counts / counts.sum(), (len(test), 1))
 
-    monkeypatch.setattr("everlearn.evaluation.codelength.probabilities_after", counting)
+    monkeypatch.setattr("everlearn.tasks.codelength.probabilities_after", counting)
     cell = task.measure(Checkpoint(None), HOW)
     total = 0.0
     for number, seed in enumerate(HOW.seeds):
@@ -71,9 +72,7 @@ def test_bits_are_those_of_a_learner_that_can_be_followed_by_hand(tmp_path, monk
 
 def test_a_certain_mistake_costs_many_bits_and_no_infinity(tmp_path, monkeypatch):
     task = Codelength(config(tmp_path, [("a", "x"), ("b", "y")]))
-    monkeypatch.setattr(
-        "everlearn.evaluation.codelength.probabilities_after", lambda *a, **_: np.eye(2)[a[3].labels[:1]]
-    )
+    monkeypatch.setattr("everlearn.tasks.codelength.probabilities_after", lambda *a, **_: np.eye(2)[a[3].labels[:1]])
     bits = task.measure(Checkpoint(None), HOW)["code_bits"]
     assert np.allclose(np.sort(bits), [1, 1022])
 

@@ -9,11 +9,12 @@ import tiny
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
-from everlearn.evaluation import METRICS, Cell, Conditions, HeldOut, HeldOutText
-from everlearn.evaluation.content import without_content
+from everlearn.evaluation import METRICS, Cell, Conditions
 from everlearn.evaluation.metrics import metrics_of
-from everlearn.evaluation.predictor import Checkpoint
 from everlearn.model.objectives import make_objective
+from everlearn.predictors.predictor import Checkpoint
+from everlearn.tasks.content_tokens import without_content
+from everlearn.tasks.held_out import HeldOut, HeldOutText
 
 TEXTS = ["the model learns — the the the graph, graph... \n\n 42\n"] * 30
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import tiny
 from everlearn.errors import ModelError
-from everlearn.evaluation.decoding import Ending, decode
-from everlearn.evaluation.predictor import Checkpoint, Predictor
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.prompts.soft_prompt import SoftPrompt
+from everlearn.predictors.decoding import Ending, decode
+from everlearn.predictors.predictor import Checkpoint, Predictor
 
 WRITERS = [name for name in tiny.ARCHITECTURES if tiny.objective_of(name) != "masked"]
 WIDTH, NEW = 32, 20

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import tiny
-from everlearn.data.endtask import EndTask, LabelledSet
 from everlearn.errors import DataError, ModelError, TrainingDiverged
-from everlearn.evaluation import accuracy, endtasks, evaluate_task, fine_tune, steps_of
-from everlearn.evaluation.endtasks import grouped_batches
+from everlearn.evaluation import accuracy
+from everlearn.tasks import fine_tuning
+from everlearn.tasks.fine_tuning import evaluate_task, fine_tune, grouped_batches, steps_of
+from everlearn.tasks.labelled import EndTask, LabelledSet
 
 
 def toy(count, seed, names=("axes", "matrix"), pairs=False):
@@ -69,7 +70,7 @@ def test_trained_weights_are_reproducible(folder, tokenizer, monkeypatch):
         trained.append({name: value.clone() for name, value in predictor.model.state_dict().items()})
         return np.zeros(len(TEST), np.int64)
 
-    monkeypatch.setattr(endtasks, "_predict", remember)
+    monkeypatch.setattr(fine_tuning, "_predict", remember)
     for seed in (0, 0, 1):
         tune(folder, tokenizer, seed=seed)
     first, second, other = trained

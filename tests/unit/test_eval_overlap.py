@@ -8,13 +8,7 @@ import random
 
 import pytest
 
-from everlearn.evaluation.overlap import (
-    exact_match,
-    longest_common_subsequence,
-    rouge_l,
-    squad_normalised,
-    token_f1,
-)
+from everlearn.tasks.text_match import exact_match, longest_common_subsequence, rouge_l, squad_normalised, token_f1
 
 
 def slow_lcs(one: tuple[str, ...], other: tuple[str, ...]) -> int:

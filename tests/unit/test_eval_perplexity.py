@@ -9,9 +9,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from everlearn.data.blocks import PackedBlocks
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation import block_losses
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import block_losses
 
 
 class Blocks:

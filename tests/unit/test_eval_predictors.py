@@ -13,9 +13,9 @@ import tiny
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
 from everlearn.errors import ModelError
-from everlearn.evaluation import ByText, Checkpoint, Ensemble, Predictor
-from everlearn.evaluation.predictor import models_of
 from everlearn.model.objectives import IGNORE, make_objective
+from everlearn.predictors import Checkpoint, Ensemble, Predictor, TextRouter
+from everlearn.predictors.predictor import models_of
 
 
 def lively(architecture: str, seed: int) -> Any:
@@ -139,7 +139,7 @@ def test_every_member_is_fine_tuned_and_found() -> None:
         tuned.append(model)
         return nn.Linear(1, 1)
 
-    for predictor in (Ensemble(parts), ByText(parts, objective)):
+    for predictor in (Ensemble(parts), TextRouter(parts, objective)):
         tuned.clear()
         assert models_of(predictor) == [part.model for part in parts]
         after = predictor.fine_tuned(tune)
@@ -163,7 +163,7 @@ def test_a_prompt_is_read_by_the_member_that_knows_it() -> None:
     rows, inputs = prompts(left=True)
     by_hand = [int(np.argmin([surprise(part.model, row) for part in parts])) for row in rows]
     assert len(set(by_hand)) > 1
-    chosen = ByText(parts, objective)
+    chosen = TextRouter(parts, objective)
     with torch.no_grad():
         assert chosen.chosen(inputs).tolist() == by_hand
         found = chosen.generate(inputs, max_new_tokens=6, stop=())
@@ -181,7 +181,7 @@ def test_options_of_a_prompt_are_all_read_by_one_member() -> None:
     batch = {"input_ids": ids, "position_ids": torch.arange(16).expand(3, 16), "positions": places, "labels": labels}
     best = int(np.argmin([surprise(part.model, prompt) for part in parts]))
     with torch.no_grad():
-        chosen = ByText(parts, objective)
+        chosen = TextRouter(parts, objective)
         assert chosen.chosen(batch).tolist() == [best] * 3
         assert torch.allclose(chosen.label_losses(batch), parts[best].label_losses(batch), atol=1e-5)
     unsure = [int(np.argmin([p.label_losses(batch)[i].sum().item() for p in parts])) for i in range(3)]
@@ -194,7 +194,7 @@ def test_held_out_rows_go_to_the_least_surprised(architecture: str, kind: str) -
     batch = batch_of(objective, kind, rows=8)
     with torch.no_grad():
         each = torch.stack([part.row_losses(batch) for part in parts])
-        found = ByText(parts, objective).row_losses(batch)
+        found = TextRouter(parts, objective).row_losses(batch)
     assert len(set(each.argmin(0).tolist())) > 1
     assert torch.allclose(found, each.min(0).values, atol=1e-5)
 
@@ -214,7 +214,7 @@ def test_a_classified_text_is_recognised_by_its_language_model() -> None:
 
         return Constant()
 
-    tuned = ByText(parts, objective).fine_tuned(tune)
+    tuned = TextRouter(parts, objective).fine_tuned(tune)
     with torch.no_grad():
         found = tuned.class_probabilities(inputs).argmax(1).tolist()
         by_hand = []
@@ -229,4 +229,4 @@ def test_a_classified_text_is_recognised_by_its_language_model() -> None:
 def test_an_encoder_decoder_does_not_recognise_prompts() -> None:
     parts, objective = members("t5")
     with pytest.raises(ModelError, match="cannot recognise a text by an encoder-decoder"):
-        ByText(parts, objective).generate(prompts(left=False)[1], max_new_tokens=2, stop=())
+        TextRouter(parts, objective).generate(prompts(left=False)[1], max_new_tokens=2, stop=())

@@ -17,13 +17,14 @@ import torch
 import tiny
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, ModelError, RecipeError, SandboxError
-from everlearn.evaluation import METRICS, Cell, Checkpoint, Predictor, make_task
+from everlearn.evaluation import METRICS, Cell, make_task
 from everlearn.evaluation.metrics import metrics_of
-from everlearn.evaluation.programs import pass_at
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint, Predictor
 from everlearn.sandbox import Verdict, check_available
 from everlearn.suites.code import VARIABLE
+from everlearn.tasks.programs import pass_at
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 HUMANEVAL = Path(os.environ.get(VARIABLE, BESIDE)) / "eval" / "humaneval.jsonl.gz"
@@ -191,7 +192,7 @@ def test_drawn_programs_are_seeded_by_problem_and_sample_and_follow_the_probabil
     assert found[0] == found[1]
     assert found[0][0] != found[0][1]
     assert found[0] != found[2]
-    from everlearn.evaluation.decoding import Ending
+    from everlearn.predictors.decoding import Ending
 
     likely = torch.log(torch.tensor([[0.1, 0.6, 0.3]], dtype=torch.float64))
     draws = (torch.arange(1000, dtype=torch.float64) / 1000)[None]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everlearn.data.endtask import EndTask
 from everlearn.evaluation import METRICS, Column, classification_cell, summarise
 from everlearn.evaluation.metrics import STANDARDISED
+from everlearn.tasks.labelled import EndTask
 
 HAND = ("share_forgotten", "share_forgotten_per_step", "share_forgotten_clipped", "share_forgotten_clipped_per_step")
 

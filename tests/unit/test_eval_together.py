@@ -11,9 +11,11 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
 from everlearn.errors import TrainingDiverged
-from everlearn.evaluation import Checkpoint, Conditions, HeldOut, HeldOutText
-from everlearn.evaluation.together import measure_together
+from everlearn.evaluation import Conditions
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint
+from everlearn.tasks.batched_scoring import measure_together
+from everlearn.tasks.held_out import HeldOut, HeldOutText
 
 SIZES = {"a": 3, "b": 5, "c": 1, "d": 2}
 

@@ -12,8 +12,9 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
 from everlearn.data.windows import Windows
-from everlearn.evaluation import METRICS, block_losses, text_cell
+from everlearn.evaluation import METRICS, text_cell
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import block_losses
 
 SIZE, END = 24, 2
 

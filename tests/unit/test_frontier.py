@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from everlearn.benchmarking.cells import CellResult
+from everlearn.commands.recommendation import METHOD
+from everlearn.commands.yaml_text import method_text
 from everlearn.errors import RunError
 from everlearn.files import write_json
-from everlearn.tools.recommendation import METHOD
-from everlearn.tools.yaml_text import method_text
+from everlearn.grid.cells import CellResult
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks/frontier"

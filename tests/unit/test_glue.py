@@ -12,9 +12,9 @@ import pytest
 
 import continual_tasks as small
 import tiny
-from everlearn.benchmarking.entries import resolve
 from everlearn.config.recipe import Recipe, parse
 from everlearn.errors import DataError, RecipeError
+from everlearn.grid.rows import resolve
 from everlearn.learner import ContinualLearner
 from everlearn.methods import names
 from everlearn.suites import Settings, find_suite

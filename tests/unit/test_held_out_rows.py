@@ -14,9 +14,10 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.packing import TextPacker
 from everlearn.data.tokenize import Encoder
 from everlearn.data.windows import Windows
-from everlearn.evaluation import METRICS, Cell, HeldOut, percentiles, resample, text_cell
+from everlearn.evaluation import METRICS, Cell, percentiles, resample, text_cell
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, main_documents, row_widths
 from everlearn.evaluation.statistics import bootstrap_ratio
+from everlearn.tasks.held_out import HeldOut
 
 SIZE = 32
 BITS = METRICS["bits_per_byte"]

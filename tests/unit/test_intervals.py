@@ -14,10 +14,10 @@ import report_fixture
 from scipy.stats import t as student
 from scipy.stats import ttest_ind, ttest_rel
 
-from everlearn.benchmarking import CellResult, summarise
-from everlearn.evaluation.intervals import difference, over_runs
-from everlearn.report.comparison import compare_runs
-from everlearn.report.runs import from_results
+from everlearn.comparison.comparison import compare_runs
+from everlearn.comparison.intervals import difference, over_runs
+from everlearn.comparison.runs import from_results
+from everlearn.grid import CellResult, summarise
 
 ROOT = Path(__file__).parents[2]
 Runs = dict[int, float]

@@ -14,8 +14,8 @@ import tiny
 from everlearn.data import leaks
 from everlearn.data.corpus import Domain
 from everlearn.data.leaks import check_leaks
-from everlearn.evaluation.held_out import HeldOut
 from everlearn.report.html import with_code
+from everlearn.tasks.held_out import HeldOut
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import tiny
-from everlearn.benchmarking.archive import find_cells
+from everlearn.grid.archive import find_cells
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/lstm-cnn"
 TASKS = {name: {"majority": 0.5, "state_of_the_art": 0.9} for name in "abc"}

@@ -16,10 +16,10 @@ import pytest
 
 import tiny
 from everlearn import suites
-from everlearn.benchmarking.grid import Grid
 from everlearn.config.recipe import Recipe, load, parse
 from everlearn.errors import DataError, RecipeError
 from everlearn.files import read_json
+from everlearn.grid.grid import Grid
 from everlearn.suites import SUITES, Settings, StreamSettings
 from everlearn.suites.m2d2 import built_in, embedding, layouts, names, ordering, stream
 from everlearn.suites.m2d2.duplicates import Duplicates, Match, jaccard, shingles_of

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 import stages
 import tiny
 from everlearn.data import PackedBlocks
-from everlearn.data.without import Without
+from everlearn.data.holdout_view import Without
 from everlearn.errors import DataError, MethodError
 from everlearn.importance import label_directions, label_fisher, labels_of_the_model
 from everlearn.methods import Stage, build

@@ -12,12 +12,12 @@ from torch import nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation import ByPerplexity, Checkpoint, Ensemble
-from everlearn.evaluation.predictor import models_of
 from everlearn.methods import Reading, build
 from everlearn.methods.composition.ensemble import DomainEnsemble
 from everlearn.methods.engine.protection import check_methods
 from everlearn.methods.stage import Checkpoints
+from everlearn.predictors import Checkpoint, Ensemble, PerplexityEnsemble
+from everlearn.predictors.predictor import models_of
 
 
 @pytest.mark.parametrize("start", ["base", "previous"])
@@ -51,7 +51,7 @@ def test_the_domains_models_answer_together(combine: Any) -> None:
     found: Any = method.test_predictor(Checkpoint(models[3], at.objective), reading)
     assert models_of(found) == models[1:], "one of each domain, and not the base model"
     if combine == "by_perplexity":
-        assert (type(found), found.temperature) == (ByPerplexity, 0.5)
+        assert (type(found), found.temperature) == (PerplexityEnsemble, 0.5)
     else:
         assert (type(found), found.mix) == (Ensemble, combine)
     alone: Any = method.test_predictor(

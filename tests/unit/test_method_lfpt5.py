@@ -15,12 +15,12 @@ import stages
 import tiny
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import decode
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.prompts import lfpt5 as lfpt5_module
 from everlearn.methods.prompts.lfpt5 import DRAWS, LFPT5
 from everlearn.methods.prompts.own_examples import WrittenPairs
+from everlearn.predictors.decoding import decode
 
 N = 5
 WRITING = {"separator": "J", "top_k": 400, "samples": 6, "pseudo_tokens": 20, "repetition_penalty": 1.0}

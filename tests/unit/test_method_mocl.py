@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods import build
 from everlearn.methods.composition.mocl import MoCL
 from everlearn.methods.engine.attachment import attached
 from everlearn.model.objectives import make_objective
 from everlearn.model.packed import so_far
+from everlearn.predictors.decoding import Ending, continuation, decode
 
 N, R, ALPHA = 3, 2, 6.0
 

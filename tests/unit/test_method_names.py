@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import tiny
+from everlearn.commands.describe import describe, schema
 from everlearn.config.recipe import parse
 from everlearn.errors import MethodError
 from everlearn.methods import REGISTRY, Method, MethodConfig, Needs, Variant, build, names, register
 from everlearn.methods.base import VARIANTS
-from everlearn.tools.describing import describe, schema
 
 
 def needs_a_domain_when_halved(self: Method, config: MethodConfig | None = None, **options: Any) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods import build
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.prompts.progressive_prompts import ProgressivePrompt, ProgressivePrompts
+from everlearn.predictors.decoding import Ending, continuation, decode
 
 N = 3
 

@@ -16,16 +16,16 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 import stages
 import tiny
 from everlearn.config.arguments import training_arguments
-from everlearn.data.endtask import EndTask, LabelledSet
 from everlearn.data.loader import BlockLoader
 from everlearn.errors import MethodError
-from everlearn.evaluation.endtasks import fine_tune
 from everlearn.methods.engine.attachment import attached, detach
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.prompts.dap_prompt import DAPPrompt
 from everlearn.methods.prompts.soft_prompt import SoftPrompt
 from everlearn.model.objectives import make_objective
 from everlearn.run.trainer import StageTrainer
+from everlearn.tasks.fine_tuning import fine_tune
+from everlearn.tasks.labelled import EndTask, LabelledSet
 
 IDS = torch.arange(5, 53).view(2, 24)
 N = 7

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import stages
 import tiny
 from everlearn.errors import MethodError
-from everlearn.evaluation import Checkpoint
 from everlearn.methods import build
 from everlearn.methods.composition.beside_layers import layers_read
 from everlearn.methods.composition.side_tuning import SideTuning
 from everlearn.methods.engine.attachment import attached
 from everlearn.methods.engine.protection import Protection
+from everlearn.predictors import Checkpoint
 
 IDS = torch.arange(5, 53).view(2, 24)
 OWN = "everlearn_side_tuning."

@@ -14,9 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import stages
 import tiny
-from everlearn.evaluation import likelihood, make_task
-from everlearn.evaluation.likelihood import MOST_BEHIND, Option, _shares_prompts
-from everlearn.evaluation.predictor import Checkpoint
+from everlearn.evaluation import make_task
 from everlearn.evaluation.task import Conditions, task_config
 from everlearn.methods.adapters.bottleneck import bottlenecks
 from everlearn.methods.adapters.moe_lora import MoELoRA
@@ -24,6 +22,9 @@ from everlearn.methods.composition.sapt_lora import SAPTLoRA
 from everlearn.methods.prompts.lfpt5 import CarriedPrompt
 from everlearn.model.objectives import make_objective
 from everlearn.model.one_prompt import after_one_prompt, can_share_prompts
+from everlearn.predictors.predictor import Checkpoint
+from everlearn.tasks import likelihood
+from everlearn.tasks.likelihood import MOST_BEHIND, Option, _shares_prompts
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,

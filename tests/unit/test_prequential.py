@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from everlearn.analysis.prequential import _of_stage
+from everlearn.diagnostics.training_codelength import _of_stage
 from everlearn.evaluation.results import StageFacts, read
 
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from everlearn.benchmarking.workbench import Once
+from everlearn.grid.runs import Once
 from everlearn.run.forecast import PASSES, ROWS, SETS, Forecast
 from everlearn.run.progress import Logged, Reporter, Terminal
 

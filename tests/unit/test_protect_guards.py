@@ -22,7 +22,7 @@ from everlearn.errors import DataError, EverlearnError
 from everlearn.files import SEAL, load_tensors
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.protecting import protect
-from everlearn.protecting.theirs import Examples
+from everlearn.protecting.foreign_data import Examples
 from everlearn.seeding import seeded
 
 NOISY = "transformer.h.1.mlp.c_fc.weight"

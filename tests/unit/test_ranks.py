@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import tiny
-from everlearn.analysis.ranks import keywords, occurrences, ranks_of
 from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
-from everlearn.evaluation import Checkpoint, Conditions
+from everlearn.diagnostics.prediction_ranks import keywords, occurrences, ranks_of
+from everlearn.evaluation import Conditions
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint
 
 FILL = "it knew what the model learns before a domain keeps "
 TEXTS = {

@@ -11,9 +11,9 @@ from types import ModuleType
 
 import pytest
 
+from everlearn.commands.recommendation import METHOD, learning_rate
 from everlearn.config.recipe import load
 from everlearn.report.tables import markdown_table
-from everlearn.tools.recommendation import METHOD, learning_rate
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "benchmarks" / "real-models"

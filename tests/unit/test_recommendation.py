@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from everlearn.commands.first_recipe import first_recipe
+from everlearn.commands.recommendation import EVIDENCE, METHOD, RATES, learning_rate, rate_table, rate_text
+from everlearn.commands.yaml_text import method_text
 from everlearn.config.recipe import parse
-from everlearn.tools.first_recipe import first_recipe
-from everlearn.tools.recommendation import EVIDENCE, METHOD, RATES, learning_rate, rate_table, rate_text
-from everlearn.tools.yaml_text import method_text
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/results").glob("*.md")]

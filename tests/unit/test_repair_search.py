@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from everlearn.analysis.distance import Pair
-from everlearn.analysis.repair_page import said
-from everlearn.analysis.repairing import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.data.blocks import PackedBlocks
+from everlearn.diagnostics.checkpoint_distance import Pair
+from everlearn.diagnostics.pages.repair import said
+from everlearn.diagnostics.repair import PRECISION, STEPS, Repair, largest_step, search_repair
 from everlearn.errors import RecipeError
-from everlearn.evaluation import HeldOut
 from everlearn.evaluation.estimate import Estimate
+from everlearn.tasks.held_out import HeldOut
 
 LINES = {
     "grows": lambda s: s**2,

@@ -7,12 +7,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everlearn.comparison.formatting import again
+from everlearn.comparison.runs import clean
 from everlearn.errors import RunError
 from everlearn.evaluation.results import Results
 from everlearn.methods import build, names
 from everlearn.report import model_card
-from everlearn.report.formatting import again
-from everlearn.report.runs import clean
 
 RECIPE = "model: roberta-base\n"
 

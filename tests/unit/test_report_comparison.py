@@ -11,14 +11,14 @@ import report_fixture
 from report_fixture import DOMAINS, results
 from rich.console import Console
 
+from everlearn.comparison.comparison import compare_runs
+from everlearn.comparison.recipe_differences import Differences, unlike
+from everlearn.comparison.runs import from_results
 from everlearn.errors import RunError
 from everlearn.evaluation import Cell, RunFacts, build_results, classification_cell, set_path, task_path, text_cell
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
 from everlearn.evaluation.results import MethodUsed
 from everlearn.report import compare, page, verdict
-from everlearn.report.comparison import compare_runs
-from everlearn.report.recipes import Differences, unlike
-from everlearn.report.runs import from_results
 from everlearn.report.tables import difference_table, headline_table, markdown, terminal
 from everlearn.report.tables import json as as_json
 from everlearn.report.verdict import recommended

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everlearn.comparison.runs import clean
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import SERIES, Drawing, Scale, spread, tick_texts, ticks
 from everlearn.report.figures import FIGURES, draw
@@ -16,9 +17,8 @@ from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
 from everlearn.report.figures.heat import READABLE, Heat, Shade
-from everlearn.report.figures.standing import Standing, Standings, frontier
-from everlearn.report.picture import GAIN, LEVELS, LOSS, level, png
-from everlearn.report.runs import clean
+from everlearn.report.figures.tradeoff import Standing, Standings, frontier
+from everlearn.report.png import GAIN, LEVELS, LOSS, level, png
 
 NAMES = st.text(min_size=1, max_size=20).map(clean).map(lambda name: " ".join(name.split()) or "x")
 ESTIMATES = [[Estimate(0.1, 0.05, 0.2), Estimate()], [Estimate(0.3, None, 0.4), Estimate(-0.1, -0.2, 0.0)]]

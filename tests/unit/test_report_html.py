@@ -9,16 +9,16 @@ import pytest
 import report_fixture
 from report_fixture import results, write_run
 
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.formatting import flatten, named
+from everlearn.comparison.runs import read_run
+from everlearn.comparison.training_log import curve, starts
 from everlearn.errors import RunError
 from everlearn.report import compare, page, write_report
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import Drawing
 from everlearn.report.figures import figure, plate, registry
-from everlearn.report.formatting import flatten, named
 from everlearn.report.html import with_code
-from everlearn.report.runs import read_run
 from everlearn.report.tables import headline_table
-from everlearn.report.training_log import curve, starts
 from everlearn.report.verdict import verdict
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -6,12 +6,12 @@ import re
 import pytest
 from report_fixture import results, write_run
 
+from everlearn.comparison.runs import read_run
+from everlearn.comparison.training_log import looks
 from everlearn.report import compare, page
 from everlearn.report.figures import draw, in_section
 from everlearn.report.figures.curves import Curve, Curves
-from everlearn.report.figures.inside import _line, ends
-from everlearn.report.runs import read_run
-from everlearn.report.training_log import looks
+from everlearn.report.figures.within_stage import _line, ends
 
 DOMAINS = ["one", "two", "three"]
 SETS = [*DOMAINS, "general"]

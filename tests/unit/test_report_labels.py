@@ -12,7 +12,7 @@ from everlearn.evaluation.estimate import Estimate
 from everlearn.report.drawing import SIZE, Drawing, width_of
 from everlearn.report.figures import draw
 from everlearn.report.figures.labels import Frame, Point, draw_names
-from everlearn.report.figures.standing import NARROW, WIDE, Standing, Standings
+from everlearn.report.figures.tradeoff import NARROW, WIDE, Standing, Standings
 
 FRAMES = pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
 LONG = "Elastic weight cons"
@@ -97,7 +97,7 @@ def test_the_first_picture_names_every_run_on_every_screen(count, apart):
 
 
 def test_a_name_without_any_room_stands_under_the_picture(monkeypatch):
-    monkeypatch.setattr("everlearn.report.figures.standing.WIDE", Frame(300, 120, 40, 290, 40, 60))
+    monkeypatch.setattr("everlearn.report.figures.tradeoff.WIDE", Frame(300, 120, 40, 290, 40, 60))
     runs = tuple(Standing(f"run {i}", Estimate(0.4), Estimate(0.1)) for i in range(9))
     (made,) = draw("standing", Standings(runs, ""))
     assert float(re.search(r'viewBox="0 0 300 (\S+)"', made.svg).group(1)) > 120

@@ -18,7 +18,7 @@ from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.curves import Curve, Curves
 from everlearn.report.figures.dots import Dots
 from everlearn.report.figures.frontiers import Frontiers, Strength
-from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.figures.violins import Violins
 from everlearn.report.html import render
 from everlearn.report.run_tables import cost_table

@@ -6,10 +6,10 @@ import report_fixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everlearn.comparison.runs import Matrix, clean, from_results, read_run
 from everlearn.errors import RunError
 from everlearn.evaluation.estimate import Estimate, mean, number
 from everlearn.evaluation.results import Results
-from everlearn.report.runs import Matrix, clean, from_results, read_run
 
 finite = st.floats(-1e3, 1e3)
 width = st.floats(0, 1e3)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from report_fixture import results, write_run
 
-from everlearn.evaluation import Cell, samples_path
+from everlearn.evaluation import Cell
 from everlearn.files import write_json
 from everlearn.report import compare, model_card, page
 from everlearn.report.figures import in_section
-from everlearn.report.figures.moved import said as named
+from everlearn.report.figures.weight_movement import said as named
+from everlearn.tasks.samples import samples_path
 
 DOMAINS = ["one", "two"]
 PASSAGE = ["The ", "cat", " sat on <b>the</b> ", "mat", "."]

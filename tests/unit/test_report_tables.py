@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import compare_runs
+from everlearn.comparison.runs import clean, from_results
 from everlearn.evaluation.estimate import Estimate
 from everlearn.report import compare, csv, json, latex, markdown, terminal
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import compare_runs
-from everlearn.report.runs import clean, from_results
 from everlearn.report.tables import escape_latex, escape_markdown
 
 NASTY = ["a|b", "<script>alert(1)</script>", r"\end{document}%$&#_{}~^", "*[x](http://e)`", "[bold]", "日本", "$x$"]

@@ -8,13 +8,13 @@ import re
 import pytest
 from report_fixture import results, write_run
 
+from everlearn.comparison.runs import read_run
 from everlearn.evaluation.results import Spread
 from everlearn.evaluation.transfer import MEASURES, StreamLosses
 from everlearn.report import compare, page
 from everlearn.report.figures import draw
 from everlearn.report.figures.matrices import matrix_heat
 from everlearn.report.run_tables import study_table
-from everlearn.report.runs import read_run
 from everlearn.report.transfer import all_orders, half_width, stream_of, transfer_table
 
 DOMAINS = [f"d{number}" for number in range(12)]

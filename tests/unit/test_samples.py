@@ -10,11 +10,13 @@ from everlearn.data.blocks import PackedBlocks
 from everlearn.data.corpus import Document
 from everlearn.data.packing import pack
 from everlearn.errors import RecipeError
-from everlearn.evaluation import ByText, Cell, Checkpoint, Ensemble, HeldOut, Samples
+from everlearn.evaluation import Cell
 from everlearn.evaluation.metrics import metrics_of
-from everlearn.evaluation.samples import _BLANKS, _WRITTEN, TOP, _continued, _with_blanks
 from everlearn.evaluation.task import Conditions
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint, Ensemble, TextRouter
+from everlearn.tasks.held_out import HeldOut
+from everlearn.tasks.samples import _BLANKS, _WRITTEN, TOP, Samples, _continued, _with_blanks
 
 KINDS = {"roberta": "encoder", "gpt2": "decoder", "t5": "encoder-decoder"}
 
@@ -147,7 +149,7 @@ def test_ensembles_and_chosen_members_fill_blanks(tmp_path):
         assert torch.allclose(mixed.exp(), (alone[0].exp() + alone[1].exp()) / 2)
         sharp = Ensemble((one, other), mix="confident").likely(batch)
         assert torch.equal(sharp, torch.where((alone[0].amax(-1) >= alone[1].amax(-1))[..., None], *alone))
-        chooser = ByText((one, other), one.objective)
+        chooser = TextRouter((one, other), one.objective)
         picked = chooser.chosen(batch)
         assert torch.equal(chooser.likely(batch), torch.stack([alone[n][row] for row, n in enumerate(picked.tolist())]))
         losses = one.label_losses(batch)

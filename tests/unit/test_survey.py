@@ -12,11 +12,11 @@ import pytest
 import tiny
 from cli_project import Project
 from everlearn.cli.data import shortened
+from everlearn.commands import data_report
 from everlearn.config import recipe as recipes
 from everlearn.data import near_duplicates
 from everlearn.data.near_duplicates import NearDuplicates, Probes, Sketch
-from everlearn.data.word_runs import words_of
-from everlearn.tools import survey
+from everlearn.data.shingles import words_of
 
 
 def words(count: int, seed: object) -> str:
@@ -65,11 +65,11 @@ def test_writing_without_blanks_has_a_word_for_each_character():
 
 
 def test_long_documents_are_worked_on_in_pieces(monkeypatch):
-    from everlearn.data import word_runs
+    from everlearn.data import shingles
 
     text = words(500, 2)
     whole = set(words_of([text, "b"]).runs(3)[0].tolist())
-    monkeypatch.setattr(word_runs, "PIECE", 700)
+    monkeypatch.setattr(shingles, "PIECE", 700)
     parts = words_of([text, "b"])
     assert parts.documents == 2
     found = parts.runs(3)[0].tolist()
@@ -174,7 +174,7 @@ def test_planted_faults_are_found_in_exact_numbers(project):
     tokenizer = tiny.tokenizer()
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in rows if text]
     assert corpora["a"]["tokens"] == sum(lengths)
-    assert corpora["a"]["lengths"] == [int(x) for x in np.quantile(lengths, survey.QUANTILES, method="nearest")]
+    assert corpora["a"]["lengths"] == [int(x) for x in np.quantile(lengths, data_report.QUANTILES, method="nearest")]
     assert sum(count for _, count in corpora["a"]["histogram"]) == 103
     assert corpora["a"]["longer"] == sum(length > 32 for length in lengths)
     assert not corpora["a"]["about"]
@@ -214,11 +214,11 @@ def test_where_nothing_is_wrong_it_says_so(everlearn):
 
 
 def test_of_much_text_it_looks_at_a_part_and_says_so(project, monkeypatch):
-    monkeypatch.setattr(survey, "MOST", 60)
-    monkeypatch.setattr(survey, "TOKENISED", 20)
+    monkeypatch.setattr(data_report, "MOST", 60)
+    monkeypatch.setattr(data_report, "TOKENISED", 20)
     project.write()
     monkeypatch.chdir(project.folder)
-    found = survey.survey(recipes.load("recipe.yaml")).corpora[0]
+    found = data_report.survey(recipes.load("recipe.yaml")).corpora[0]
     assert (found.documents, found.whole, found.about) == (60, False, True)
     exact = sum(len(tiny.tokenizer()(text, add_special_tokens=False)["input_ids"]) for text in texts(60, "a"))
     assert found.tokens == pytest.approx(exact, rel=0.05)

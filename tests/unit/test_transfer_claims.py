@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from everlearn.benchmarking.cells import CellResult, ScoreMatrix
-from everlearn.benchmarking.claims import FAILS, HOLDS, MISSING, ask, judge, parts
-from everlearn.benchmarking.claims_page import page, question, write_claims
 from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.grid.cells import CellResult, ScoreMatrix
+from everlearn.grid.claims import FAILS, HOLDS, MISSING, ask, judge, parts
+from everlearn.grid.claims_page import page, question, write_claims
 from everlearn.suites import find_suite
 from everlearn.suites.claims import ClaimQuestion
 from everlearn.suites.m2d2.claims import study_claims

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import tiny
-from everlearn.analysis.distance import functional_drift
-from everlearn.analysis.going_back import GoingBack, Hybrid, _add, _layers, blending
 from everlearn.data.blocks import PackedBlocks
-from everlearn.evaluation import Checkpoint, HeldOut, HeldOutText, text_cell
+from everlearn.diagnostics.checkpoint_distance import functional_drift
+from everlearn.diagnostics.interpolation import GoingBack, Hybrid, _add, _layers, blending
+from everlearn.evaluation import text_cell
 from everlearn.evaluation.task import Conditions
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import Checkpoint
+from everlearn.tasks.held_out import HeldOut, HeldOutText
 
 
 def other(architecture: str):

@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 import stages
 import tiny
 from everlearn.errors import MethodError, ModelError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.importance.fisher import fisher
 from everlearn.methods import build
 from everlearn.methods.engine.protection import check_methods
@@ -22,6 +21,7 @@ from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig k
 from everlearn.model.anatomy import anatomy
 from everlearn.model.freezing import frozen_parameters
 from everlearn.model.objectives import make_objective
+from everlearn.predictors.decoding import Ending, continuation, decode
 
 LSTM, CNN = "everlearn-lstm", "everlearn-cnn"
 each = pytest.mark.parametrize("name", [LSTM, CNN])

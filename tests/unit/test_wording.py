@@ -26,7 +26,9 @@ def test_thousands_are_separated_and_irregular_plurals_are_given():
     assert [be(number) for number in (0, 1, 2)] == ["are", "is", "are"]
 
 
-ROOMS = ("report", "benchmarking", "cli", "tools", "run", "analysis", "demo", "data", "evaluation")
+ROOMS = (
+    "report", "comparison", "grid", "cli", "commands", "run", "diagnostics", "demo", "data", "evaluation", "tasks",
+)  # fmt: skip
 NOUNS = (
     "domain", "run", "seed", "model", "step", "token", "example", "row", "text", "document", "cell", "line", "stage",
     "block", "order", "method", "record", "question", "task", "layer", "parameter", "entry", "label", "class",

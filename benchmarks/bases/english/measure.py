@@ -13,10 +13,11 @@ import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from everlearn.data import Domain, PackedBlocks, prepare
-from everlearn.evaluation import METRICS, block_losses, text_cell
+from everlearn.evaluation import METRICS, text_cell
 from everlearn.files import write_json
 from everlearn.model.loading import load_weights
 from everlearn.model.objectives import make_objective
+from everlearn.predictors import block_losses
 
 HERE = Path(__file__).parent
 SOURCES = ("books", "wikipedia")

@@ -91,29 +91,29 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show which layers of a run moved, what importance maps protect, which rows are large, and where it forgets."""
-    from everlearn.analysis import (
+    from everlearn.diagnostics import (
         alike,
         distances,
         general_similarity,
         maps_of,
         merged_back,
+        occupied_share,
         pair_of,
         pairs_of,
         prediction_ranks,
         prequential,
         restored,
-        saturation,
         threshold_of,
         without_maps,
     )
-    from everlearn.analysis.magnitude import looked_at
-    from everlearn.analysis.page import terminal, to_json, write_analysis
-    from everlearn.analysis.ranks_page import of_ranks
-    from everlearn.analysis.registry import find_analysis, section_as_data
-    from everlearn.analysis.stages_page import of_distances, of_going_back
+    from everlearn.diagnostics.pages.checkpoints import of_distances, of_going_back
+    from everlearn.diagnostics.pages.prediction_ranks import of_ranks
+    from everlearn.diagnostics.pages.run import terminal, to_json, write_analysis
+    from everlearn.diagnostics.registry import find_analysis, section_as_data
+    from everlearn.diagnostics.row_activations import looked_at
     from everlearn.errors import RecipeError, RunError
     from everlearn.model.movement import movements
-    from everlearn.run.places import check_place
+    from everlearn.run.writable import check_place
 
     asked = []
     for words in also or ():
@@ -135,7 +135,7 @@ def command(
         if maps is None and given:
             raise RunError(f"{without_maps(learner.folder)} Leave out {option}.")
     moved = movements(learner.folder.path)
-    filled = saturation(maps.sites, maps.how, maps.grows) if maps is not None else None
+    filled = occupied_share(maps.sites, maps.how, maps.grows) if maps is not None else None
     likeness = general_similarity(learner, similarity) if similarity else None
     outputs = looked_at(learner, magnitude) if magnitude else []
     compared = [alike(each, threshold_of(learner)) for each in outputs]

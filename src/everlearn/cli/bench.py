@@ -77,12 +77,12 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Fill a grid of methods × orders × seeds on a suite: compute missing cells only, and show all in one table."""
-    from everlearn.benchmarking import Grid, load_results, load_settings, resolve
-    from everlearn.benchmarking.claims_page import write_claims
-    from everlearn.benchmarking.settings import as_measured
     from everlearn.errors import RecipeError
+    from everlearn.grid import Grid, load_results, load_settings, resolve
+    from everlearn.grid.claims_page import write_claims
+    from everlearn.grid.settings import as_measured
     from everlearn.model.loading import quiet as libraries_quiet
-    from everlearn.run.places import check_place
+    from everlearn.run.writable import check_place
     from everlearn.suites import find_suite
     from everlearn.suites.fetching import fetch
 

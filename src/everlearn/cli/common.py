@@ -149,8 +149,8 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
     from everlearn.errors import RecipeError
     from everlearn.learner import ContinualLearner
     from everlearn.model.loading import quiet
-    from everlearn.run.places import check_place
-    from everlearn.run.portable import PLACE
+    from everlearn.run.exported_run import PLACE
+    from everlearn.run.writable import check_place
 
     place = Path(source)
     exported = (place / PLACE).is_dir() or (not place.exists() and HUB_ID.fullmatch(source) is not None)

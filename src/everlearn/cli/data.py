@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from everlearn.tools.survey import CorpusSurvey, Survey
+    from everlearn.commands.data_report import CorpusSurvey, Survey
 
 BARS = " ▁▂▃▄▅▆▇█"
 WIDTH = 200
@@ -20,10 +20,10 @@ WIDTH = 200
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Inspect text before training on it: sizes, lengths, samples, duplicates, and leaks of test data."""
+    from everlearn.commands.data_report import survey
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal
-    from everlearn.tools.survey import survey
 
     quiet()
     found = survey(load(recipe, overrides or ()), reporter=Terminal())

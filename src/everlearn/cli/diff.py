@@ -54,12 +54,12 @@ def command(
     from rich.console import Group
     from rich.text import Text
 
-    from everlearn.analysis.diff.comparing import diff
-    from everlearn.analysis.diff.words import brief_tables
     from everlearn.config.recipe import load
+    from everlearn.diagnostics.diff.comparing import diff
+    from everlearn.diagnostics.diff.words import brief_tables
     from everlearn.model.loading import quiet as quiet_libraries
     from everlearn.report.tables import terminal_table
-    from everlearn.run.places import check_place
+    from everlearn.run.writable import check_place
 
     quiet_libraries()
     if output is not None:

@@ -13,8 +13,8 @@ from everlearn.cli.common import AsJson, say, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from everlearn.commands.evaluate import DifferenceToFirst
     from everlearn.evaluation import Estimate, Results
-    from everlearn.tools.evaluating import DifferenceToFirst
 
 
 def command(
@@ -37,11 +37,11 @@ def command(
     """Evaluate existing models on a recipe's held-out text and end tasks, and compare them with the first."""
     from dataclasses import asdict
 
+    from everlearn.commands.evaluate import differences, evaluate, named
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
-    from everlearn.run.places import check_place
     from everlearn.run.progress import Terminal
-    from everlearn.tools.evaluating import differences, evaluate, named
+    from everlearn.run.writable import check_place
 
     quiet()
     recipe, rows = load(on), named(checkpoints)
@@ -61,8 +61,8 @@ def _rendered(results: Results, compared: list[DifferenceToFirst]) -> Renderable
     from rich.console import Group
     from rich.text import Text
 
+    from everlearn.commands.evaluate import leading
     from everlearn.evaluation import METRICS
-    from everlearn.tools.evaluating import leading
 
     shown: list[RenderableType] = []
     for name in leading(results):
@@ -82,7 +82,7 @@ def _table(
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.report.formatting import decimals, estimate
+    from everlearn.comparison.formatting import decimals, estimate
 
     table = Table(title=Text(title), title_justify="left")
     for column in ("Model", *columns):

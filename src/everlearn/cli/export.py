@@ -41,12 +41,12 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Write a stage's model, tokenizer and card, without memory, text and local paths; push it to the hub."""
+    from everlearn.commands.export import export
+    from everlearn.commands.publish import check_hub
+    from everlearn.commands.publish import push as upload
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet
-    from everlearn.run.places import check_place
-    from everlearn.tools.exporting import export
-    from everlearn.tools.publishing import check_hub
-    from everlearn.tools.publishing import push as upload
+    from everlearn.run.writable import check_place
 
     quiet()
     if public and push is None:

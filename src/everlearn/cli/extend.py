@@ -13,7 +13,7 @@ from everlearn.wording import count
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from everlearn.tools.extending import Extension
+    from everlearn.commands.extend import Extension
 
 
 def command(
@@ -33,14 +33,14 @@ def command(
     """Add tokens to a base model for the frequent words of a domain that its tokenizer splits."""
     from typing import get_args
 
+    from everlearn.commands.extend import extend
     from everlearn.data.corpus import Corpus
     from everlearn.errors import RecipeError
     from everlearn.model.loading import quiet
     from everlearn.model.source import Model
     from everlearn.model.vocabulary import Initialise
     from everlearn.options import path_or_id
-    from everlearn.run.places import check_place
-    from everlearn.tools.extending import extend
+    from everlearn.run.writable import check_place
 
     quiet()
     if initialise not in get_args(Initialise):

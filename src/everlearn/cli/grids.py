@@ -14,7 +14,7 @@ from everlearn.cli.common import show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.benchmarking import Grid, State
+    from everlearn.grid import Grid, State
     from everlearn.suites import Suite
 
 KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")]
@@ -30,12 +30,12 @@ Output = Annotated[
 
 def check_outputs(output: Sequence[Path] | None) -> None:
     """Refuse an output file whose extension names no format."""
-    from everlearn.benchmarking.page import Sheet
     from everlearn.errors import RecipeError
+    from everlearn.grid.page import GridPage
 
     for file in output or ():
-        if file.suffix.lower().lstrip(".") not in Sheet.ENDINGS:
-            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(Sheet.ENDINGS)}.")
+        if file.suffix.lower().lstrip(".") not in GridPage.ENDINGS:
+            raise RecipeError(f"`--output` is '{file}'; its ending must be one of .{', .'.join(GridPage.ENDINGS)}.")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Showing:
 
 def show_dry_run(grid: Grid, as_json: bool) -> None:
     """Show every cell of a grid with an estimate of its time."""
-    from everlearn.benchmarking.estimates import estimate
+    from everlearn.grid.estimates import estimate
     from everlearn.report.tables import terminal_table
 
     outcome = estimate(grid)
@@ -91,15 +91,15 @@ def show_grid(
     from rich.console import Group
     from rich.text import Text
 
-    from everlearn.benchmarking import load_results
-    from everlearn.benchmarking.page import Sheet, status_table
     from everlearn.errors import RunError
     from everlearn.files import write_text
+    from everlearn.grid import load_results
+    from everlearn.grid.page import GridPage, status_table
     from everlearn.report.tables import terminal_table
 
     cells = load_results(place)
     # If no cell succeeded, only the reasons can be shown.
-    sheet = Sheet(suite, cells, how.reference, how.shown, states, runs) if cells or how.only else None
+    sheet = GridPage(suite, cells, how.reference, how.shown, states, runs) if cells or how.only else None
     parts: list[RenderableType] = []
     if sheet is not None:
         if not how.quiet:

@@ -36,9 +36,9 @@ def command(
     every_key: Annotated[bool, typer.Option("--all", help="Add every other key, with its default.")] = False,
 ) -> None:
     """Write a short recipe that fits a model and corpora, with the recommended method."""
+    from everlearn.commands.first_recipe import first_recipe
     from everlearn.errors import RecipeError, did_you_mean
     from everlearn.options import home
-    from everlearn.tools.first_recipe import first_recipe
 
     printed = str(file) == "-"
     if task is not None and task not in TASKS:
@@ -50,7 +50,7 @@ def command(
             raise RecipeError(
                 f"'{file}' exists already and is not overwritten. Give another name: `everlearn init FILE`."
             )
-        from everlearn.run.places import check_place
+        from everlearn.run.writable import check_place
 
         check_place("FILE", file)
     domains: dict[str, str] = {}
@@ -66,7 +66,7 @@ def command(
     recipe = first_recipe(model, domains, general, task)
     text = recipe.text("recipe.yaml" if printed else str(file))
     if every_key:
-        from everlearn.tools.every_key import with_every_key
+        from everlearn.commands.every_key import with_every_key
 
         text = with_every_key(recipe.values)
     if printed:

@@ -11,7 +11,7 @@ from everlearn.cli.common import AsJson, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.tools.inspecting import Inspection
+    from everlearn.commands.inspect_model import Inspection
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Show the units of a model (heads, neurons, outputs) and which parameters methods can protect."""
+    from everlearn.commands.inspect_model import inspect
     from everlearn.model.loading import quiet
-    from everlearn.tools.inspecting import inspect
 
     quiet()
     inspection = inspect(model, method or ())

@@ -45,9 +45,9 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Merge models without training: means, lines, task arithmetic, TIES, DARE, Model Stock, Fisher information."""
+    from everlearn.commands.merge import merge, options_of
     from everlearn.model.loading import quiet
-    from everlearn.run.places import check_place
-    from everlearn.tools.merging import merge, options_of
+    from everlearn.run.writable import check_place
 
     quiet()
     check_place("--output", output, folder=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def names(incomplete: str) -> list[str]:
     """Return the method names for shell completion."""
-    from everlearn.tools.known import method_names
+    from everlearn.commands.known import method_names
 
     return [name for name in method_names() if name.startswith(incomplete)]
 
@@ -27,7 +27,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """List the methods and their requirements; with a name, its options, their defaults and what they mean."""
-    from everlearn.tools.known import methods
+    from everlearn.commands.known import methods
 
     everything = methods()
     if name is None:
@@ -43,7 +43,7 @@ def _unlisted(name: str) -> dict[str, Any]:
     Raises:
         MethodError: there is no such method; the message suggests similar names.
     """
-    from everlearn.tools.describing import describe
+    from everlearn.commands.describe import describe
 
     return describe(name)
 
@@ -72,7 +72,7 @@ class _Capabilities:
 
 
 def _capabilities(entry: dict[str, Any]) -> dict[str, str]:
-    from everlearn.tools.described import CAPABILITIES
+    from everlearn.commands.saved_tables import CAPABILITIES
 
     needs = entry["needs"]
     return {
@@ -110,8 +110,8 @@ def _page(entry: dict[str, Any]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from everlearn.tools.described import CAPABILITIES
-    from everlearn.tools.yaml_text import value_text
+    from everlearn.commands.saved_tables import CAPABILITIES
+    from everlearn.commands.yaml_text import value_text
 
     needed = [label.lower() for key, label in CAPABILITIES.items() if entry["needs"][key]]
     table = Table(title="Options", title_justify="left")

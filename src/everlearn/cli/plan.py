@@ -11,7 +11,7 @@ from everlearn.cli.common import AsJson, Overrides, RecipeFile, show
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from everlearn.tools.planning import Plan
+    from everlearn.commands.plan import Plan
 
 
 def command(
@@ -23,10 +23,10 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a run will take: tokens, steps, memory, disk and time, with and without the methods."""
+    from everlearn.commands.plan import make_plan
     from everlearn.config.recipe import load
     from everlearn.model.loading import quiet
     from everlearn.run.progress import Terminal
-    from everlearn.tools.planning import make_plan
 
     quiet()
     plan = make_plan(load(recipe, overrides or ()), measure=measure, reporter=Terminal())

@@ -46,13 +46,13 @@ def command(
     from rich.console import Group
 
     from everlearn import files
-    from everlearn.analysis import pair_of
-    from everlearn.analysis.page import write_analysis
-    from everlearn.analysis.repair_page import of_repair, said
-    from everlearn.analysis.repairing import save_repaired, search_repair
+    from everlearn.diagnostics import pair_of
+    from everlearn.diagnostics.pages.repair import of_repair, said
+    from everlearn.diagnostics.pages.run import write_analysis
+    from everlearn.diagnostics.repair import save_repaired, search_repair
     from everlearn.errors import RecipeError
     from everlearn.report.tables import terminal_table
-    from everlearn.run.places import check_new, check_place
+    from everlearn.run.writable import check_new, check_place
 
     if on is not None and text is not None:
         raise RecipeError("`--on` names a held-out set of the run, and `--text` a text in its place. Leave one out.")

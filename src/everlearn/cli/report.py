@@ -50,10 +50,10 @@ def command(
 ) -> None:
     """Show what runs learnt and forgot: in the terminal, as one HTML page, Markdown, LaTeX, CSV or JSON."""
     from everlearn import files
+    from everlearn.comparison.comparison import compare
     from everlearn.errors import RecipeError
     from everlearn.report import tables
-    from everlearn.report.comparison import compare
-    from everlearn.run.places import check_place
+    from everlearn.run.writable import check_place
 
     form = Format.JSON if as_json else form
     by_ending = ENDINGS.get(output.suffix.lower()) if output else Format.TERMINAL

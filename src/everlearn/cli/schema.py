@@ -13,6 +13,6 @@ def command(
     """Print the JSON Schema of a recipe, including the options of every method, for editors and other programs."""
     import json
 
-    from everlearn.tools.known import schema
+    from everlearn.commands.known import schema
 
     print(json.dumps(schema(), indent=1, ensure_ascii=False))

@@ -67,23 +67,23 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Compare methods and settings on your own recipe: run the missing combinations, and write one page of all."""
-    from everlearn.benchmarking import Grid, RecipeSuite, equalised, read_orders, read_seeds, read_ways
-    from everlearn.benchmarking.workbench import Workbench
     from everlearn.config.recipe import load
     from everlearn.errors import RecipeError, did_you_mean
+    from everlearn.grid import Grid, RecipeTemplate, equalised, read_orders, read_seeds, read_ways
+    from everlearn.grid.runs import RunFactory
     from everlearn.model.loading import quiet as libraries_quiet
     from everlearn.report import write_report
-    from everlearn.run.places import check_place
+    from everlearn.run.writable import check_place
 
     libraries_quiet()
     check_outputs(output)
     template = load(recipe, overrides or ())
     # The name is that of the run in the recipe, or else that of the file.
     name = template.run.name if "name" in template.run.model_fields_set else recipe.stem
-    suite = RecipeSuite(template, name, read_orders(orders, [domain.name for domain in template.domains]))
+    suite = RecipeTemplate(template, name, read_orders(orders, [domain.name for domain in template.domains]))
     entries = read_ways(methods, sets or (), suite)
     if equal_compute and not only_show:
-        entries = equalised(entries, Workbench(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
+        entries = equalised(entries, RunFactory(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]
     if reference is not None and reference not in against:
         raise RecipeError(f"`--reference` is '{reference}', which is no entry.{did_you_mean(reference, against)}")

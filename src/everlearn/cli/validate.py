@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def command(recipe: RecipeFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a recipe, its model, data, methods and disk space without training; exit code 2 if anything fails."""
+    from everlearn.commands.validate import preflight
     from everlearn.model.loading import quiet
-    from everlearn.tools.preflight import preflight
 
     quiet()
     checks = preflight(recipe, overrides or ())

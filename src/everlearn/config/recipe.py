@@ -27,19 +27,18 @@ from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at
 from everlearn.config.reading import read_yaml, written
-from everlearn.data.chat import ChatTask, switched
 from everlearn.data.corpus import Domain, Source
-from everlearn.data.endtask import TaskConfig
-from everlearn.data.harness import Harness, named
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.quantities import TOLERATED_DRIFT
-from everlearn.evaluation.task import CONFIGS, KINDS, kind_of, task_config
+from everlearn.evaluation.task import CONFIGS, KINDS, TaskConfig, kind_of, task_config
 from everlearn.methods import build
 from everlearn.methods.base import Method
 from everlearn.methods.sequential import PLAIN
 from everlearn.model.source import Model
 from everlearn.options import LONGEST_NAME, TAKEN, WORDS, Options, home, key_of, wrong_value
+from everlearn.tasks.chat import ChatTask, switched
+from everlearn.tasks.lm_eval import Harness, named
 
 _UNUSABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 

@@ -6,7 +6,6 @@ Nothing in this list imports torch. What makes tensors is imported from `loader.
 from everlearn.data.blocks import Block, BlockSource, PackedBlocks, tokens_in
 from everlearn.data.corpus import Corpus, Document, Domain
 from everlearn.data.documents import check_corpus, read_documents
-from everlearn.data.endtask import EndTask, LabelledSet, check_end_task, read_end_task
 from everlearn.data.mixing import Mixture
 from everlearn.data.packing import pack
 from everlearn.data.prepare import Prepared, prepare
@@ -18,17 +17,13 @@ __all__ = [
     "Corpus",
     "Document",
     "Domain",
-    "EndTask",
-    "LabelledSet",
     "Mixture",
     "PackedBlocks",
     "Prepared",
     "StreamedBlocks",
     "check_corpus",
-    "check_end_task",
     "pack",
     "prepare",
     "read_documents",
-    "read_end_task",
     "tokens_in",
 ]

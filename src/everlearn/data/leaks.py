@@ -26,7 +26,7 @@ from everlearn.data.near_duplicates import Probes, Sketch, distinct
 from everlearn.data.packing import chunks
 from everlearn.data.phases import Phase, in_silence
 from everlearn.data.prepare import STREAM_HELD_OUT, cache_folder
-from everlearn.data.word_runs import words_of
+from everlearn.data.shingles import words_of
 from everlearn.errors import EverlearnError
 from everlearn.files import read_json, write_json
 

@@ -1,6 +1,6 @@
 """Find near-duplicate documents, texts that a corpus contains, and the share of text that two corpora have in common.
 
-Everything works on hashes of runs of words (:mod:`everlearn.data.word_runs`), in memory that text does not fill.
+Everything works on hashes of runs of words (:mod:`everlearn.data.shingles`), in memory that text does not fill.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from everlearn.data.word_runs import Words
+from everlearn.data.shingles import Words
 
 RUN = 13
 """Words of a run that two texts do not share by chance (Brown et al., arXiv 2005.14165, appendix C)."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from everlearn.commands.recommendation import METHOD
 from everlearn.config import recipe as recipes
 from everlearn.errors import RunError
 from everlearn.learner import ContinualLearner
 from everlearn.report import write_report
 from everlearn.run.progress import Reporter
 from everlearn.suites import docs
-from everlearn.tools.recommendation import METHOD
 from everlearn.wording import count
 
 RECIPE = Path(__file__).parent / "demo.yaml"

@@ -2,7 +2,7 @@
 
 Everything is seeded, vectorised NumPy in float64. What is drawn are the examples of one run (held-out documents, test
 examples), of which there are many. A handful of runs is no sample to draw from: their intervals are in
-:mod:`everlearn.evaluation.intervals`.
+:mod:`everlearn.comparison.intervals`.
 """
 
 from __future__ import annotations

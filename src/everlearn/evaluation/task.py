@@ -1,7 +1,7 @@
 """What is measured: held-out text, and the kinds of end tasks that a recipe may name, each registered by one class.
 
-A kind is one file: options (a :class:`~everlearn.data.endtask.TaskConfig`), how its examples are read, and how a
-:class:`~everlearn.evaluation.predictor.Predictor` is asked. What it leaves are the outcomes of every example, in a
+A kind is one file: options (a :class:`~everlearn.evaluation.task.TaskConfig`), how its examples are read, and how a
+:class:`~everlearn.predictors.predictor.Predictor` is asked. What it leaves are the outcomes of every example, in a
 :class:`~everlearn.evaluation.cell.Cell`; scores are made of these by :mod:`everlearn.evaluation.metrics`.
 """
 
@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
+from everlearn.data.corpus import Reads
+from everlearn.data.readers import resolve_files
 from everlearn.errors import RecipeError, did_you_mean
 from everlearn.evaluation.cell import Cell
-from everlearn.evaluation.predictor import Predictor
-from everlearn.options import wrong_value
+from everlearn.options import slug, wrong_value
 from everlearn.plugins import Registry
+from everlearn.predictors.predictor import Predictor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from everlearn.data.endtask import TaskConfig
     from everlearn.model.anatomy import Kind
     from everlearn.model.objectives import Objective
 
@@ -73,6 +75,29 @@ class Work:
     def forward_tokens(self) -> int:
         """In units of a token's forward pass; a backward pass counts twice."""
         return (self.rows + 3 * self.trained) * self.tokens
+
+
+class TaskConfig(Reads):
+    """Base of the options of every kind of end task: what they share in a recipe."""
+
+    name: str
+    """Letters, digits, '.', '-' and '_'."""
+    kind: str
+    """What is measured, and how."""
+    domain: str | None = None
+    """Name of the domain whose knowledge it measures; null for a general one."""
+
+    paths: ClassVar[tuple[str, ...]] = ()
+    """Keys that name files: a file, folder or glob each."""
+
+    def files(self) -> list[Path]:
+        """The files that it is made of; raises ``DataError`` where there is none."""
+        return [Path(file) for key in self.paths for file in resolve_files(getattr(self, key), key)]
+
+    @field_validator("name")
+    @classmethod
+    def _slug(cls, value: str) -> str:
+        return slug(value, "an end task's name")
 
 
 class Task:

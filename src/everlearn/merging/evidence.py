@@ -17,7 +17,6 @@ from everlearn.data.documents import read_documents
 from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
 from everlearn.errors import RecipeError
-from everlearn.evaluation.perplexity import block_losses
 from everlearn.importance import fisher
 from everlearn.merging.checkpoints import Opened
 from everlearn.merging.ways import Way
@@ -27,6 +26,7 @@ from everlearn.model.movement import SavedWeights, Weights
 from everlearn.model.objectives import Objective, make_objective
 from everlearn.model.source import Model
 from everlearn.options import path_or_id
+from everlearn.predictors.block_losses import block_losses
 
 BLOCK_SIZE, BATCH_SIZE = 512, 8
 """Tokens per row, unless the model supports fewer; rows per batch."""

@@ -20,7 +20,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.errors import MethodError, did_you_mean
-from everlearn.evaluation.predictor import Predictor
 from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
@@ -32,6 +31,7 @@ from everlearn.model.objectives import Objective, Outputs, View
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.options import Options, key_of, wrong_value
 from everlearn.plugins import Registry
+from everlearn.predictors.predictor import Predictor
 
 ApplyTo = Literal["update", "gradient"]
 
@@ -271,8 +271,8 @@ class Method:
     def hold_out(self, stage: Stage) -> None:
         """Exclude rows from ``stage.source`` and ``stage.general``; called first before each stage.
 
-        All methods then train and measure on what remains (:class:`everlearn.data.without.Without`). On resume it is
-        called again, and must exclude the same rows.
+        All methods then train and measure on what remains (:class:`everlearn.data.holdout_view.Without`). On resume it
+        is called again, and must exclude the same rows.
         """
 
     def starting_weights(self, stage: Stage) -> Mapping[str, Tensor]:

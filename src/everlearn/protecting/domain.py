@@ -16,10 +16,10 @@ from everlearn.errors import MethodError, RunError
 from everlearn.methods.base import Method, Setting, Stage, build
 from everlearn.methods.engine.protection import Protection, check_methods, overrides
 from everlearn.model.modes import as_its_class_computes
+from everlearn.protecting.foreign_data import Collator, Examples, their_objective
 from everlearn.protecting.held_out import ScoredText
 from everlearn.protecting.memory import MemoryFolder
 from everlearn.protecting.report import MaskAtWork, ProtectionReport, other_means
-from everlearn.protecting.theirs import Collator, Examples, their_objective
 from everlearn.run.trainer import load_memories, save_memories
 from everlearn.seeding import seeded
 

@@ -24,13 +24,13 @@ from everlearn.data.tokenize import Encoder
 from everlearn.errors import DataError, MethodError
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.held_out_rows import BYTES, DOCUMENT, facts_of_rows
-from everlearn.evaluation.perplexity import BlockLosses, block_losses
 from everlearn.evaluation.statistics import bootstrap_ratio, percentiles
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import unwrap
 from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import make_objective
 from everlearn.options import path_or_id
+from everlearn.predictors.block_losses import BlockLosses, block_losses
 
 OneText = str | Path | Sequence[str] | Sequence[Path]
 HeldOut = OneText | Mapping[str, OneText]

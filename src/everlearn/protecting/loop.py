@@ -16,9 +16,9 @@ from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.protection import overrides
 from everlearn.model.head import unwrap
 from everlearn.protecting.domain import ProtectedDomain, scaled_sum
+from everlearn.protecting.foreign_data import Collator
 from everlearn.protecting.held_out import HeldOut, held_out_texts
 from everlearn.protecting.report import ProtectionReport
-from everlearn.protecting.theirs import Collator
 
 Loss = Callable[[nn.Module, dict[str, Any]], Tensor]
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everlearn.comparison.formatting import listing
 from everlearn.methods.base import Method
 from everlearn.methods.engine.protection import overrides
 from everlearn.protecting.held_out import Forgetting
-from everlearn.report.formatting import listing
 from everlearn.wording import size
 
 OTHER_MEANS = {

@@ -1,11 +1,11 @@
-"""From the results of one or more runs to a page, tables and a model card."""
+"""Pages, tables and a model card from the results of one or more runs."""
 
 from __future__ import annotations
 
+from everlearn.comparison.comparison import Comparison, compare
+from everlearn.comparison.measures import Measure
 from everlearn.report.card import model_card
-from everlearn.report.comparison import Comparison, compare
 from everlearn.report.html import page, write_report
-from everlearn.report.measures import Measure
 from everlearn.report.run_results import RunResults
 from everlearn.report.tables import csv, json, latex, markdown, terminal
 from everlearn.report.verdict import verdict

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison, compare_runs
+from everlearn.comparison.runs import Run, from_results
 from everlearn.config.public_paths import recipe_without_folders
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison, compare_runs
-from everlearn.report.runs import Run, from_results
 from everlearn.report.tables import all_tables, escape_markdown, markdown_table
 from everlearn.report.verdict import verdict
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from everlearn.report.formatting import fixed
+from everlearn.comparison.formatting import fixed
 
 SERIES = 6
 """Colours and markers that there are; six is what stays apart for colour-blind readers."""

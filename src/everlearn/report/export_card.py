@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from everlearn.comparison import formatting as fmt
 from everlearn.evaluation import METRICS, Results
 from everlearn.evaluation.build import BASE
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report import formatting as fmt
 from everlearn.report.card import TASKS, fenced, importing, needing
 from everlearn.report.tables import escape_markdown
 from everlearn.version import __version__

@@ -13,17 +13,17 @@ from pathlib import Path
 
 from markupsafe import Markup, escape
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison, compare
 from everlearn.config.public_paths import recipe_without_folders
 from everlearn.evaluation.estimate import Estimate
 from everlearn.evaluation.quantities import QUANTITIES
 from everlearn.files import write_text
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison, compare
 from everlearn.report.drawing import SERIES, legend_of
 from everlearn.report.figures import Plate, draw, in_section
 from everlearn.report.figures.balance import Balance, DomainBalance
 from everlearn.report.figures.each_domain import SHOWN
-from everlearn.report.figures.standing import Standing, Standings
+from everlearn.report.figures.tradeoff import Standing, Standings
 from everlearn.report.run_tables import cost_table, mixture_table, stage_table, study_table, task_table
 from everlearn.report.sections import further_sections
 from everlearn.report.tables import Table, column_table, difference_table, differing_table, headline_table

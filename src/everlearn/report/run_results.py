@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import PrivateAttr
 from rich.console import Console
 
+from everlearn.comparison.comparison import Comparison, compare_runs
+from everlearn.comparison.runs import from_results, read_run
 from everlearn.evaluation.results import Results
-from everlearn.report.comparison import Comparison, compare_runs
 from everlearn.report.html import fragment
-from everlearn.report.runs import from_results, read_run
 from everlearn.report.tables import headline_table, terminal
 from everlearn.report.verdict import verdict
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.replicates import pooled
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
-from everlearn.report.pooling import pooled
-from everlearn.report.runs import Run
 from everlearn.report.tables import BRIEF, Table, TableCell
 from everlearn.wording import count
 

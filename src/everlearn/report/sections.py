@@ -1,7 +1,7 @@
 """Sections of a page, and the registry of those that follow the report's own: a function each.
 
-A section is a function from a :class:`~everlearn.report.comparison.Comparison` to a :class:`Section`, or to None where
-it has nothing to say.
+A section is a function from a :class:`~everlearn.comparison.comparison.Comparison` to a :class:`Section`, or to None
+where it has nothing to say.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from everlearn.comparison.comparison import Comparison
 from everlearn.plugins import Registry
-from everlearn.report.comparison import Comparison
 from everlearn.report.figures import Plate
 from everlearn.report.tables import Table
 

@@ -13,11 +13,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.measures import Measure
 from everlearn.evaluation.estimate import Estimate, number
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import NAMED, SERIES
-from everlearn.report.measures import Measure
 from everlearn.report.verdict import verdict
 
 BRIEF = 240

@@ -7,13 +7,13 @@ from statistics import median
 from typing import Any
 
 from everlearn import wording
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.recipe_differences import repeats
+from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
 from everlearn.evaluation.saturation import Bucket, SaturationByGap, saturation
 from everlearn.evaluation.transfer import ALL, MEASURES, StreamLosses
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
-from everlearn.report.recipes import repeats
-from everlearn.report.runs import Run
 from everlearn.report.tables import Table, TableCell
 
 LOSS, BITS, CONTENT = "loss", "bits_per_byte", "content_loss"

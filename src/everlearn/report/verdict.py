@@ -8,12 +8,12 @@ text lost no more than the tolerance (`report.tolerate`); of several the one wit
 from __future__ import annotations
 
 from everlearn import wording
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.formatting import decimals, fixed, listing, named, shorten
+from everlearn.comparison.measures import Measure
+from everlearn.comparison.recipe_differences import Values
+from everlearn.comparison.tolerance import Side
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report.comparison import Comparison
-from everlearn.report.formatting import decimals, fixed, listing, named, shorten
-from everlearn.report.measures import Measure
-from everlearn.report.recipes import Values
-from everlearn.report.tolerance import Side
 
 _SAID = 4
 """Runs, or settings, that a sentence names; the rest is counted."""

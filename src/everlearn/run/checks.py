@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 from everlearn.config.arguments import training_arguments
 from everlearn.data.corpus import Domain
 from everlearn.data.documents import check_corpus
-from everlearn.data.endtask import TaskConfig
 from everlearn.data.prepare import cache_folder
 from everlearn.errors import DataError, EverlearnError, ModelError
 from everlearn.evaluation import make_task, task_path
+from everlearn.evaluation.task import TaskConfig
 from everlearn.run.disk import check_disk
+from everlearn.run.dry_run import rehearse
 from everlearn.run.open_run import OpenRun
-from everlearn.run.places import check_place
-from everlearn.run.rehearsal import rehearse
+from everlearn.run.writable import check_place
 from everlearn.wording import count
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."

@@ -26,14 +26,13 @@ from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
-from everlearn.data.endtask import TaskConfig
 from everlearn.data.leaks import LeakCheck, check_leaks
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
 from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, RunError
 from everlearn.evaluation import make_task
-from everlearn.evaluation.held_out import HeldOut
 from everlearn.evaluation.results import Results
+from everlearn.evaluation.task import TaskConfig
 from everlearn.methods.base import Cost, Method, Setting, Stage
 from everlearn.methods.engine.protection import check_carrying, check_methods, in_order
 from everlearn.methods.stage import Checkpoints
@@ -46,12 +45,13 @@ from everlearn.model.peft_adapter import PeftAdapter, with_adapter
 from everlearn.model.quantising import check_installed, quantised
 from everlearn.model.source import Model
 from everlearn.model.text_format import TextFormat
-from everlearn.run import carrying
+from everlearn.run import optimizer_state
 from everlearn.run.folder import RunFolder
 from everlearn.run.forecast import PASSES, Forecast
 from everlearn.run.progress import Advance, Reporter
 from everlearn.run.trainer import MEMORY, load_memories
 from everlearn.seeding import seed_for, seeded
+from everlearn.tasks.held_out import HeldOut
 
 
 class OpenRun:
@@ -293,11 +293,11 @@ class OpenRun:
         name = self.recipe.domains[index - 1].name
         return self.folder.finished(index, name) and not self.folder.without_weights(index, name)
 
-    def carried_to(self, index: int) -> carrying.Carried | None:
+    def carried_to(self, index: int) -> optimizer_state.Carried | None:
         """The optimizer's state that a stage goes on from; None for a fresh one."""
         if self.recipe.optimizer == "reset" or index == 1:
             return None
-        return carrying.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
+        return optimizer_state.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
     def checkpoints(self, count: int) -> Checkpoints:
         """The models before a stage, for its methods: only those that are sealed and whole are read."""

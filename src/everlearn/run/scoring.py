@@ -18,41 +18,30 @@ from torch import nn
 from everlearn import files
 from everlearn.config.arguments import training_arguments
 from everlearn.data.blocks import PackedBlocks
-from everlearn.data.endtask import TaskConfig
 from everlearn.data.loader import sample_batches
 from everlearn.data.packing import blocks_of
 from everlearn.data.prepare import cache_folder
 from everlearn.data.tokenize import Encoder
 from everlearn.data.windows import Windows
 from everlearn.errors import DataError, EverlearnError, ModelError, RunError
-from everlearn.evaluation import (
-    Cell,
-    Checkpoint,
-    HeldOut,
-    HeldOutText,
-    Predictor,
-    Samples,
-    alone_path,
-    make_task,
-    samples_path,
-    set_path,
-    task_path,
-)
+from everlearn.evaluation import Cell, alone_path, make_task, set_path, task_path
 from everlearn.evaluation.build import BASE
-from everlearn.evaluation.held_out import blocks_in
+from everlearn.evaluation.cell_cache import SharedCells
 from everlearn.evaluation.held_out_rows import facts_of_rows
 from everlearn.evaluation.results import Took, read
-from everlearn.evaluation.shared import SharedCells
-from everlearn.evaluation.task import Conditions, Task
-from everlearn.evaluation.together import measure_together
+from everlearn.evaluation.task import Conditions, Task, TaskConfig
 from everlearn.methods.base import Batch, Method, Reading
 from everlearn.methods.engine.protection import as_tested
+from everlearn.predictors import Checkpoint, Predictor
 from everlearn.run.folder import TIME
 from everlearn.run.forecast import SAMPLES, SETS
+from everlearn.run.measurement_plan import held_out_names, wanted_sets, wanted_tasks
 from everlearn.run.open_run import OpenRun
 from everlearn.run.progress import Counted
-from everlearn.run.wanted import held_out_names, wanted_sets, wanted_tasks
 from everlearn.seeding import seed_for
+from everlearn.tasks.batched_scoring import measure_together
+from everlearn.tasks.held_out import HeldOut, HeldOutText, blocks_in
+from everlearn.tasks.samples import Samples, samples_path
 
 MASKS = "evaluation"
 """Seeds the masks of held-out text: the same for every run, so that runs are scored on the same labels."""

@@ -34,8 +34,8 @@ from everlearn.model.objectives import IGNORE
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.model.sharding import local
 from everlearn.model.source import Model
-from everlearn.run import carrying
-from everlearn.run.rehearsal import check_distribution, check_processes, given, refused
+from everlearn.run import optimizer_state
+from everlearn.run.dry_run import check_distribution, check_processes, given, refused
 from everlearn.wording import count
 
 DATA_STATE = "data_state.json"
@@ -54,7 +54,7 @@ class StageTrainer(Trainer):
         args: made by :func:`~everlearn.config.arguments.training_arguments`, with ``max_steps`` set.
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
-        carried: the optimizer's state of the domain before, to go on from (:mod:`everlearn.run.carrying`).
+        carried: the optimizer's state of the domain before, to go on from (:mod:`everlearn.run.optimizer_state`).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StageTrainer(Trainer):
         progress: Progress | None = None,
         log: Callable[[dict[str, Any]], None] | None = None,
         callbacks: Sequence[TrainerCallback] = (),
-        carried: carrying.Carried | None = None,
+        carried: optimizer_state.Carried | None = None,
     ) -> None:
         self.protection, self.loader = protection, loader
         self.stage, self.methods = protection.stage, protection.methods
@@ -181,7 +181,7 @@ class StageTrainer(Trainer):
     def on_train_begin(self) -> None:
         """Let the optimizer go on from the domain before, unless a checkpoint says from where."""
         if self._carried is not None and self.state.global_step == 0:
-            carrying.restore(self._carried, self.stage.model, self._own_optimizer)
+            optimizer_state.restore(self._carried, self.stage.model, self._own_optimizer)
         self._carried = None
 
     @property
@@ -191,9 +191,9 @@ class StageTrainer(Trainer):
         own: torch.optim.Optimizer = getattr(made, "optimizer", made)
         return own
 
-    def optimizer_state(self) -> carrying.Carried:
+    def optimizer_state(self) -> optimizer_state.Carried:
         """What the next domain may go on from; every process must call it, before the model is taken apart."""
-        return carrying.state_of(self.stage.model, self._own_optimizer)
+        return optimizer_state.state_of(self.stage.model, self._own_optimizer)
 
     def _mean(self, value: Tensor) -> float:
         return float(self.accelerator.reduce(value, "mean") if self.args.world_size > 1 else value)

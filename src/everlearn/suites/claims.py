@@ -1,4 +1,4 @@
-"""Claims of papers as comparisons that a grid can decide; :mod:`everlearn.benchmarking.claims` judges them."""
+"""Claims of papers as comparisons that a grid can decide; :mod:`everlearn.grid.claims` judges them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Number = Literal[
     "kept", "kept_forgotten", "pass_at_1",
     "continual", "lc", "fg", "backward", "forward", "late",
 ]  # fmt: skip
-"""What is compared; see :func:`everlearn.benchmarking.summary.numbers`, and of the last line
-:func:`everlearn.benchmarking.transfer.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last domain."""
+"""What is compared; see :func:`everlearn.grid.summary.numbers`, and of the last line
+:func:`everlearn.grid.transfer_claims.transfer`; ``drift`` is ``bits_drift`` of a stream, by its last domain."""
 TRANSFER: tuple[Number, ...] = ("continual", "lc", "fg", "backward", "forward", "late")
 """Of the causal study, in bits per byte: differences of log-perplexities, which its paper has."""
 Relation = Literal["above", "below", "within"]

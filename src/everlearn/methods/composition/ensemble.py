@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.evaluation.by_perplexity import ByPerplexity
-from everlearn.evaluation.ensemble import Ensemble
-from everlearn.evaluation.predictor import Checkpoint, Predictor, models_of
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.model.anatomy import kind_of
+from everlearn.predictors.ensemble import Ensemble
+from everlearn.predictors.predictor import Checkpoint, Predictor, models_of
+from everlearn.predictors.weighted_ensemble import PerplexityEnsemble
 
 
 @register
@@ -103,5 +103,5 @@ class DomainEnsemble(Method):
         earlier = [reading.checkpoints[k].to(device) for k in range(1, len(reading.learnt))]
         members = (*(Checkpoint(model, reading.objective) for model in earlier), predictor)
         if self.config.combine == "by_perplexity":
-            return ByPerplexity(members, reading.objective, self.config.temperature)
+            return PerplexityEnsemble(members, reading.objective, self.config.temperature)
         return Ensemble(members, self.config.combine)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -38,6 +37,7 @@ from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.packed import PADDING
 from everlearn.model.targets import Targets
+from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import Block, BlockSource
+from everlearn.data.holdout_view import Without
 from everlearn.data.reservoir import Reservoir
-from everlearn.data.without import Without
 from everlearn.errors import MethodError
 from everlearn.importance import label_directions, label_fisher
 from everlearn.methods.base import FORWARD, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, register

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from everlearn.data.blocks import Block, PackedBlocks
-from everlearn.evaluation.perplexity import block_losses
 from everlearn.methods.engine.processes import everywhere, processes
 from everlearn.methods.stage import Stage
 from everlearn.model.modes import as_its_class_computes
 from everlearn.model.objectives import IGNORE
+from everlearn.predictors.block_losses import block_losses
 
 MASKS = "drift"
 """Seed of the masks of probes: the same in every stage, so that losses are comparable."""

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.base import (
     FORWARD,
     Batch,
@@ -43,6 +42,7 @@ from everlearn.methods.prompts.soft_prompt import (
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
+from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for, seeded
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from everlearn.data.blocks import Block
 from everlearn.data.packing import TextPacker
 from everlearn.data.tokenize import Encoder
 from everlearn.errors import MethodError
-from everlearn.evaluation.decoding import Ending, continuation, decode
 from everlearn.methods.engine.processes import processes, rank, wait_for_all
 from everlearn.methods.stage import Stage
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import Masked
+from everlearn.predictors.decoding import Ending, continuation, decode
 from everlearn.seeding import seed_for
 
 TEXTS_PER_ROW = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from everlearn.report import formatting as fmt
+from everlearn.comparison import formatting as fmt
 from everlearn.report.drawing import FAINT, SIZE, WIDTH, Drawing, Scale, px, spread, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 

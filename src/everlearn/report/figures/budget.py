@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.runs import Run
+from everlearn.comparison.training_log import starts, steps
 from everlearn.evaluation.estimate import number
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
-from everlearn.report.runs import Run
-from everlearn.report.training_log import starts, steps
 
 DRIFT = "drift"
 """The key of lines that a budget logs."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.dots import Dots, dots
 from everlearn.report.figures.heat import Heat, Shade, heat

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
 from everlearn.report.figures.registry import Plate, figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everlearn.report import formatting as fmt
+from everlearn.comparison import formatting as fmt
 from everlearn.report.drawing import FAINT, INK, WIDTH, Drawing, Scale, series_colour, spread
 from everlearn.report.figures.labels import Frame, Point, draw_names
 from everlearn.report.figures.registry import Plate, figure, plate

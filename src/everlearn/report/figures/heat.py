@@ -8,10 +8,10 @@ from html import escape
 
 from markupsafe import Markup
 
-from everlearn.report import formatting as fmt
+from everlearn.comparison import formatting as fmt
 from everlearn.report.drawing import INK, SIZE, px, width_of
 from everlearn.report.figures.registry import Plate, figure
-from everlearn.report.picture import LEVELS, data_url, level
+from everlearn.report.png import LEVELS, data_url, level
 
 READABLE = 400
 """Cells that are written out; a bigger table is a picture, whose size is some hundredths of that."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
 from everlearn.evaluation.build import BASE
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.heat import READABLE, Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure

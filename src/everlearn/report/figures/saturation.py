@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
 from everlearn.evaluation.saturation import SaturationByGap
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
 from everlearn.report.drawing import GLYPHS, SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.runs import Matrix
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
-from everlearn.report.runs import Matrix
 
 
 @figure("forgotten so far", title="Forgotten so far", data=Comparison, section="stream")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from everlearn.comparison import formatting as fmt
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report import formatting as fmt
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.dots import Dots, dots

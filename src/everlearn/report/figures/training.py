@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from everlearn.report import formatting as fmt
-from everlearn.report.comparison import Comparison
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.training_log import curve, starts
 from everlearn.report.drawing import SERIES
 from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
-from everlearn.report.training_log import curve, starts
 
 
 @figure("training loss", title="Training loss", data=Comparison, section="training")

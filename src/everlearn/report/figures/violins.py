@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from everlearn.report import formatting as fmt
+from everlearn.comparison import formatting as fmt
 from everlearn.report.drawing import INK, SIZE, WIDTH, Drawing, Scale, px, series_colour, width_of
 from everlearn.report.figures.registry import Plate, figure, plate
 

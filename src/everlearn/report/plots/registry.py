@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from everlearn.comparison.comparison import Comparison
 from everlearn.errors import RunError, did_you_mean
-from everlearn.report.comparison import Comparison
 
 
 class Plot(MatplotlibFigure):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.training_log import curve, starts
 from everlearn.evaluation.estimate import Estimate
-from everlearn.report.comparison import Comparison
 from everlearn.report.plots.registry import plot
-from everlearn.report.training_log import curve, starts
 
 
 @plot("standing")

@@ -6,7 +6,7 @@ import math
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from everlearn.report.comparison import Comparison
+from everlearn.comparison.comparison import Comparison
 from everlearn.report.drawing import SERIES
 from everlearn.report.plots.registry import plot
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from everlearn.data.near_duplicates import Probes
 from everlearn.data.packing import chunks
-from everlearn.data.word_runs import words_of
+from everlearn.data.shingles import words_of
 from everlearn.errors import DataError, did_you_mean
 from everlearn.files import damage, digest, new_folder, read_json, write_json, write_text
 from everlearn.suites.docs import reading, tasks

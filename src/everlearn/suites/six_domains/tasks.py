@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from everlearn.data.endtask import EndTask
 from everlearn.errors import DataError
 from everlearn.suites.six_domains.cache import derived, find, read_lines, read_text, write_lines
+from everlearn.tasks.labelled import EndTask
 
 Row = dict[str, str]
 RAW = "six_end_tasks_raw"

@@ -1,0 +1,1 @@
+"""What one command computes; the command line prints it."""

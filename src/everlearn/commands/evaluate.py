@@ -1,0 +1,193 @@
+"""``everlearn evaluate``: models that exist already, measured on what a recipe holds out and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from everlearn import files
+from everlearn.config import recipe as recipes
+from everlearn.config.recipe import Recipe
+from everlearn.errors import RecipeError, RunError
+from everlearn.evaluation import (
+    METRICS,
+    Cell,
+    Estimate,
+    Results,
+    RunFacts,
+    build_results,
+    make_task,
+    resample,
+    set_path,
+    task_path,
+)
+from everlearn.evaluation.cell_cache import SharedCells
+from everlearn.evaluation.quantities import estimate
+from everlearn.evaluation.task import Task
+from everlearn.learner import ContinualLearner
+from everlearn.methods.sequential import PLAIN
+from everlearn.predictors import Checkpoint
+from everlearn.run.folder import MODELS, NO_RUN, RunFolder
+from everlearn.run.measurement_plan import held_out_names
+from everlearn.run.progress import Reporter
+
+
+@dataclass(frozen=True)
+class Named:
+    """A checkpoint and what its row is called."""
+
+    label: str
+    path: str
+
+
+def named(arguments: Sequence[str]) -> list[Named]:
+    """Checkpoints as the command line gives them: ``PATH`` or ``LABEL=PATH``; a run folder stands for its stages.
+
+    Raises:
+        RecipeError: two rows would have one label.
+    """
+    found: list[Named] = []
+    for argument in arguments:
+        label, equals, path = argument.partition("=")
+        path, label = (path, label) if equals else (argument, "")
+        folder = Path(path).expanduser()
+        stages = [place for place in sorted(folder.glob("stage-*")) if any(any(place.glob(kind)) for kind in MODELS)]
+        stages = stages if (folder / "recipe.yaml").is_file() else []
+        for stage in stages:
+            found.append(Named(f"{label or folder.resolve().name} {stage.name}", str(stage)))
+        if not stages:
+            found.append(Named(label or Path(path).name, str(folder) if folder.exists() else path))
+    labels = [each.label for each in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise RecipeError(
+            f"Two checkpoints would be called '{twice[0]}' in the table. Write `LABEL=PATH` for one of them."
+        )
+    return found
+
+
+def evaluate(
+    checkpoints: Sequence[Named],
+    recipe: Recipe,
+    folder: Path,
+    *,
+    end_tasks: bool = True,
+    reporter: Reporter | None = None,
+) -> Results:
+    """Measure models on the held-out text and end tasks of a recipe; what was measured before is not measured again.
+
+    Each is read as it is on the disk: what a method adds at test belongs to its run
+    (:meth:`everlearn.learner.ContinualLearner.tested`).
+
+    Args:
+        checkpoints: a row each.
+        recipe: whose domains, general text, end tasks and `evaluation` count; its model and methods do not.
+        folder: where cells and ``results.json`` go; the same form as a run's.
+        end_tasks: whether to ask these too.
+        reporter: who is told what is going on.
+
+    Raises:
+        RunError: the recipe holds nothing out and asks nothing, or the folder is a run's.
+        EverlearnError: a model or a text cannot be read.
+    """
+    asked = recipe.tasks if end_tasks else ()
+    if not held_out_names(recipe) and not asked:
+        raise RunError(
+            "The recipe holds no text out (`validation`) and has no `end_tasks`: there is nothing to measure."
+        )
+    if (folder / "environment.json").exists() or any(folder.glob("stage-*")):
+        raise RunError(f"{folder} is a run: its recipe and results would be lost. Name another folder (`--output`).")
+    for checkpoint in checkpoints:  # a stage of a run
+        if (Path(checkpoint.path) / files.SEAL).is_file() and (wrong := files.damage(Path(checkpoint.path))):
+            raise RunError(f"{wrong}. Restore it from a copy, or leave '{checkpoint.path}' out.")
+    losses: dict[tuple[int, str], Cell] = {}
+    tasks: dict[tuple[int, str], Cell] = {}
+    for row, checkpoint in enumerate(checkpoints):
+        wanted = recipe.changed(model={"path": checkpoint.path}, method=[PLAIN])
+        learner = ContinualLearner(wanted, reporter=reporter)
+        learner.folder = RunFolder(folder)
+        learner.folder.sets = folder / "evaluation" / "sets" / f"{row:02d}"  # another tokenizer makes other blocks
+        scorer = learner.scorer()
+        for name in scorer.names():  # what another recipe or checkpoint left here is not this text
+            (learner.folder.sets / f"{name}.safetensors").unlink(missing_ok=True)
+        model = learner.some_model().to(scorer.device)
+        how = replace(scorer.conditions(0), row=checkpoint.label)
+        shared, predictor = SharedCells(scorer.shared_folder(), model), Checkpoint(model, how.objective)
+        listed: list[Task] = [*map(scorer.held_out, scorer.names()), *map(make_task, asked)]
+        with learner.reporter.activity(checkpoint.label, len(listed)) as done:
+            for number, task in enumerate(listed, 1):
+                cell = shared.find(task, how)
+                if cell is None:
+                    cell = task.measure(predictor, how)
+                    shared.keep(task, how, cell)
+                text = number <= len(scorer.names())
+                cell.save((set_path if text else task_path)(folder / "evaluation", row, task.name))
+                (losses if text else tasks)[row, task.name] = cell
+                done(number)
+    results = build_results(
+        RunFacts(
+            run=folder.resolve().name,
+            methods=[],
+            status="finished",
+            objective=how.objective.name,
+            model=", ".join(checkpoint.path for checkpoint in checkpoints),
+            seed=recipe.run.seed,
+        ),
+        [],
+        held_out_names(recipe),
+        losses,
+        tasks,
+        {task.name: None for task in asked},
+        labels=[checkpoint.label for checkpoint in checkpoints],
+    )
+    results.save(folder / "results.json")
+    recipes.save(recipe, folder / "recipe.yaml")
+    files.write_json(folder / NO_RUN, {"checkpoints": {each.label: each.path for each in checkpoints}})
+    return results
+
+
+@dataclass(frozen=True)
+class DifferenceToFirst:
+    """How far a checkpoint is from the first one on a text or task, with the interval of a paired bootstrap."""
+
+    metric: str
+    row: str
+    column: str
+    difference: Estimate
+
+
+def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
+    """Compare every checkpoint with the first one under the leading metrics, example by example.
+
+    Left out are columns that the two did not measure on the same examples, as where their tokenizers differ.
+
+    Args:
+        folder: where :func:`evaluate` left the cells.
+        results: what it returned.
+    """
+    found = []
+    for name in leading(results):
+        scores = results.matrices[name]
+        for column in scores.columns:
+            cells = [_cell(folder / "evaluation", row, column) for row in range(len(scores.rows))]
+            for label, cell in zip(scores.rows[1:], cells[1:], strict=True):
+                if cells[0] is None or cell is None or not cells[0].same_examples(cell):
+                    continue
+                values, samples = resample([cells[0], cell], [METRICS[name]], seed=("evaluate", column))[name]
+                change = estimate(values[1] - values[0], samples[:, 1] - samples[:, 0])
+                found.append(DifferenceToFirst(name, label, column, change or Estimate()))
+    return found
+
+
+def _cell(folder: Path, row: int, name: str) -> Cell | None:
+    """The cell of a text or an end task; None where it was not measured."""
+    path = next((p for p in (set_path(folder, row, name), task_path(folder, row, name)) if p.is_file()), None)
+    return None if path is None else Cell.load(path)
+
+
+def leading(results: Results) -> list[str]:
+    """The metrics that a short table shows: one of text, one of each kind of end task."""
+    shown: dict[tuple[str, ...], str] = {}
+    for name in results.matrices:
+        shown.setdefault(tuple(METRICS[name].reads), name)
+    return list(shown.values())

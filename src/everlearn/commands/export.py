@@ -1,0 +1,315 @@
+"""``everlearn export``: a stage as files that may leave the house. Model, tokenizer, card, and nothing else unasked."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, try_to_load_from_cache
+
+from everlearn import files
+from everlearn.config.recipe import Recipe
+from everlearn.data.corpus import Domain
+from everlearn.errors import RunError
+from everlearn.evaluation import Results
+from everlearn.evaluation.results import StageFacts, read
+from everlearn.methods.base import REVEALS
+from everlearn.model.architectures import architecture_of
+from everlearn.model.loading import load_config, load_model, load_tokenizer, own_class
+from everlearn.model.objectives import DEFAULT_OBJECTIVE
+from everlearn.model.peft_adapter import BESIDE, CONFIG, WEIGHTS, adapter_in, with_adapter
+from everlearn.report.export_card import Exported, Origin, export_card
+from everlearn.run.collect_results import Outcome
+from everlearn.run.exported_run import is_local, local_paths, on_hub, pack
+from everlearn.run.folder import MODELS, RunFolder
+
+OURS = {"stage.json", "optimizer.safetensors", "optimizer.json", CONFIG, WEIGHTS}
+"""Files of a stage's folder that are no part of a model as transformers saves it."""
+TRACES = {"_name_or_path", "name_or_path", "is_local", "local_files_only", "base_model_name_or_path"}
+"""What transformers and PEFT write of where a model was loaded from."""
+HELD_OUT = "Beside it are the held-out rows of each domain, which can be read as well, and the scores on them."
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was exported.
+
+    Attributes:
+        folder: where it is.
+        stage: number of the stage in its run.
+        domain: that was learnt last.
+        form: the whole model, or an adapter of its base model.
+        files: names in the folder.
+        notes: what to know of it before it is given away.
+    """
+
+    folder: Path
+    stage: int
+    domain: str
+    form: str
+    files: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+def export(
+    stage: Path | str,
+    folder: Path | str,
+    *,
+    with_memory: bool = False,
+    adapter: bool | None = None,
+    base_model: str | None = None,
+    license: str | None = None,
+    name: str | None = None,
+) -> Export:
+    """Write a stage's model, tokenizer and card into a folder of its own.
+
+    No path of this machine is in it, and no text: what methods remember, held-out rows and scores of single examples
+    stay in the run unless `with_memory` asks for them.
+
+    Args:
+        stage: a stage's folder, or a run's, which stands for its last finished stage.
+        folder: where to; it must not be there yet, or be empty.
+        with_memory: add ``everlearn/``, with which ``everlearn learn`` goes on from the export.
+        adapter: the PEFT adapter alone, or the whole model; as the stage itself keeps it when left out.
+        base_model: hub id of the base model, where the recipe names a folder of this machine.
+        license: identifier as the hub knows it; what the base model's card says when left out.
+        name: what the card calls the model: a hub id where it will have one; the folder's name when left out.
+
+    Raises:
+        RunError: there is no such stage, it is damaged, it has no adapter, the folder is taken, or what would be
+            exported is not what was scored or would name a path of this machine.
+    """
+    stage, folder = Path(stage), Path(folder)
+    run, index = _found(stage)
+    recipe = run.recipe()
+    domain = recipe.domains[index - 1].name
+    place = run.stage(index, domain)
+    _check(run, recipe, index, folder, with_memory)
+    if folder.resolve().is_relative_to(run.path.resolve()):
+        raise RunError(f"{folder} is inside the run {run.path}, which keeps its own files only. Name another folder.")
+    alone = not any(place.glob(MODELS[0]))
+    if adapter and adapter_in(place) is None:
+        raise RunError(f"{place} keeps no adapter: `--adapter` is for runs of a method that trains one (`inc_lora`).")
+    as_adapter = alone if adapter is None else adapter
+    base = base_model or (recipe.model.path if on_hub(recipe.model.path) else None)
+    if with_memory and as_adapter and base is None:
+        raise RunError("Learning on from an adapter needs its base model, which is no hub id here: set `--base-model`.")
+    for method in recipe.methods():
+        if with_memory and method.needs.base_model and base is None:
+            raise RunError(
+                f"Method '{method.label}' begins each domain with the base model's weights, and the base model is no "
+                "hub id here: set `--base-model`."
+            )
+    notes: list[str] = []
+    with files.new_folder(folder, sealed=False) as new:
+        _copy_model(place, new, recipe, as_adapter, base)
+        if with_memory:
+            pack(run, recipe, index, new, base)
+        card = _card(run, recipe, index, name or folder.name, as_adapter, base, license, with_memory, notes)
+        files.write_text(new / "README.md", card)
+        _refuse_paths(new, local_paths(recipe, run))
+        made = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+    return Export(folder, index, domain, "adapter" if as_adapter else "model", made, notes)
+
+
+def _found(stage: Path) -> tuple[RunFolder, int]:
+    """The run that a stage belongs to, and the stage's number."""
+    if (stage / "recipe.yaml").is_file():
+        run = RunFolder(stage)
+        names = [domain.name for domain in run.recipe().domains]
+        done = [index for index, name in enumerate(names, 1) if run.stage(index, name).is_dir()]
+        if not done:
+            raise RunError(f"{stage} has no finished stage yet.")
+        return run, done[-1]
+    resolved = stage.resolve()
+    run = RunFolder(resolved.parent)
+    if not (resolved / "stage.json").is_file() or not run.recipe_file.is_file():
+        raise RunError(
+            f"{stage} is no stage of a run. Name a folder such as runs/first/stage-02-papers, or the run itself."
+        )
+    found = re.match(r"stage-(\d+)-", resolved.name)
+    index = int(found.group(1)) if found else 0
+    domains = run.recipe().domains
+    if not 1 <= index <= len(domains) or run.stage(index, domains[index - 1].name).name != resolved.name:
+        raise RunError(f"{stage} is none of the stages that {run.recipe_file} names.")
+    return run, index
+
+
+def _check(run: RunFolder, recipe: Recipe, index: int, folder: Path, with_memory: bool) -> None:
+    domain = recipe.domains[index - 1].name
+    if not run.finished(index, domain):
+        raise RunError(f"{run.stage(index, domain)} is not there.")
+    if run.without_weights(index, domain):
+        raise RunError(
+            f"The weights of {run.stage(index, domain)} were removed (`run.keep_stages` is {recipe.run.keep_stages}). "
+            "Export a stage that has them."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} is there already. Name a new folder for the export.")
+    for method in recipe.methods():
+        if not method.tested_as_saved and method.needs.earlier_models:
+            raise RunError(
+                f"Method '{method.label}' answers with the models of all domains, which no export holds. Each stage's "
+                "folder loads with transformers as the model of its domain."
+            )
+        if not method.tested_as_saved and not with_memory:
+            raise RunError(
+                f"Method '{method.label}' reads a text with what it keeps in its memory (adapters, gates or prompts), "
+                "so the exported model alone would not be the one that was scored. Export it with `--with-memory`, for "
+                "everlearn to read; or learn with a method that leaves a plain model."
+            )
+        if method.needs.earlier_models and with_memory:
+            raise RunError(
+                f"Method '{method.label}' goes on from the models of all earlier domains, which no export holds. "
+                "Export without `--with-memory`."
+            )
+
+
+# -- the model ------------------------------------------------------------------------------------------------
+
+
+def _copy_model(place: Path, new: Path, recipe: Recipe, as_adapter: bool, base: str | None) -> None:
+    """The stage's model in the form that is wanted, and its tokenizer: what the stage was sealed with, nothing else."""
+    sealed = files.read_json(place / files.SEAL)
+    alone = not any(place.glob(MODELS[0]))
+    for name in sealed:
+        if "/" not in name and name not in OURS and not (as_adapter and _of_weights(name)):
+            _copy(place / name, new / name)
+    if as_adapter:
+        source = adapter_in(place) or place / BESIDE
+        _copy(source / WEIGHTS, new / WEIGHTS)
+        raw = files.read_json(source / CONFIG)
+        revision = recipe.model.revision if base == recipe.model.path else None
+        named = {"base_model_name_or_path": base, "revision": revision}
+        files.write_json(new / CONFIG, _without_traces(raw) | named)
+    elif alone:
+        model: Any = with_adapter(lambda: load_model(recipe.model, recipe.run.seed), str(place))
+        model.save_pretrained(new)
+    if not (new / "tokenizer_config.json").is_file():
+        load_tokenizer(recipe.model).save_pretrained(new)
+    for path in new.glob("*.json"):
+        raw = files.read_json(path)
+        if isinstance(raw, dict) and path.name not in (CONFIG, "tokenizer.json", "vocab.json"):
+            files.write_json(path, _without_traces(raw))
+
+
+def _of_weights(name: str) -> bool:
+    return name in ("config.json", "generation_config.json") or name.startswith("model")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with files.writing(target):
+        shutil.copyfile(source, target)
+
+
+def _without_traces(raw: Any) -> Any:
+    """JSON without what says where it was loaded from."""
+    if isinstance(raw, dict):
+        return {
+            key: _without_traces(value)
+            for key, value in raw.items()
+            # A token may look like a path, too: `/think`, `//`, `~~~`.
+            if key not in TRACES
+            and not (isinstance(value, str) and is_local(value) and len(re.findall(r"[^/\\]+", value)) > 1)
+        }
+    return [_without_traces(value) for value in raw] if isinstance(raw, list) else raw
+
+
+def _refuse_paths(folder: Path, paths: Sequence[str]) -> None:
+    """Look for every path that the run knows of in all that is written; of tensors only the header is text."""
+    forms = {form for path in paths for form in (path, path.replace("/", "\\/"), json.dumps(path)[1:-1])}
+    patterns = [form.encode() for form in sorted(forms)]
+    for file in (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = 8 + int.from_bytes(content[:8], "little") if file.suffix == ".safetensors" else len(content)
+            for pattern in patterns:
+                if content.find(pattern, 0, end) >= 0:
+                    raise RunError(
+                        f"Nothing was exported: {file.relative_to(folder)} would hold the path '{pattern.decode()}' of "
+                        "this machine. Please report this, with the key that it stands at."
+                    )
+
+
+# -- the card -------------------------------------------------------------------------------------------------
+
+
+def _card(
+    run: RunFolder,
+    recipe: Recipe,
+    index: int,
+    name: str,
+    as_adapter: bool,
+    base: str | None,
+    license: str | None,
+    with_memory: bool,
+    notes: list[str],
+) -> str:
+    known = _base_card(recipe.model.path)
+    license = license or known.get("license")
+    language = known.get("language") or []
+    methods = recipe.methods()
+    if base is None:
+        notes.append("The card names no base model: it is a folder of this machine. `--base-model` sets its hub id.")
+    if license is None:
+        notes.append("The card names no licence: the base model's card is not at hand. `--license` sets it.")
+    memory = []
+    if with_memory:
+        memory = [f"{method.title}. {REVEALS[method.needs.keeps]}" for method in methods] + [HELD_OUT]
+        notes += memory
+    as_scored = all(method.tested_as_saved for method in methods)
+    if not as_scored:
+        notes.append("The card has no scores: without everlearn this is not the model that was scored.")
+    places = [run.stage(number, domain.name) for number, domain in enumerate(recipe.domains[:index], 1)]
+    stages = [read(StageFacts, place / "stage.json") for place in places]
+    return export_card(
+        _results(run, recipe),
+        Exported(
+            row=recipe.domains[index - 1].name,
+            name=name,
+            origins=[_origin(domain) for domain in recipe.domains[:index]],
+            adapter=as_adapter,
+            base_model=base,
+            license=license,
+            language=[language] if isinstance(language, str) else language,
+            memory=memory,
+            as_scored=as_scored,
+            steps=sum(stage.steps for stage in stages),
+            tokens=sum(stage.tokens for stage in stages),
+            own_class=own_class(recipe.model, places[-1]),
+        ),
+    )
+
+
+def _origin(domain: Domain) -> Origin:
+    there = [corpus for corpus in domain.sources or (domain,) if corpus.on_hub]
+    return Origin(domain.name, tuple(corpus.path for corpus in there), there[0].subset if len(there) == 1 else None)
+
+
+def _results(run: RunFolder, recipe: Recipe) -> Results:
+    """Of the run; while it is not finished, what was measured so far."""
+    if run.results_file.is_file():
+        return Results.load(run.results_file)
+    kind = architecture_of(load_config(recipe.model).model_type).kind
+    return Outcome(recipe, run).results(recipe.objective or DEFAULT_OBJECTIVE[kind], ())
+
+
+def _base_card(path: str | None) -> dict[str, Any]:
+    """What the base model's card says, where it is at hand; nothing is downloaded."""
+    if path is None:
+        return {}
+    file = Path(path) / "README.md"
+    if not file.is_file():
+        cached = try_to_load_from_cache(path, "README.md") if on_hub(path) else None
+        if not isinstance(cached, str):
+            return {}
+        file = Path(cached)
+    try:
+        return dict(ModelCard.load(file, ignore_metadata_errors=True).data.to_dict())
+    except (ValueError, TypeError, OSError):
+        return {}

@@ -1,0 +1,292 @@
+"""The recipe that `everlearn init` writes: about 25 lines, from what a model and the corpora need.
+
+What is not asked, because no model or no corpus was named, stands there as an example to edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from everlearn.commands.recommendation import EVIDENCE, METHOD, learning_rate, rate_text, size_text
+from everlearn.commands.sizing import FEWEST_STEPS, ROWS_PER_STEP, Sizing
+from everlearn.commands.yaml_text import commented, flow_text, method_text, rate_or_value, value_text
+from everlearn.wording import be, count
+
+if TYPE_CHECKING:
+    from everlearn.commands.data_probe import Probe
+    from everlearn.commands.model_probe import ModelProbe
+
+EXAMPLE_MODEL, EXAMPLE_KIND, EXAMPLE_PARAMETERS = "FacebookAI/roberta-base", "encoder", 125_000_000
+EXAMPLE_DOMAINS = {"reviews": "data/reviews.jsonl", "papers": "data/papers.txt"}
+EXAMPLE_COLUMNS = {"text_column": "prompt", "target_column": "answer"}
+"""Of the example's domains, with `--task sft`."""
+EXAMPLE_GENERAL = "data/wikipedia.txt"
+GENERAL = "general"
+"""What the general text is called in tables."""
+BUILT_IN_GENERAL = {
+    "path": "suite:docs/general/train.jsonl",
+    "validation": "suite:docs/general/apart.jsonl",
+    "max_documents": 2000,
+}
+"""English documentation of the libraries that are installed with everlearn; nothing is downloaded for it."""
+WARM_UP = 0.05
+"""Share of each domain's steps in which the rate rises."""
+USES_BUILT_IN = (
+    "No `--general` was named, and {looks} English: `general` is the built-in text, documentation of installed "
+    "libraries. Text like that which the model was pre-trained on shows better what it loses, and protects it better."
+)
+WITHOUT_GENERAL = (
+    "Without `general` nothing measures what the model loses of what it knew before, and the method protects of that "
+    "only what shows in the first domain's text. Name text like that which the model was pre-trained on."
+)
+
+
+@dataclass
+class FirstRecipe:
+    """A recipe, and what is to be said of it.
+
+    Attributes:
+        values: the recipe as plain data; a `general` whose path is None is written as a comment.
+        comments: by dotted key.
+        notes: sentences for the user.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    comments: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, key: str, value: Any, comment: str = "") -> None:
+        """Set a key of the recipe."""
+        self.values[key] = value
+        self.comments[key] = comment
+
+    def text(self, file: str = "recipe.yaml") -> str:
+        """Return the recipe as commented YAML."""
+        calls = {
+            f"validate {file}": "check it",
+            f"plan {file}": "what it costs: steps, memory, time",
+            f"run {file}": "start it; local paths are seen from where it is called",
+            "init --all -": "every other key, with its default",
+        }
+        width = max(map(len, calls))
+        head = [f"# everlearn {call:<{width}}  {meaning}" for call, meaning in calls.items()]
+        return "\n".join([*head, commented(list(self._lines()))])
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        for key, value in self.values.items():
+            comment = self.comments[key]
+            if key == "domains":
+                yield "domains:", comment
+                for number, domain in enumerate(value):
+                    yield f"  - {flow_text(domain)}", self.comments.get(f"domains.{number}", "")
+            elif key == "method":
+                yield f"method: {method_text(value)}", comment
+            elif key == "general" and value["path"] is None:
+                yield f"# general: {flow_text({'path': EXAMPLE_GENERAL})}", comment
+            elif key == "general":
+                yield f"general: {flow_text(value)}", comment
+            elif isinstance(value, Mapping):
+                yield f"{key}:", comment
+                for name, own in value.items():
+                    yield f"  {name}: {rate_or_value(name, own)}", self.comments.get(f"{key}.{name}", "")
+            else:
+                yield f"{key}: {value_text(value)}", comment
+
+
+def first_recipe(
+    model: str | None = None,
+    domains: Mapping[str, str] | None = None,
+    general: str | None = None,
+    task: str | None = None,
+) -> FirstRecipe:
+    """Write a recipe that fits a model and corpora.
+
+    Args:
+        model: folder or hub id of the model to ask; None: an example.
+        domains: name → path of each corpus to look into; None: examples.
+        general: path of general text.
+        task: `sft` for prompts and answers, `pretrain` for text; None: what the columns of the corpora suggest.
+
+    Raises:
+        EverlearnError: the model or a corpus cannot be read, or does not fit the task.
+    """
+    asked: ModelProbe | None = None
+    if model is not None:
+        from everlearn.commands.model_probe import ModelProbe
+
+        asked = ModelProbe(model)
+        task = asked.task(task)
+    probes, known = _probes(domains or {}, general, task, asked)
+    examples = any(each.target_column for each in probes.values()) if probes else task == "sft"
+    sizing = Sizing(asked, probes.values(), known)
+    for name, each in probes.items():
+        sizing.check(each, f"--domain {name}")
+    if known is not None:
+        sizing.check(known, "--general")
+    recipe = FirstRecipe()
+    about = "edit: hub id or folder; encoder, decoder or encoder-decoder"
+    recipe.put("model", model or EXAMPLE_MODEL, asked.words() if asked else about)
+    recipe.put("domains", _domains(recipe, probes, sizing, examples), "learnt in this order; 5 % of each is held out")
+    recipe.put("general", *_general(recipe, general, known, probes, sizing.alone))
+    options = " and ".join(f"`everlearn methods {method['name']}`" for method in METHOD)
+    recipe.put("method", [dict(method) for method in METHOD], f"recommended, see {EVIDENCE}; {options}")
+    if asked:
+        recipe.put("objective", asked.objective, f"what a model of this kind ({asked.kind}) learns")
+    recipe.put("data", {"block_size": sizing.block_size})
+    limit = f"; the model reads up to {asked.longest:,}" if asked and asked.longest else ""
+    recipe.comments["data.block_size"] = f"tokens in a row{limit}"
+    if sizing.cuts:
+        recipe.notes.append(
+            f"One example in twenty has more than {sizing.needed:,} tokens, and a row has {sizing.block_size:,}; "
+            "what is longer is cut, and `everlearn data` says how many."
+        )
+    if note := _rate_note(probes, asked):
+        recipe.notes.append(note)
+    recipe.put("train", _train(recipe, asked, len(probes), sizing, examples), "transformers.TrainingArguments")
+    recipe.put("run", {"name": "first"}, "kept in runs/first")
+    return recipe
+
+
+def _probes(
+    domains: Mapping[str, str], general: str | None, task: str | None, model: ModelProbe | None
+) -> tuple[dict[str, Probe], Probe | None]:
+    """Look into the domains' corpora by name, and into the general text where one is named."""
+    if not domains and general is None:
+        return {}, None
+    from everlearn.commands.data_probe import probe
+
+    _check_names(domains)
+    alone = model is not None and model.kind == "encoder-decoder"
+    learner = "An encoder-decoder model" if alone else None
+    probes = {name: probe(path, f"--domain {name}", task, learner) for name, path in domains.items()}
+    if general is None:
+        return probes, None
+    return probes, probe(general, "--general", "sft" if alone else "pretrain", learner)
+
+
+def _domains(recipe: FirstRecipe, probes: Mapping[str, Probe], sizing: Sizing, examples: bool) -> list[dict[str, Any]]:
+    if not probes:
+        recipe.comments["domains.0"] = "edit: files, folders, globs or hub ids"
+        columns = EXAMPLE_COLUMNS if examples else {}
+        return [{"name": name, "path": path, **columns} for name, path in EXAMPLE_DOMAINS.items()]
+    listed = []
+    for number, (name, probe) in enumerate(probes.items()):
+        domain: dict[str, Any] = {"name": name, "path": probe.path, **_columns(probe)}
+        passes, steps = sizing.passes, sizing.steps(probe)
+        listed.append(domain)
+        more = "" if probe.complete else "more than "
+        recipe.comments[f"domains.{number}"] = (
+            f"{more}{count(probe.documents, 'document')}, {_tokens(sizing.tokens(probe))} tokens, "
+            f"about {count(steps * passes, 'step')}"
+        )
+        if steps * passes < FEWEST_STEPS / 4:
+            verb = "makes" if passes == 1 else "make"
+            recipe.notes.append(
+                f"'{name}' has so little text that {count(passes, 'pass')} over it {verb} about "
+                f"{count(steps * passes, 'step')}: hardly anything can be learnt or measured there."
+            )
+        if probe.glued and not sizing.alone:
+            recipe.notes.append(
+                f"'{name}': a prompt and its answer are joined as they are, and nothing stands between them. End each "
+                "prompt with a line end, or begin each answer with a space."
+            )
+        if probe.unread:
+            recipe.notes.append(
+                f"'{name}': '{probe.text_column}' is read as the prompt and '{probe.target_column}' as the answer, and "
+                f"not read is {', '.join(map(repr, probe.unread))}. Join what a prompt needs into one column."
+            )
+    return listed
+
+
+def _general(
+    recipe: FirstRecipe, path: str | None, known: Probe | None, probes: Mapping[str, Probe], alone: bool
+) -> tuple[dict[str, Any], str]:
+    """Return the general text, and its comment."""
+    if path is not None:
+        columns = {} if known is None else _columns(known)
+        return {"path": path, **columns}, "what the model knew before: it is protected, and its drift measured"
+    if not probes:
+        return {"path": EXAMPLE_GENERAL}, "edit: text like the model's own, to protect and measure"
+    english = [f"'{name}'" for name, probe in probes.items() if probe.english]
+    if english and not alone:
+        some = f"{', '.join(english)} {'look' if len(english) > 1 else 'looks'}"
+        whose = "your text looks" if len(english) == len(probes) else some
+        recipe.notes.append(USES_BUILT_IN.format(looks=whose))
+        return dict(BUILT_IN_GENERAL), "none was named: this is documentation of installed libraries, in English"
+    recipe.notes.append(WITHOUT_GENERAL)
+    return {"path": None}, "none was named: what is lost of it is not measured, and hardly protected"
+
+
+def _rate_note(probes: Mapping[str, Probe], model: ModelProbe | None) -> str | None:
+    """Say that one rate is written where some domains are text and others prompts and answers."""
+    text = [name for name, probe in probes.items() if probe.target_column is None]
+    if model is None or not text or len(text) == len(probes):
+        return None
+    rates = (learning_rate(model.kind, model.parameters, examples=examples) for examples in (True, False))
+    lower, rate = map(rate_text, rates)
+    return (
+        f"The learning rate is that of prompts and answers, {lower}, though {', '.join(map(repr, text))} "
+        f"{be(len(text))} text, for which the rule says {rate}. To give a domain a rate of its own, write "
+        f"`train: {{learning_rate: {rate}}}` into it."
+    )
+
+
+def _train(
+    recipe: FirstRecipe, model: ModelProbe | None, domains: int, sizing: Sizing, examples: bool
+) -> dict[str, Any]:
+    kind, parameters = (model.kind, model.parameters) if model else (EXAMPLE_KIND, EXAMPLE_PARAMETERS)
+    fit = model.fit(METHOD, max(1, domains), ROWS_PER_STEP, sizing.block_size) if model else None
+    rows = fit.rows if fit else ROWS_PER_STEP
+    train: dict[str, Any] = {"num_train_epochs": sizing.passes, "per_device_train_batch_size": rows}
+    what = ", prompts and answers" if examples else ""
+    comments = {
+        "num_train_epochs": "passes over each domain; or max_steps",
+        "per_device_train_batch_size": fit.words() if fit else "edit: what fits your memory",
+        "gradient_accumulation_steps": f"{ROWS_PER_STEP} rows a step",
+        "learning_rate": f"the rule for {kind}s of {size_text(parameters)}{what}: docs/learning-rates.md",
+        "warmup_steps": "share of a domain's steps",
+        "bf16": "true on a GPU that computes in bfloat16",
+    }
+    if rows < ROWS_PER_STEP:
+        train["gradient_accumulation_steps"] = ROWS_PER_STEP // rows
+    train["learning_rate"] = learning_rate(kind, parameters, examples=examples)
+    train |= {"warmup_steps": WARM_UP, "bf16": bool(fit and fit.half)}
+    if fit and fit.half:
+        comments["bf16"] = "this machine's GPU computes in bfloat16"
+    if fit and not fit.fits:
+        recipe.notes.append(fit.sentence())
+    recipe.comments |= {f"train.{key}": text for key, text in comments.items()}
+    return train
+
+
+def _check_names(domains: Mapping[str, str]) -> None:
+    """Refuse names that no recipe takes.
+
+    Raises:
+        RecipeError: a name is no part of a file's name, or is taken.
+    """
+    from everlearn.errors import RecipeError
+    from everlearn.options import TAKEN, slug
+
+    seen: dict[str, str] = {}
+    for name in domains:
+        try:
+            slug(name, "a domain's name")
+        except ValueError as error:
+            raise RecipeError(f"`--domain {name}=…`: {error}.") from None
+        if name in TAKEN or name == GENERAL:
+            raise RecipeError(f"`--domain {name}=…`: the name is taken by a row or column of tables; choose another.")
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise RecipeError(f"`--domain` has the names '{other}' and '{name}'; they must differ in more than case.")
+
+
+def _columns(probe: Probe) -> dict[str, str]:
+    """Return the columns that a recipe must name."""
+    named = {} if probe.text_column == "text" else {"text_column": probe.text_column}
+    return named | ({} if probe.target_column is None else {"target_column": probe.target_column})
+
+
+def _tokens(tokens: float) -> str:
+    return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,.0f}"

@@ -1,0 +1,219 @@
+"""What `everlearn inspect` shows: the units of a model, who owns which parameters, what a method would hold.
+
+Only the configuration is read: the model is built on the meta device, without weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from everlearn import wording
+from everlearn.commands.plan import extra_rows, passes, saved
+from everlearn.errors import MethodError
+from everlearn.methods import build
+from everlearn.methods.base import Cost, Method, Setting
+from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
+from everlearn.model.architectures import architecture_of
+from everlearn.model.loading import CLASSES, load_config
+from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
+from everlearn.model.source import Model
+from everlearn.wording import size
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of one place in the model, and how many of them masks can reach."""
+
+    name: str
+    parameters: int
+    by_units: int
+    """Inside the reach of masks per unit (heads, neurons, outputs)."""
+    by_rows: int
+    """Inside the reach of masks per output row of a projection."""
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What a method adds to this model, or why it does not work on it."""
+
+    name: str
+    cost: Cost
+    refused: str | None = None
+
+    def sentence(self) -> str:
+        """In words."""
+        if self.refused is not None:
+            return f"does not work here. {self.refused}"
+        extra = f", {self.cost.parameters:,} more parameters" if self.cost.parameters else ""
+        measuring = f" (and {size(self.cost.measuring_bytes)} while it measures)" if self.cost.measuring_bytes else ""
+        return (
+            f"holds {size(self.cost.memory_bytes)} more while training{measuring}, saves {saved(self.cost)}, "
+            f"{passes(self.cost.passes_per_step)} per step, {extra_rows(self.cost)}{extra}."
+        )
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in a model."""
+
+    model: str
+    model_type: str
+    kind: str
+    head: str
+    parameters: int
+    sites: tuple[Site, ...]
+    owned: dict[str, int]
+    groups: list[ParameterGroup]
+    costs: list[MethodCost]
+
+    def share(self, reach: str) -> float:
+        """Share of all parameters that masks ``by_units`` or ``by_rows`` can reach."""
+        return sum(getattr(group, reach) for group in self.groups) / max(self.parameters, 1)
+
+    def headline(self) -> str:
+        """The first lines for people."""
+        units = sum(site.units for site in self.sites)
+        return (
+            f"{self.model}: {self.model_type}, {self.kind}, "
+            f"{wording.count(self.parameters, 'parameter')}, {wording.count(units, 'unit')}.\n"
+            f"Masks per unit (DAS) reach {self.share('by_units'):.1%} of the parameters, masks per row (MIGU) "
+            f"{self.share('by_rows'):.1%}; the rest is never protected by them.\n"
+        )
+
+    def unit_rows(self) -> list[tuple[str, str, int, int, int]]:
+        """Equal layers as one row: layers, kind, units, features of each, parameters that belong to them."""
+        merged: dict[tuple[str, str, int, int, int], list[str]] = {}
+        for site in self.sites:
+            pattern = re.sub(r"\.\d+\.", ".*.", site.name, count=1)
+            merged.setdefault((pattern, site.kind, site.units, site.width, self.owned[site.name]), []).append(site.name)
+        rows = []
+        for (pattern, kind, units, width, owned), names in merged.items():
+            numbers = [match.group(1) for name in names if (match := re.search(r"\.(\d+)\.", name))]
+            place = f"{numbers[0]}–{numbers[-1]}" if len(numbers) > 1 else "".join(numbers)
+            rows.append((pattern.replace("*", place), kind, units, width, owned))
+        return rows
+
+    def group_rows(self) -> list[tuple[str, int, float, str, str]]:
+        """Group, parameters, share of all, share of the group that unit masks and row masks reach."""
+        rows = []
+        for group in self.groups:
+            units, by_row = (f"{count / max(group.parameters, 1):.0%}" for count in (group.by_units, group.by_rows))
+            rows.append((group.name, group.parameters, group.parameters / max(self.parameters, 1), units, by_row))
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return {
+            "model": self.model,
+            "model_type": self.model_type,
+            "kind": self.kind,
+            "head": self.head,
+            "parameters": self.parameters,
+            "units": sum(site.units for site in self.sites),
+            "reached_by_unit_masks": self.share("by_units"),
+            "reached_by_row_masks": self.share("by_rows"),
+            "sites": [
+                {
+                    "name": site.name,
+                    "kind": site.kind,
+                    "units": site.units,
+                    "features": site.width,
+                    "parameters": self.owned[site.name],
+                    "owned": [owned.parameter for owned in site.owned],
+                }
+                for site in self.sites
+            ],
+            "groups": [asdict(group) for group in self.groups],
+            "methods": {c.name: {"refused": c.refused} if c.refused else asdict(c.cost) for c in self.costs},
+        }
+
+
+def skeleton(model: Model) -> PreTrainedModel:
+    """A model without weights, on the meta device, from its configuration alone."""
+    config = load_config(model)
+    kind = architecture_of(config.model_type).kind
+    with torch.device("meta"):
+        built: PreTrainedModel = CLASSES[kind].from_config(config, dtype=torch.float32)
+    return built
+
+
+def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
+    """Look into a model.
+
+    Args:
+        path: hub id or folder; only the configuration is read.
+        methods: names or mappings, as in a recipe; what each adds is shown.
+
+    Raises:
+        ModelError: there is no such model, or its architecture is not known.
+        MethodError: there is no such method.
+    """
+    model = skeleton(Model(path=path))
+    found = anatomy(model)
+    chosen = [build(method) for method in methods]
+    return Inspection(
+        model=path,
+        model_type=str(model.config.model_type),
+        kind=found.kind,
+        head=found.head,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        sites=found.sites,
+        owned=_owned(model, found),
+        groups=_groups(model, found),
+        costs=[_cost(method, model) for method in chosen],
+    )
+
+
+def _cost(method: Method, model: PreTrainedModel) -> MethodCost:
+    """What it adds, where it works on the model; what only a recipe decides (general text, long rows) is left open."""
+    # There is no tokenizer, because only the configuration is read.
+    objective = OBJECTIVES[DEFAULT_OBJECTIVE[kind_of(model)]](None)  # type: ignore[arg-type]
+    try:
+        method.check(Setting(model, objective, (method,), method.adds_peft, has_general=True, block_size=1))
+    except MethodError as error:
+        return MethodCost(method.label, Cost(), str(error))
+    return MethodCost(method.label, method.cost(model))
+
+
+def _owned(model: PreTrainedModel, found: Anatomy) -> dict[str, int]:
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return {
+        site.name: sum(sizes[name] for name in {o.parameter for o in site.owned} if name in sizes)
+        for site in found.sites
+    }
+
+
+def _groups(model: PreTrainedModel, found: Anatomy) -> list[ParameterGroup]:
+    """Embeddings, projections, norms, vocabulary head and what else there is."""
+    units = set(found.parameter_factors({site.name: torch.ones(site.units) for site in found.sites}))
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    counted: dict[str, list[int]] = {}
+    for name, parameter in model.named_parameters():
+        module, _, _ = name.rpartition(".")
+        in_projection = module in found.linears
+        if id(parameter) in embeddings:
+            place = "embeddings"
+        elif in_projection:
+            place = "projections of attention and feed-forward"
+        elif found.head and (name.startswith(f"{found.head}.") or _is_output(model, parameter)):
+            place = "vocabulary head"
+        elif parameter.dim() == 1:
+            place = "norms and other vectors"
+        else:
+            place = "other"
+        totals = counted.setdefault(place, [0, 0, 0])
+        totals[0] += parameter.numel()
+        totals[1] += parameter.numel() if name in units else 0
+        totals[2] += parameter.numel() if in_projection and name.endswith("weight") else 0
+    return [ParameterGroup(place, *totals) for place, totals in counted.items()]
+
+
+def _is_output(model: PreTrainedModel, parameter: torch.nn.Parameter) -> bool:
+    last = model.get_output_embeddings()
+    return last is not None and any(own is parameter for own in last.parameters())

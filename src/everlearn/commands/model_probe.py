@@ -1,0 +1,137 @@
+"""What `everlearn init` asks a model: its kind, its size, how long a row it reads, and the batch that fits the memory.
+
+Its configuration and its tokenizer are read; its weights are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from everlearn.commands.memory_estimate import memory_free, memory_held
+from everlearn.commands.recommendation import size_text
+from everlearn.config.addresses import located
+from everlearn.errors import RecipeError
+from everlearn.methods import build
+from everlearn.model.anatomy import Kind
+from everlearn.model.architectures import architecture_of
+from everlearn.model.loading import CLASSES, check_is_no_run, load_config, load_tokenizer
+from everlearn.model.objectives import make_objective
+from everlearn.model.source import Model
+from everlearn.run.disk import Sizes
+from everlearn.wording import size
+
+ROOM = 0.8
+"""Share of the free memory that the estimate may fill, for it is an estimate."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The batch that fits.
+
+    Attributes:
+        rows: on the device at once; 1 if nothing fits.
+        needs: bytes, at the most.
+        free: bytes that the machine has; None where they are not known.
+        device: what has the memory.
+        half: whether it computes in bfloat16.
+    """
+
+    rows: int
+    needs: int
+    free: int | None
+    device: str
+    half: bool
+
+    @property
+    def fits(self) -> bool:
+        """Whether the estimate has room in the memory."""
+        return self.free is None or self.needs <= ROOM * self.free
+
+    def words(self) -> str:
+        """Return what it needs, for a comment."""
+        has = "" if self.free is None else f", of {size(self.free)} free on {self.device}"
+        return f"about {size(self.needs)} of memory{has}"
+
+    def sentence(self) -> str:
+        """Return what to do where it does not fit."""
+        return (
+            f"Training all weights with this method needs about {size(self.needs)} with one row at a time, and "
+            f"{self.device} has {size(self.free or 0)} free. Use a larger machine, a smaller model, or a method that "
+            "trains adapters (`everlearn methods`)."
+        )
+
+
+class ModelProbe:
+    """What a model is, without its weights.
+
+    Args:
+        path: a folder, a ``suite:`` address, or the id of a model on the hub.
+
+    Attributes:
+        kind: encoder, decoder or encoder-decoder.
+        model_type: as transformers calls the architecture.
+        parameters: how many there are.
+        saved_as: the number format of the checkpoint.
+        objective: what a model of this kind learns.
+        longest: tokens that it reads at once; None where there is no limit.
+
+    Raises:
+        RecipeError: it is a run, which has a model for each stage.
+        ModelError: it is neither in a folder nor at hand from the hub, or its architecture is not known.
+    """
+
+    def __init__(self, path: str) -> None:
+        check_is_no_run(path, "`--model`")
+        source = Model(path=located(path, "--model"))
+        config = load_config(source)
+        self.kind: Kind = architecture_of(config.model_type).kind
+        self.tokenizer = load_tokenizer(source)
+        with torch.device("meta"):
+            self.model = CLASSES[self.kind].from_config(config)
+        objective = make_objective(None, self.model, self.tokenizer)
+        self.model_type = str(config.model_type)
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        self.saved_as = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        self.objective = objective.name
+        self.longest = objective.longest_input(self.model)
+
+    def tokens(self, texts: Sequence[str]) -> int:
+        """Count the tokens of some texts."""
+        return sum(len(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+
+    def words(self) -> str:
+        """Return what it is, for a comment."""
+        return f"{self.model_type}, {size_text(self.parameters)} parameters, saved as {self.saved_as}"
+
+    def task(self, task: str | None) -> str | None:
+        """Return the task that it learns, if only one is possible.
+
+        Raises:
+            RecipeError: it cannot learn the task that is asked for.
+        """
+        if self.kind != "encoder-decoder":
+            return task
+        if task == "pretrain":
+            raise RecipeError(
+                "`--task` is 'pretrain', but an encoder-decoder model learns prompts and their answers: use 'sft'."
+            )
+        return "sft"
+
+    def fit(self, methods: Sequence[Mapping[str, Any]], domains: int, most_rows: int, block_size: int) -> Fit:
+        """Find the largest batch, of rows halved from `most_rows`, that the memory of this machine holds."""
+        built = [build(dict(spec)) for spec in methods]
+        costs = {method.label: method.cost(self.model) for method in built}
+        sizes = Sizes.of(self.model, built, domains)
+        free, device = memory_free()
+        half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+        rows = most_rows
+        while True:
+            held = memory_held(self.model, sizes, costs, rows=rows, block_size=block_size, half=half)
+            fit = Fit(rows, max(sum(parts.values()) for parts in held), free, device, half)
+            if fit.fits or rows == 1:
+                return fit
+            rows //= 2

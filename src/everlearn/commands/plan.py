@@ -1,0 +1,393 @@
+"""What a run will take, before it is started: tokens, steps, memory, disk and time, with and without the methods."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from everlearn import wording
+from everlearn.commands.memory_estimate import memory_held
+from everlearn.config.arguments import training_arguments
+from everlearn.config.recipe import Recipe
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.corpus import Domain
+from everlearn.data.loader import BlockLoader
+from everlearn.evaluation import make_task
+from everlearn.learner import ContinualLearner
+from everlearn.methods import build
+from everlearn.methods.base import REVEALS, Cost, Method
+from everlearn.methods.engine.protection import Protection
+from everlearn.methods.sequential import PLAIN
+from everlearn.model.head import unwrap, without_mixed_precision
+from everlearn.model.loading import load_model
+from everlearn.run.disk import Sizes, disk_bytes
+from everlearn.run.measurement_plan import held_out_names, sets_inside, tasks_inside, wanted_sets, wanted_tasks
+from everlearn.run.progress import Reporter
+from everlearn.run.trainer import StageTrainer
+from everlearn.run.units import duration
+from everlearn.seeding import set_all
+
+WARM_UP, MEASURED = 1, 3
+"""Steps that are timed for the estimate: the first ones are left out."""
+BACKWARD = 3
+"""A training step costs about three forward passes."""
+
+
+@dataclass(frozen=True)
+class DomainPlan:
+    """One domain: what there is of it, and how often a run goes through it. None: a stream has no known size."""
+
+    name: str
+    documents: int | None
+    tokens: int | None
+    rows: int | None
+    steps: int
+    passes: float | None
+    rows_per_step: int
+    train: dict[str, Any]
+    """Training arguments of its own."""
+
+    def cells(self) -> list[str]:
+        """For a table."""
+        counts = [self.documents, self.tokens, self.rows, self.steps]
+        passes = "stream" if self.passes is None else f"{self.passes:.2f}"
+        return ["stream" if count is None else f"{count:,}" for count in counts] + [passes]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a whole run's training, from the fastest and the slowest step that was measured."""
+
+    seconds_per_step: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What measuring takes, beside training."""
+
+    scores: int
+    """Of held-out text: (checkpoint, set) pairs, those inside stages included."""
+    scored_tokens: int
+    """Tokens of these, each forward only."""
+    tasks: int
+    """(checkpoint, end task) pairs."""
+    task_tokens: int
+    """Tokens of these in units of a forward pass; a backward pass counts twice."""
+    seconds: float | None = None
+    """About, from the time of a training step; None where none was measured."""
+
+    def words(self) -> str:
+        """For a table."""
+        parts = [
+            f"{wording.count(self.scores, 'score')} of held-out text ({wording.count(self.scored_tokens, 'token')})"
+        ]
+        if self.tasks:
+            parts.append(f"{wording.count(self.tasks, 'end task')} asked ({wording.count(self.task_tokens, 'token')})")
+        about = "" if self.seconds is None else f"; about {duration(self.seconds)}"
+        return ", ".join(parts) + about
+
+    @property
+    def tokens(self) -> int:
+        """Of everything, in units of a forward pass."""
+        return self.scored_tokens + self.task_tokens
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take. Bytes and seconds; everything is an estimate except the counts."""
+
+    domains: list[DomainPlan]
+    parameters: int
+    trainable: int
+    block_size: int
+    rows_per_step: int
+    memory: dict[str, int]
+    """At the peak of a step, by what holds it."""
+    measuring: dict[str, int]
+    """The same between two domains, while a method measures something; empty where none does."""
+    methods: dict[str, Cost]
+    disk: int
+    evaluation: EvaluationPlan
+    plain: Timing | None = None
+    protected: Timing | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return sum(domain.steps for domain in self.domains)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of memory at most: in a step, or while something is measured."""
+        return max(_sum(self.memory), _sum(self.measuring))
+
+    def lines(self) -> list[tuple[str, str]]:
+        """For a table: what, and how much."""
+        tokens = sum(domain.steps * domain.rows_per_step for domain in self.domains) * self.block_size
+        fewest, most = (bound(domain.rows_per_step for domain in self.domains) for bound in (min, max))
+        rows = wording.count(most, "row") if fewest == most else f"{fewest:,} to {most:,} rows"
+        shown = [
+            ("Parameters", f"{self.parameters:,} in the base model; {self.trainable:,} trained in the last stage"),
+            (
+                "Training",
+                f"{wording.count(self.steps, 'step')} of {rows} of {self.block_size}: {wording.count(tokens, 'token')}",
+            ),
+            ("Memory, about", f"{wording.size(self.peak)} at the most"),
+            ("Of which steps", f"{wording.size(_sum(self.memory))}: {_listed(self.memory)}"),
+        ]
+        if self.measuring:
+            shown.append(("Of which measuring", f"{wording.size(_sum(self.measuring))}: {_listed(self.measuring)}"))
+        for domain in self.domains:
+            if domain.train:
+                own = ", ".join(f"{name} {value}" for name, value in domain.train.items())
+                shown.insert(2, (f"Of which {domain.name}", own))
+        for name, cost in self.methods.items():
+            extra = [
+                f"{wording.size(cost.memory_bytes)} of memory",
+                f"{passes(cost.passes_per_step)} per step",
+                extra_rows(cost),
+                f"saves {saved(cost)}",
+            ]
+            shown.append((f"Of which {name}", ", ".join(extra)))
+        shown.append(("Evaluation", self.evaluation.words()))
+        shown.append(("Disk, about", wording.size(self.disk)))
+        for label, timing in (("Training time, plain", self.plain), ("Training time", self.protected)):
+            if timing is not None:
+                between = f"{duration(timing.low)} to {duration(timing.high)}"
+                shown.append((label, f"{between} ({timing.seconds_per_step:.3g} s a step)"))
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return asdict(self) | {"steps": self.steps, "peak": self.peak}
+
+
+def make_plan(recipe: Recipe, *, measure: bool = True, reporter: Reporter | None = None) -> Plan:
+    """Work out what a recipe takes.
+
+    Args:
+        recipe: what would be run; nothing of it is written into its run folder.
+        measure: time a few steps on this machine, without the methods and with them.
+        reporter: who is told what is being done.
+
+    Raises:
+        EverlearnError: the recipe cannot be run as it is; ``everlearn validate`` lists everything that is wrong.
+    """
+    learner = ContinualLearner(recipe, reporter=reporter)
+    model = load_model(recipe.model, recipe.run.seed)
+    learner.check_methods(model)
+    domains = [_domain_plan(learner, domain) for domain in recipe.domains]
+    methods = recipe.methods()
+    costs = {method.label: method.cost(model) for method in methods}
+    sizes = Sizes.of(model, methods, len(recipe.domains))
+    block_size = learner.setting().block_size
+    held = [
+        memory_held(
+            model,
+            sizes,
+            costs,
+            rows=args.per_device_train_batch_size,
+            block_size=block_size,
+            half=args.bf16 or args.fp16,
+            small_adam="8bit" in str(getattr(args.optim, "value", args.optim)),
+            quantised=recipe.model.quantization_config,
+        )
+        for args in learner.all_arguments()
+    ]
+    plan = Plan(
+        domains=domains,
+        parameters=sizes.base,
+        trainable=sizes.trained(len(domains)),
+        block_size=block_size,
+        rows_per_step=max(domain.rows_per_step for domain in domains),
+        memory=max((steps for steps, _ in held), key=_sum),
+        measuring=max((measuring for _, measuring in held), key=_sum),
+        methods=costs,
+        disk=disk_bytes(learner, model),
+        evaluation=evaluation_plan(learner),
+        notes=_notes(learner),
+    )
+    del model
+    if not measure:
+        return plan
+    plain, protected = [], []
+    for alike in _alike(learner, domains):
+        steps, domain = sum(each.steps for each in alike), recipe.domains[domains.index(alike[0])]
+        plain.append((steps, _timing(_step_seconds(learner, domain, [build(PLAIN)]), steps)))
+        # A row of an importance pass costs what a row of a plain step costs; a pass ends with the domain's last row.
+        rows = sum(
+            cost.outside(each.rows, trained=each.steps * each.rows_per_step, earlier=domains.index(each))
+            for cost in costs.values()
+            for each in alike
+        )
+        if domains[0] in alike and any(cost.passes_once for cost in costs.values()):
+            text = domains[0].rows if recipe.general is None else learner.prepared(recipe.general.name).train.size
+            rows += sum(cost.outside_once(domains[0].rows, text) for cost in costs.values())
+        once = rows * plain[-1][1].seconds_per_step / alike[0].rows_per_step
+        protected.append((steps, _timing(_step_seconds(learner, domain, methods), steps, once)))
+    first = domains[0]
+    forward = plain[0][1].seconds_per_step / (BACKWARD * first.rows_per_step * block_size)
+    evaluation = replace(plan.evaluation, seconds=plan.evaluation.tokens * forward)
+    return replace(plan, plain=_together(plain), protected=_together(protected), evaluation=evaluation)
+
+
+def evaluation_plan(learner: ContinualLearner) -> EvaluationPlan:
+    """How much is measured between, inside and after the stages (`evaluation.columns`, `every`, `end_tasks`)."""
+    recipe, block_size, last = learner.recipe, learner.setting().block_size, len(learner.recipe.domains)
+    blocks = {}
+    for name in held_out_names(recipe):
+        held_out = learner.prepared(name).validation
+        blocks[name] = 0 if held_out is None else min(recipe.evaluation.blocks, len(held_out))
+    scored = [name for row in range(last + 1) for name in wanted_sets(recipe, row)]
+    if (every := recipe.evaluation.every) is not None:
+        for index, domain in enumerate(recipe.domains, 1):
+            steps = learner.steps(domain.name)
+            scored += sets_inside(recipe, index) * math.ceil(steps / every)
+    if recipe.evaluation.alone:
+        scored += [domain.name for domain in recipe.domains if domain.name in blocks]
+    work = {task.name: make_task(task).work(recipe.evaluation.end_task_seeds) for task in recipe.tasks}
+    asked = [task.name for row in range(last + 1) for task in wanted_tasks(recipe, row)]
+    if (every := recipe.evaluation.tasks_every) is not None:
+        looks = sum((learner.steps(domain.name) - 1) // every for domain in recipe.domains)
+        asked += [task.name for task in tasks_inside(recipe)] * looks
+    return EvaluationPlan(
+        scores=len(scored),
+        scored_tokens=block_size * sum(blocks[name] for name in scored),
+        tasks=len(asked),
+        task_tokens=sum(work[name].forward_tokens for name in asked),
+    )
+
+
+def _sum(parts: dict[str, int]) -> int:
+    return sum(parts.values())
+
+
+def _alike(learner: ContinualLearner, domains: list[DomainPlan]) -> list[list[DomainPlan]]:
+    """Domains in groups whose steps take equally long."""
+    groups: dict[tuple[Any, ...], list[DomainPlan]] = {}
+    for domain, args in zip(domains, learner.all_arguments(), strict=True):
+        shape = (args.per_device_train_batch_size, args.gradient_accumulation_steps, str(args.optim))
+        groups.setdefault((*shape, args.gradient_checkpointing), []).append(domain)
+    return list(groups.values())
+
+
+def _domain_plan(learner: ContinualLearner, domain: Domain) -> DomainPlan:
+    prepared, steps = learner.prepared(domain.name), learner.steps(domain.name)
+    args = learner.arguments(domain.name)
+    rows, each = prepared.train.size, learner.rows_per_step(args)
+    passes = None if rows is None else steps * each / rows
+    return DomainPlan(domain.name, prepared.documents, prepared.tokens, rows, steps, passes, each, dict(domain.train))
+
+
+def _notes(learner: ContinualLearner) -> list[str]:
+    recipe = learner.recipe
+    notes = [*learner.notes()]
+    for method in recipe.methods():
+        if method.needs.keeps != "nothing":
+            notes.append(f"{method.title}: {REVEALS[method.needs.keeps][0].lower()}{REVEALS[method.needs.keeps][1:]}")
+    optimizer = learner.all_arguments()[0].optim
+    if not str(getattr(optimizer, "value", optimizer)).startswith("adamw"):
+        notes.append("Memory is estimated for AdamW; `train.optim` is another optimizer.")
+    if recipe.end_tasks:
+        notes.append("Fine-tuning the end tasks and measuring held-out text are not part of the training time.")
+    else:
+        notes.append("Measuring held-out text is not part of the training time.")
+    if recipe.evaluation.alone:
+        notes.append("`evaluation.alone` trains each domain once more; that is not part of the training time.")
+    return notes
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+
+
+def _together(parts: Sequence[tuple[int, Timing]]) -> Timing:
+    """Of all steps: how many there are of each kind, and what they take."""
+    steps = sum(count for count, _ in parts)
+    mean = sum(count * timing.seconds_per_step for count, timing in parts) / steps
+    return Timing(mean, sum(timing.low for _, timing in parts), sum(timing.high for _, timing in parts))
+
+
+def _timing(steps: Sequence[float], count: int, once: float = 0.0) -> Timing:
+    return Timing(statistics.median(steps), min(steps) * count + once, max(steps) * count + once)
+
+
+def _step_seconds(learner: ContinualLearner, domain: Domain, methods: list[Method]) -> list[float]:
+    """Seconds of each measured step of a second domain under these methods, on a copy that is thrown away.
+
+    A handful of its rows stands for both domains, so that importance passes are over at once and their masks, penalties
+    or replayed rows are at work as in the middle of a stream.
+    """
+    with tempfile.TemporaryDirectory() as folder, learner.reporter.activity("Measuring", 1) as done:
+        steps = WARM_UP + MEASURED
+        options = learner.recipe.train_of(domain.name) | {
+            "save_strategy": "no",
+            "report_to": "none",
+            "logging_steps": 10**6,
+        }
+        args = training_arguments(options, Path(folder), learner.recipe.run.seed, steps)
+        name = domain.name
+        source = learner.prepared(name).train.fresh(0)
+        rows = min(source.size or 4096, args.per_device_train_batch_size * 2)
+        few = PackedBlocks.from_blocks([next(source) for _ in range(rows)], seed=0, name=name)
+        stage = learner.stage(1, domain, methods)
+        stage.source, stage.steps = few, steps
+        stage.general = few if stage.general is not None else None
+        protection = Protection(methods, stage)
+        protection.begin()
+        protection.end()
+        stage.model = learner.to_train(stage.model, args.device, methods)
+        stage.index, stage.domain, stage.earlier = 2, "second", (name,)
+        data = protection.begin()
+        batches = steps * args.gradient_accumulation_steps
+        loader = BlockLoader(data, stage.objective, args.per_device_train_batch_size, batches)
+        ends: list[float] = []
+        trainer = StageTrainer(
+            protection=protection, loader=loader, args=args, progress=lambda _: ends.append(time.monotonic())
+        )
+        set_all(0)
+        trainer.train()
+        stage.model = without_mixed_precision(unwrap(stage.model))
+        protection.end()
+        done(1)
+    return [later - earlier for earlier, later in zip(ends[WARM_UP - 1 :], ends[WARM_UP:], strict=False)]
+
+
+# -- words ----------------------------------------------------------------------------------------------------
+
+
+def passes(count: float) -> str:
+    """Extra passes, to three digits."""
+    shown = f"{count:.3g}"
+    return f"{shown} extra pass" + ("" if shown == "1" else "es")
+
+
+def extra_rows(cost: Cost) -> str:
+    """Rows that are run outside of training steps."""
+    parts = [f"{wording.count(cost.outside(None), 'extra row')} per domain"]
+    parts += [f"{cost.passes_per_earlier:,} more for each earlier one"] if cost.passes_per_earlier else []
+    parts += [f"{passes(cost.passes_per_row)} over each different row"] if cost.passes_per_row else []
+    parts += [f"{cost.passes_once:,} once"] if cost.passes_once else []
+    return ("at most " if cost.at_most else "") + " and ".join(parts)
+
+
+def saved(cost: Cost) -> str:
+    """What a method's memory takes on the disk."""
+    more = (
+        f" and {wording.size(cost.disk_bytes_per_domain)} more for each domain learnt"
+        if cost.disk_bytes_per_domain
+        else ""
+    )
+    return f"{wording.size(cost.disk_bytes)} with each stage{more}"
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {wording.size(value)}" for name, value in parts.items() if value)

@@ -1,0 +1,1 @@
+"""Several runs side by side: their rows, pairs, intervals and judgements; writes nothing."""

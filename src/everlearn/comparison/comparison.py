@@ -1,0 +1,314 @@
+"""Several runs side by side: what they share, which of them repeat each other, and in what they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+from everlearn.comparison.formatting import listing
+from everlearn.comparison.measures import Measure
+from everlearn.comparison.recipe_differences import Differences, Values, unlike
+from everlearn.comparison.replicates import Pool, pooled, pools
+from everlearn.comparison.runs import Matrix, Run, read_run
+from everlearn.comparison.shared_examples import paired_samples
+from everlearn.comparison.tolerance import KEY, METRIC, Side, side, tolerance_of
+from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate, mean
+from everlearn.evaluation.quantities import MEAN, QUANTITIES, TOLERATED_DRIFT
+from everlearn.wording import be, count
+
+_YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
+"""Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
+HEADLINE = ("gained", "learnt", "forgotten", "general_drift")
+"""What the first table has of the leading metric, in this order."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs side by side on what they share. Runs that differ in their seed only are one pool and one line."""
+
+    pools: tuple[Pool, ...]
+    domains: tuple[str, ...]
+    """Domains that all runs have, in the first run's order."""
+    general: tuple[str, ...]
+    metrics: tuple[str, ...]
+    """Metrics that all runs have; the leading one first."""
+    measures: dict[str, tuple[Measure, ...]]
+    """Metric → its measures."""
+    headline: tuple[Measure, ...]
+    """At the end, learnt, forgotten, general drift, and the average end-task score; nothing where one is no stream but
+    models that exist already, of which none is the base of the others."""
+    unlike: Differences
+    """What the pools do not share besides methods."""
+    notes: tuple[str, ...]
+    tolerance: float = TOLERATED_DRIFT
+    """Bits per byte that general text may lose in a run that is worth taking."""
+
+    @property
+    def differing(self) -> Values:
+        """What must be equal between runs that are compared as equals, and is not: what they saw and spent."""
+        return self.unlike.ground | self.unlike.spent
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All runs, pool by pool."""
+        return tuple(run for pool in self.pools for run in pool.runs)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each pool is called."""
+        return tuple(pool.label for pool in self.pools)
+
+    @property
+    def same_stream(self) -> bool:
+        """Whether all runs learn the same domains in the same order."""
+        return all(run.domains == self.runs[0].domains for run in self.runs)
+
+    @property
+    def streams(self) -> bool:
+        """Whether all are runs, in which a model learns domains in turn, and not models that exist already."""
+        return all(run.domains for run in self.runs)
+
+    @property
+    def text_metric(self) -> str | None:
+        """The metric of text that leads the page."""
+        return next((metric for metric in self.metrics if not self.matrices(metric)[0].task_domains), None)
+
+    @property
+    def task_metrics(self) -> list[str]:
+        """Metrics of end tasks."""
+        return [metric for metric in self.metrics if self.matrices(metric)[0].task_domains]
+
+    @property
+    def lead(self) -> str | None:
+        """The metric that the page leads with."""
+        return self.text_metric or next(iter(self.task_metrics), None)
+
+    def matrices(self, metric: str, pool: int | None = None) -> list[Matrix]:
+        """The scores of a pool's runs, or of all."""
+        runs = self.runs if pool is None else self.pools[pool].runs
+        return [run.matrices[metric] for run in runs]
+
+    def over_seeds(self, metric: str, pool: int, score: Callable[[Matrix], float | None]) -> float | None:
+        """The mean of something over a pool's runs; None where one of them lacks it."""
+        found = [score(matrix) for matrix in self.matrices(metric, pool)]
+        known = [value for value in found if value is not None]
+        return sum(known) / len(known) if found and len(known) == len(found) else None
+
+    def score(self, metric: str, pool: int, row: int, column: str) -> float | None:
+        """The mean score of a pool's runs; None where one of them was not measured."""
+        return self.over_seeds(metric, pool, lambda matrix: matrix.cell(row, column).value)
+
+    def measure(self, metric: str | None, key: str) -> Measure | None:
+        """A measure by its quantity, or None when no run has it."""
+        return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)
+
+    def drifts(self, pool: int) -> dict[str, Estimate]:
+        """General drift of a pool in bits per byte, on each general set that its runs have, whatever others have."""
+        each = [run.summary(METRIC, KEY) for run in self.pools[pool].runs]
+        found = {name: pooled([own.get(name, Estimate()) for own in each]) for name in self.pools[pool].runs[0].general}
+        return {name: estimate for name, estimate in found.items() if estimate.value is not None}
+
+    def side(self, pool: int) -> Side:
+        """Where a pool's general drift lies against the tolerance."""
+        return side(self.drifts(pool).values(), self.tolerance)
+
+    @cached_property
+    def ranking(self) -> tuple[int, ...]:
+        """Pools, the best at the end first; those without a number after the others."""
+        lead = self.measure(self.lead, "gained") or next(iter(self.headline), None)
+        ranked = list(lead.ranking) if lead else []
+        return (*ranked, *(position for position in range(len(self.pools)) if position not in ranked))
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """Pool → its place in the ranking, from 0: its colour and marker in every figure."""
+        return {pool: rank for rank, pool in enumerate(self.ranking)}
+
+
+def compare(runs: Sequence[Path], tolerate: float | None = None) -> Comparison:
+    """Read run folders and put them side by side on the domains and metrics that they share.
+
+    Args:
+        runs: Run folders. The first is the reference that the others are compared with.
+        tolerate: Bits per byte that general text may lose in a run that is worth taking; what the recipes say
+            (``report.tolerate``) when left out.
+
+    Raises:
+        RunError: no folder was given, or one has no readable results.json.
+    """
+    return compare_runs([read_run(Path(folder)) for folder in runs], tolerate)
+
+
+def compare_runs(runs: Sequence[Run], tolerate: float | None = None) -> Comparison:
+    """The same for runs that are already read.
+
+    Raises:
+        RunError: there is no run.
+    """
+    if not runs:
+        raise RunError("A report needs at least one run folder, for example runs/<name>.")
+    found = pools(runs)
+    ordered = [run for pool in found for run in pool.runs]
+    first = ordered[0]
+    domains = tuple(d for d in first.domains if all(d in run.domains for run in ordered))
+    general = tuple(g for g in first.general if all(g in run.general for run in ordered))
+    shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
+    metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
+    apart = unlike([pool.runs[0] for pool in found])
+    if any(run.unfinished for run in ordered):
+        # What a run has not forgotten yet it may still forget.
+        apart.spent["domains learnt"] = tuple(_progress(pool) for pool in found)
+    must_be_equal = [*apart.ground.values(), *apart.spent.values()]
+    unequal = frozenset(
+        (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in must_be_equal)
+    )
+    measures = {metric: tuple(_measures(found, metric, unequal)) for metric in metrics}
+    return Comparison(
+        found,
+        domains,
+        general,
+        metrics,
+        measures,
+        tuple(_headline(first, metrics, measures)) if all(run.domains for run in ordered) else (),
+        apart,
+        tuple(_notes(found, domains, metrics)),
+        tolerance_of(ordered) if tolerate is None else tolerate,
+    )
+
+
+def _progress(pool: Pool) -> str:
+    """How many domains a pool's runs have learnt; the fewest where its seeds are not equally far."""
+    run = min(pool.runs, key=lambda run: run.stages_done)
+    return f"{run.stages_done} of {len(run.domains)}"
+
+
+def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
+    runs = [run for pool in found for run in pool.runs]
+    matrix = runs[0].matrices[metric]
+    single = len(runs) == len(found)
+    samples = paired_samples(runs, metric) if single else {}
+    made = []
+    for key, quantity in QUANTITIES.items():
+        each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in found]
+        everyone = [summary for own in each for summary in own]
+        shared = [
+            column
+            for column in everyone[0]
+            if column != MEAN and all(one.get(column, Estimate()).value is not None for one in everyone)
+        ]
+        columns = {column: tuple(pooled([one[column] for one in own]) for own in each) for column in shared}
+        better = matrix.higher_is_better if quantity.higher_is_better is None else quantity.higher_is_better
+        title, drawn = quantity.title, samples.get(key, {})
+        if matrix.task_domains:
+            title = f"End-task {matrix.title[:1].lower()}{matrix.title[1:]}"
+            title += f": {quantity.title.lower()}" if quantity.signed else ""
+        if quantity.averaged:
+            means = [[_shared_mean(summary, shared) for summary in own] for own in each]
+            estimates = tuple(map(pooled, means))
+            seeds = tuple(_by_seed(pool, own) for pool, own in zip(found, means, strict=True))
+            of_columns = {column: _column_seeds(found, each, column) for column in columns}
+            made.append(
+                Measure(
+                    quantity, metric, title, matrix.unit, better, estimates, columns, seeds, of_columns, drawn, unequal
+                )
+            )
+            continue
+        for column, values in columns.items():
+            name = title if len(columns) == 1 else f"{title}, {column}"
+            seeds = _column_seeds(found, each, column)
+            own = {column: drawn[column]} if column in drawn else {}
+            alone, by_seed = {column: values}, {column: seeds}
+            made.append(
+                Measure(quantity, metric, name, matrix.unit, better, values, alone, seeds, by_seed, own, unequal)
+            )
+    return [measure for measure in made if measure.known]
+
+
+def _column_seeds(
+    found: Sequence[Pool], each: Sequence[Sequence[Mapping[str, Estimate]]], column: str
+) -> tuple[dict[str, float], ...]:
+    return tuple(_by_seed(pool, [one[column] for one in own]) for pool, own in zip(found, each, strict=True))
+
+
+def _by_seed(pool: Pool, estimates: Iterable[Estimate]) -> dict[str, float]:
+    return {seed: e.value for seed, e in zip(pool.seeds, estimates, strict=True) if e.value is not None}
+
+
+def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
+    # Two quantities are written as a mean only; their columns are elsewhere in the file, and are needed where the runs
+    # do not have the same domains.
+    summary = run.summary(metric, key)
+    if key == "forgetting_rate":
+        return {**run.summary(metric, "forgotten"), **summary} if summary else {}
+    if key == "average":
+        matrix = run.matrices[metric]
+        return {c: matrix.cell(-1, c) for c in matrix.columns if matrix.own_stage(c) is not None} | summary
+    return summary
+
+
+def _shared_mean(summary: dict[str, Estimate], shared: Sequence[str]) -> Estimate:
+    own = {column for column, estimate in summary.items() if column != MEAN and estimate.value is not None}
+    if own == set(shared):
+        return summary.get(MEAN, Estimate())
+    # The run has columns that another one lacks: its own mean would compare different things.
+    return mean(summary[column] for column in shared)
+
+
+def _headline(first: Run, metrics: Sequence[str], measures: dict[str, tuple[Measure, ...]]) -> list[Measure]:
+    texts = [metric for metric in metrics if not first.matrices[metric].task_domains]
+    tasks = [metric for metric in metrics if first.matrices[metric].task_domains]
+    wanted = [(metric, key) for metric in (texts or tasks)[:1] for key in HEADLINE]
+    wanted += [(metric, "average") for metric in tasks[:1]]
+    return [m for metric, key in wanted for m in measures[metric] if m.quantity.key == key]
+
+
+def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    notes = []
+    runs = [run for pool in found for run in pool.runs]
+    shared_tasks = set.intersection(*(set(_tasks(run, metrics)) for run in runs))
+    for pool in found:
+        for run in pool.runs:
+            label = pool.label if len(pool.runs) == 1 else f"{pool.label}, seed {run.results.get('seed')}"
+            notes += _own_notes(label, run, domains, metrics, shared_tasks)
+    if len({tuple(d for d in run.domains if d in domains) for run in runs}) > 1:
+        notes.append(
+            "The runs learn the shared domains in different orders: only domains that are early in all of them enter "
+            "the mean of what was forgotten."
+        )
+    said: dict[str, list[str]] = {}
+    for pool in found:
+        for note in dict.fromkeys(str(note) for run in pool.runs for note in run.results.get("notes") or []):
+            said.setdefault(note, []).append(pool.label)
+    return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in said.items()]
+
+
+def _tasks(run: Run, metrics: Sequence[str]) -> list[str]:
+    """End tasks of a run under these metrics."""
+    return list(dict.fromkeys(task for metric in metrics for task in run.matrices[metric].task_domains))
+
+
+def _own_notes(
+    label: str, run: Run, domains: Sequence[str], metrics: Sequence[str], shared_tasks: set[str]
+) -> list[str]:
+    notes = []
+    status, done, total = run.results.get("status"), run.stages_done, len(run.domains)
+    if run.unfinished:
+        notes.append(
+            f"{label} is not finished ({status or 'status unknown'}): {done} of {count(total, 'stage')} "
+            f"{be(total)} measured, so its forgetting is counted from there and not from the end of the stream."
+        )
+    if run.broken_lines:
+        notes.append(f"{count(run.broken_lines, 'line')} of {label}'s metrics.jsonl could not be read: left out.")
+    extra = [domain for domain in run.domains if domain not in domains]
+    if extra:
+        notes.append(f"Left out of the comparison, because not every run has them: {listing(extra)} ({label}).")
+    if tasks := [task for task in _tasks(run, metrics) if task not in shared_tasks]:
+        notes.append(f"End tasks that not every run has are not compared: {listing(tasks)} ({label}).")
+    only = [metric for metric in run.matrices if metric not in metrics]
+    if only:
+        notes.append(f"Metrics that not every run has, shown for {label} alone: {listing(only)}.")
+    return notes

@@ -1,0 +1,128 @@
+"""One quantity of one metric for several runs: estimates, differences, and which of them are clear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from everlearn.comparison.formatting import decimals
+from everlearn.comparison.intervals import difference
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import Quantity
+from everlearn.evaluation.statistics import Floats, percentiles
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity of a metric: an estimate for each pool of runs, and for each column that all of them share.
+
+    Attributes:
+        quantity: what is measured.
+        metric: of what.
+        title: as tables write it.
+        unit: of the numbers.
+        higher_is_better: the direction.
+        estimates: for each pool.
+        columns: column → an estimate for each pool.
+        seeds: for each pool, seed → the number of that run.
+        column_seeds: column → the same of that column.
+        samples: column → paired samples [resamples, pools], where the runs kept what they were scored on.
+        unequal: pairs of pools that differ in more than their methods: of these nothing is said to be clear.
+    """
+
+    quantity: Quantity
+    metric: str
+    title: str
+    unit: str
+    higher_is_better: bool
+    estimates: tuple[Estimate, ...]
+    columns: Mapping[str, tuple[Estimate, ...]]
+    seeds: tuple[Mapping[str, float], ...] = ()
+    column_seeds: Mapping[str, tuple[Mapping[str, float], ...]] = field(default_factory=dict)
+    samples: Mapping[str, Floats] = field(default_factory=dict)
+    unequal: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def signed(self) -> bool:
+        """Whether this is a change, which is written with its sign, and not a score."""
+        return self.quantity.signed
+
+    @property
+    def places(self) -> int:
+        """Decimals for every number of this measure."""
+        return decimals(e.value for e in (*self.estimates, *(e for row in self.columns.values() for e in row)))
+
+    @property
+    def known(self) -> bool:
+        """Whether any run has it, if only for some columns."""
+        return bool(self.columns) or any(estimate.value is not None for estimate in self.estimates)
+
+    @property
+    def paired(self) -> bool:
+        """Whether differences are resampled in pairs, on the same text for all runs."""
+        return bool(self.columns) and all(column in self.samples for column in self.columns)
+
+    def difference(self, run: int, reference: int = 0) -> Estimate:
+        """This pool minus the reference.
+
+        With several runs of one of them: Student's t over runs, in pairs of the same seed
+        (:func:`everlearn.comparison.intervals.difference`). With one run each the text is the sample: a paired
+        bootstrap over it, or the separate intervals where it cannot be paired (:meth:`Estimate.minus`).
+        """
+        apart = self.estimates[run].minus(self.estimates[reference])
+        if apart.value is None:
+            return apart
+        if self.seeds and max(len(self.seeds[run]), len(self.seeds[reference])) > 1:
+            return difference(self.seeds[run], self.seeds[reference]).estimate
+        if not self.paired:
+            return apart
+        # The columns are resampled independently of each other, so the mean over them is the samples' mean.
+        samples = np.mean([self.samples[column] for column in self.columns], axis=0)
+        low, high = percentiles(samples[:, run] - samples[:, reference])
+        return Estimate(apart.value, number(float(low)), number(float(high)))
+
+    def column(self, name: str) -> Measure:
+        """The same measure of one column alone."""
+        estimates = self.columns[name]
+        own = {name: self.samples[name]} if name in self.samples else {}
+        return replace(
+            self, estimates=estimates, columns={name: estimates}, samples=own, seeds=self.column_seeds.get(name, ())
+        )
+
+    def judge(self, run: int, reference: int = 0) -> int | None:
+        """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said.
+
+        A difference that vanishes in the decimals of the page is not clear, however sure it is: two ways to compute the
+        same differ by rounding.
+        """
+        if (run, reference) in self.unequal or (reference, run) in self.unequal:
+            return None
+        apart = self.difference(run, reference)
+        sign = apart.sign if round(apart.value or 0.0, self.places) or apart.sign is None else 0
+        return None if sign is None else sign if self.higher_is_better else -sign
+
+    def words(self, run: int, reference: int = 0) -> str:
+        """What the run did against the reference: "forgot less"; for a judgement that is clear."""
+        good = self.judge(run, reference) == 1
+        pair = [self.estimates[position].value for position in (run, reference)]
+        if self.quantity.gain and all(value is not None and value < 0 for value in pair):
+            return f"gained {'more' if good else 'less'} {self.quantity.gain}"
+        return self.quantity.better if good else self.quantity.worse
+
+    @property
+    def best(self) -> int | None:
+        """The run that is clearly better than every other one, if there is such a run."""
+        ranked = self.ranking
+        if len(ranked) < 2 or len(ranked) < len(self.estimates):
+            return None
+        first = ranked[0]
+        return first if all(self.judge(first, other) == 1 for other in ranked[1:]) else None
+
+    @property
+    def ranking(self) -> Sequence[int]:
+        """Pools that have a number, the best one first; ties as they were given."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        values = {position: sign * e.value for position, e in enumerate(self.estimates) if e.value is not None}
+        return sorted(values, key=lambda position: values[position])

@@ -1,0 +1,307 @@
+"""One run folder, read: estimates with intervals, score matrices, the training log.
+
+The report reads JSON, not the objects that wrote it, so that an unfinished run, one of another program and one
+copied without its log can still be shown. What is absent is None here and "–" on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everlearn.config.public_paths import local_model, paths_of, without_folders
+from everlearn.errors import RunError
+from everlearn.evaluation.estimate import Estimate, number
+from everlearn.evaluation.quantities import Column, summarise
+from everlearn.evaluation.results import check_types
+from everlearn.files import check, listed, read_json, reading
+from everlearn.model.movement import Movement, movements
+
+_UNKNOWN = Estimate()
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(value: Any) -> Any:
+    """Replace characters that no page, terminal or UTF-8 file can hold, in every string of a JSON value."""
+    if value is None or isinstance(value, int | float):
+        return value
+    if isinstance(value, str):
+        return _UNPRINTABLE.sub("\ufffd", value)
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    if isinstance(value, Mapping):
+        return {clean(str(key)): clean(item) for key, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One metric's scores R[i, j], where they were measured: the score on column j after stage i.
+
+    Row 0 is the untouched base model in a stream; rows of models that exist already are called what the user calls
+    them.
+    """
+
+    metric: str
+    title: str
+    unit: str
+    higher_is_better: bool
+    rows: list[str]
+    columns: list[str]
+    task_domains: dict[str, str | None]
+    scores: dict[tuple[int, str], Estimate]
+    """(number of the row, column) → score with its interval."""
+
+    @classmethod
+    def read(cls, metric: str, raw: Mapping[str, Any]) -> Matrix:
+        """Read one table of ``matrices`` in results.json."""
+        unit = str(raw.get("unit") or "")
+        rows = [str(row) for row in raw.get("rows") or []]
+        columns = [str(column) for column in raw.get("columns") or []]
+        return cls(
+            metric,
+            str(raw.get("title") or metric.replace("_", " ").capitalize()),
+            # A fraction is a plain number: nobody writes "0.71 fraction".
+            "" if unit == "fraction" else unit,
+            bool(raw.get("higher_is_better")),
+            rows,
+            columns,
+            dict(raw.get("task_domains") or {}),
+            _listed(raw.get("cells") or [], rows),
+        )
+
+    def cell(self, row: int, column: str) -> Estimate:
+        """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
+        return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
+
+    def own_stage(self, column: str) -> int | None:
+        """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
+        return self._stages.get(self.task_domains.get(column, column))
+
+    @cached_property
+    def _stages(self) -> dict[str | None, int]:
+        return {domain: stage for stage, domain in enumerate(self.rows) if stage}
+
+    def worsening(self, column: str, since: int, row: int) -> float | None:
+        """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
+        before, after = self.cell(since, column).value, self.cell(row, column).value
+        if before is None or after is None:
+            return None
+        return before - after if self.higher_is_better else after - before
+
+    @cached_property
+    def derived(self) -> dict[str, dict[str, Estimate]]:
+        """Every quantity from the scores alone, without intervals: for files that lack one."""
+        measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
+        for (row, name), found in self.scores.items():
+            if found.value is not None and name in measured:
+                measured[name][row] = found.value
+        columns = [
+            Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
+            for name, own in measured.items()
+        ]
+        return summarise(columns, len(self.rows) - 1, self.higher_is_better)
+
+
+def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
+    """Return the scores by number of the row and column; what does not fit is absent."""
+    place = {label: position for position, label in enumerate(rows)}
+    found = {}
+    for cell in cells:
+        if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
+            found[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    name: str
+    title: str
+    results: dict[str, Any]
+    log: list[dict[str, Any]] = field(default_factory=list)
+    recipe: str | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    broken_lines: int = 0
+    folder: Path | None = None
+    """Where it lies; the cells in its ``evaluation/`` allow paired comparisons."""
+
+    @property
+    def place(self) -> str:
+        """Its folder as a command names it; one outside the working directory is told from others by its own name."""
+        if self.folder is None:
+            return f"runs/{self.name}"
+        place, here = self.folder.resolve(), Path.cwd()
+        return place.relative_to(here).as_posix() if here in place.parents else f"runs/{place.name}"
+
+    @property
+    def domains(self) -> list[str]:
+        """The stream, in the order in which it is learnt."""
+        return [str(domain) for domain in self.results.get("domains") or []]
+
+    @property
+    def general(self) -> list[str]:
+        """Names of the general sets: text that no stage trains on."""
+        return [str(name) for name in self.results.get("general") or []]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """Domain → its super-domain, where it has one."""
+        return {str(name): str(group) for name, group in (self.results.get("groups") or {}).items()}
+
+    @cached_property
+    def matrices(self) -> dict[str, Matrix]:
+        """Metric name → score matrix, in the order of the file."""
+        found = self.results.get("matrices") or {}
+        return {metric: Matrix.read(metric, raw) for metric, raw in found.items() if isinstance(raw, Mapping)}
+
+    @cached_property
+    def _held_out(self) -> Mapping[str, Any]:
+        return _seal_of(self.folder / "evaluation" / "sets") if self.folder is not None else {}
+
+    def held_out_digest(self, name: str) -> str | None:
+        """Digest of the held-out blocks of a domain or general set; None where the run did not keep them."""
+        mark = self._held_out.get(f"{name}.safetensors")
+        return None if mark is None else str(mark)
+
+    def training_digest(self, domain: str) -> str | None:
+        """Fingerprint of what a domain's stage was trained on: text, tokenizer, rows; None where it is not known."""
+        if self.folder is None or domain not in self.domains:
+            return None
+        path = self.folder / f"stage-{self.domains.index(domain) + 1:02d}-{domain}" / "stage.json"
+        try:
+            mark = read_json(path).get("fingerprint") if path.is_file() else None
+        except RunError:  # a damaged stage costs this comparison, not the report
+            return None
+        return None if mark is None else str(mark)
+
+    @cached_property
+    def movements(self) -> dict[int, Movement]:
+        """Stage → how far each layer moved, where that was measured."""
+        return movements(self.folder) if self.folder is not None else {}
+
+    @property
+    def stages_done(self) -> int:
+        """How many stages have been measured."""
+        return max((len(matrix.rows) - 1 for matrix in self.matrices.values()), default=0)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether domains of its stream are still to be learnt or measured."""
+        return bool(self.domains) and (self.results.get("status") != "finished" or self.stages_done < len(self.domains))
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Time, tokens and memory; empty when the file has none."""
+        return self.results.get("cost") or {}
+
+    def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
+        """One quantity's estimates: column → estimate, and "mean"; those that the file lacks come from its scores."""
+        raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure)
+        if raw is None and metric in self.matrices:
+            return self.matrices[metric].derived.get(measure, {})
+        return {str(column): Estimate.read(entry) for column, entry in (raw or {}).items()}
+
+
+def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run:
+    """A run from the content of its results.json.
+
+    Args:
+        results: The parsed file, or an object with ``model_dump`` that holds the same.
+        recipe: The resolved recipe's YAML, if known.
+        name: What to call it when the results do not say.
+
+    Raises:
+        RunError: what is given is not a run's results.
+    """
+    raw = results.model_dump(mode="json") if hasattr(results, "model_dump") else results
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("matrices"), Mapping):
+        raise RunError(f"The results of run '{name}' are damaged: `matrices` must be a table of score matrices.")
+    found = clean(raw)
+    # Names of checkpoints, domains and tasks tell the scores apart and stay as they are.
+    scores = {key: found[key] for key in ("matrices", "summary", "domains", "general") if key in found}
+    model = {"model": local_model(str(found["model"]))} if found.get("model") is not None else {}
+    found = without_folders(found, paths_of(recipe)) | scores | model
+    methods = [str(method.get("title") or method.get("name")) for method in found.get("methods") or []]
+    called = str(found.get("run") or name)
+    return Run(called, " + ".join(methods) or called, found, recipe=clean(recipe))
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; everything but results.json may be missing.
+
+    Of a run that was interrupted before it wrote any results they are made of what has been measured so far.
+
+    Raises:
+        RunError: the folder is missing, or nothing is measured in it, or its results.json is damaged.
+    """
+    folder = Path(folder)
+    path = folder / "results.json"
+    if path.is_file():
+        results = read_json(path)
+        check_types(results, path)
+    elif (results := _so_far(folder)) is None:
+        why = "it has no results.json" if folder.is_dir() else "there is no such folder"
+        raise RunError(
+            f"{folder} is not a run that can be reported: {why}. Give the folder of a run, for example runs/<name>."
+        )
+    run = from_results(results, _text(folder / "recipe.yaml"), folder.resolve().name)
+    log, broken = _read_log(folder / "metrics.jsonl")
+    environment = read_json(folder / "environment.json") if (folder / "environment.json").is_file() else {}
+    environment = without_folders(clean(environment), paths_of(run.recipe)) if isinstance(environment, Mapping) else {}
+    return Run(run.name, run.title, run.results, log, run.recipe, environment, broken, folder)
+
+
+def _so_far(folder: Path) -> Any:
+    """What the cells of an interrupted run say; None where there are none."""
+    if not (folder / "recipe.yaml").is_file() or not any(folder.glob("evaluation/stage-*/*.safetensors")):
+        return None
+    # Only here are the methods needed, which a page of finished runs does without.
+    from everlearn.run.collect_results import Outcome
+    from everlearn.run.folder import RunFolder
+
+    run = RunFolder(folder)
+    recipe = run.recipe()
+    return Outcome(recipe, run).results(recipe.objective or "", recipe.run.notes).model_dump(mode="json")
+
+
+def _seal_of(folder: Path) -> Mapping[str, Any]:
+    try:
+        return listed(folder)
+    except RunError:  # as above
+        return {}
+
+
+def _text(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    check(path)
+    with reading(path):
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
+    # A killed run leaves half a line at the end: count such lines, never stop for them.
+    lines: list[dict[str, Any]] = []
+    broken = 0
+    for line in (_text(path) or "").splitlines():
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if isinstance(entry, dict):
+            lines.append(clean(entry))
+        else:
+            broken += 1
+    return lines, broken

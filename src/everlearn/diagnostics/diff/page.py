@@ -1,0 +1,137 @@
+"""The page of a comparison of two models: one file that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import dropwhile
+from pathlib import Path
+
+from everlearn.comparison.formatting import fixed
+from everlearn.diagnostics.diff.changes import End, PassageChange, Piece
+from everlearn.diagnostics.diff.result import ComparedModels
+from everlearn.diagnostics.diff.texts import TextDifference
+from everlearn.diagnostics.diff.words import layer_table, quoted, sentence, task_table, text_table, word_table
+from everlearn.files import write_text
+from everlearn.model.movement import Moved, together
+from everlearn.report.figures import Plate, draw
+from everlearn.report.figures.dots import Dots
+from everlearn.report.figures.heat import Heat, Shade
+from everlearn.report.figures.weight_movement import said
+from everlearn.report.html import render
+from everlearn.report.tables import Table
+from everlearn.version import __version__
+
+_STEPS, _BITS_A_STEP = 7, 2.0
+"""Shades of a token, and the bits that make the next one."""
+_CLEAR = 2.0
+"""Bits by which a token must have changed to be underlined."""
+
+
+@dataclass(frozen=True)
+class _Half:
+    """What lost most in a text, or gained most.
+
+    Attributes:
+        title: of it.
+        end: what is shown.
+        passages: each with its tokens as (text, shade before, shade after, class, explanation).
+        words: tokens of the vocabulary; None where there are none.
+    """
+
+    title: str
+    end: End
+    passages: list[tuple[PassageChange, list[tuple[str, int, int, str, str]]]]
+    words: Table | None
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.passages)
+
+
+def write(found: ComparedModels, path: Path) -> Path:
+    """Write the page; replaced as a whole."""
+    write_text(path, page(found))
+    return path
+
+
+def page(found: ComparedModels) -> str:
+    """Return the page as text; nothing of it tells where files lie."""
+    return render(
+        "diff.html.jinja",
+        title=f"{found.after}, compared with {found.before}",
+        version=__version__,
+        diff=found,
+        verdict=sentence(found),
+        texts=text_table(found) if found.texts else None,
+        dots=_dots(found),
+        sections=[(text, _halves(found, text)) for text in found.texts],
+        tasks=task_table(found) if found.tasks else None,
+        layers=layer_table(found) if found.layers else None,
+        heat=_heat(found.layers) if found.layers else [],
+        quoted=quoted,
+        bits=lambda value: fixed(value, 1),
+        fixed=fixed,
+        steps=[(step, round(step * _BITS_A_STEP)) for step in range(1, _STEPS + 1)],
+    )
+
+
+def _dots(found: ComparedModels) -> list[Plate]:
+    """Draw the differences under each other; one alone is in the table."""
+    if len(found.texts) < 2:
+        return []
+    caption = "Right of zero: worse than before. Lines: 95 % intervals."
+    estimates = [text.difference for text in found.texts]
+    return draw(
+        "dots", Dots("bits per byte, after − before", [text.name for text in found.texts], [estimates], caption)
+    )
+
+
+def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
+    """Show what lost most and what gained most; what the verdict is about comes first."""
+    halves = [
+        _Half(
+            f"What {word} most",
+            end,
+            [(passage, [_shaded(piece) for piece in _from_text(passage.pieces)]) for passage in end.passages],
+            word_table(f"Tokens of the vocabulary that {word} most", end.words) if end.words else None,
+        )
+        for word, end in (("lost", text.lost), ("gained", text.gained))
+    ]
+    return halves[::-1] if found.verdicts[text.name] == "learnt" else halves
+
+
+def _from_text(pieces: list[Piece]) -> Iterator[Piece]:
+    """Leave out the empty lines that a stretch begins with."""
+    return dropwhile(lambda piece: not piece.text.strip(), pieces)
+
+
+def _shaded(piece: Piece) -> tuple[str, int, int, str, str]:
+    if piece.before is None or piece.after is None:
+        return piece.text, 0, 0, "", ""
+    change = piece.after - piece.before
+    kind = "worse" if change >= _CLEAR else "better" if change <= -_CLEAR else ""
+    about = f"{fixed(piece.before, 1)} → {fixed(piece.after, 1)} bits"
+    return piece.text, _step(piece.before), _step(piece.after), kind, about
+
+
+def _step(bits: float) -> int:
+    return min(_STEPS, int(bits / _BITS_A_STEP))
+
+
+def _heat(parts: list[Moved]) -> list[Plate]:
+    """Layers × their parts as colours."""
+    columns = list(dict.fromkeys(part.part for part in parts if part.part != part.layer))
+    cells = {(part.layer, part.part): part for part in parts}
+
+    def shade(part: Moved | None) -> Shade:
+        if part is None or part.relative is None:
+            return Shade(None)
+        return Shade(part.relative, f"{fixed(100 * part.relative, 2)} %")
+
+    rows = [
+        (said(layer), [shade(alone), *(shade(cells.get((layer, column))) for column in columns)])
+        for layer, alone in together(parts).items()
+    ]
+    return draw("heat", Heat("How far each layer moved, ‖W′ − W‖ / ‖W‖", "layer", ["whole layer", *columns], rows))

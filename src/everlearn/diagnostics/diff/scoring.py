@@ -1,0 +1,96 @@
+"""What a model makes of every token of a text's passages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from everlearn.diagnostics.diff.passages import Rows
+from everlearn.errors import ModelError
+from everlearn.model.objectives import IGNORE, Objective
+from everlearn.predictors.predictor import at_rest
+
+
+@dataclass(frozen=True)
+class TokenLosses:
+    """A model's losses of passages, an array for each passage with a number for each of its tokens.
+
+    Attributes:
+        ids: the tokens.
+        nats: of each; NaN where it was not scored (of a masked model, all that was not masked).
+        guess: the likeliest token in its place.
+        guess_nats: of that one.
+    """
+
+    ids: list[NDArray[np.int64]]
+    nats: list[NDArray[np.float64]]
+    guess: list[NDArray[np.int64]]
+    guess_nats: list[NDArray[np.float64]]
+
+    def sums(self) -> NDArray[np.float64]:
+        """Return the nats of each passage's scored tokens, and how many these are, [2, passages]."""
+        return np.array([[np.nansum(own), np.count_nonzero(~np.isnan(own))] for own in self.nats], float).T
+
+    def same_tokens(self, other: TokenLosses) -> bool:
+        """Whether both read the same tokens, so that these can be compared one by one."""
+        return all(np.array_equal(one, its) for one, its in zip(self.ids, other.ids, strict=True))
+
+
+def score(
+    model: nn.Module,
+    objective: Objective,
+    rows: Rows,
+    ids: Sequence[Sequence[int]],
+    *,
+    name: str,
+    batch_size: int,
+    device: torch.device,
+    bf16: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> TokenLosses:
+    """Score rows in evaluation mode; of a masked model the same tokens are masked each time.
+
+    Args:
+        model: on the device.
+        objective: collates the rows; masks are seeded by the number of the row.
+        rows: of passages.
+        ids: the tokens of each passage.
+        name: of the model, for the error.
+        batch_size: rows in a forward pass.
+        device: where batches go.
+        bf16: compute in bfloat16; the weights stay as they are.
+        progress: told how many rows are done.
+
+    Raises:
+        ModelError: a loss is not finite.
+    """
+    offsets = np.cumsum([0, *map(len, ids)])
+    flat = np.full((3, offsets[-1]), np.nan)
+    with at_rest([model], device, bf16):
+        for start in range(0, len(rows.blocks), batch_size):
+            numbers = range(start, min(start + batch_size, len(rows.blocks)))
+            batch = objective.collate([rows.blocks[number] for number in numbers], numbers)
+            three = objective.likeliest(model, {key: x.to(device) for key, x in batch.items()}).cpu().numpy()
+            row, label = np.nonzero((batch["labels"] != IGNORE).numpy())
+            # Without positions each label stands one place before its token.
+            column = batch["positions"].numpy()[row, label] if "positions" in batch else label + 1
+            at = row + start, column
+            owned = rows.passage[at] >= 0
+            place = offsets[rows.passage[at][owned]] + rows.place[at][owned]
+            flat[:, place] = three[:, row[owned], label[owned]]
+            if not np.isfinite(flat[:, place]).all():
+                raise ModelError(
+                    f"The loss of '{name}' on the text is not finite: its weights are broken. Compare another one."
+                )
+            if progress is not None:
+                progress(numbers.stop)
+    flat[1, np.isnan(flat[0])] = -1
+    nats, guess, guess_nats = (np.split(part, offsets[1:-1]) for part in flat)
+    return TokenLosses(
+        [np.asarray(own, np.int64) for own in ids], nats, [g.astype(np.int64) for g in guess], guess_nats
+    )

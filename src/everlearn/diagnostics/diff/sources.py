@@ -1,0 +1,79 @@
+"""Where the texts of a comparison come from: files that a user names, or what a recipe holds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from everlearn.config.recipe import Recipe
+from everlearn.data.columns import text_corpus
+from everlearn.data.corpus import Corpus, Document, Domain
+from everlearn.data.documents import read_documents
+from everlearn.data.held_out import OwnHeldOut
+from everlearn.errors import RecipeError
+from everlearn.evaluation import KINDS
+from everlearn.evaluation.task import TaskConfig
+from everlearn.options import path_or_id
+
+Documents = Callable[[], Iterable[Document]]
+
+
+def documents_of(
+    texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path], notes: list[str]
+) -> dict[str, Documents]:
+    """Return the documents of each text by its name, to be read when they are needed.
+
+    Args:
+        texts: name → path, or paths alone.
+        notes: gets a sentence about each text whose column has another name than `text`.
+
+    Raises:
+        RecipeError: two texts have one name.
+        DataError: a text is nowhere, or has no column of text.
+    """
+    found: dict[str, Documents] = {}
+    named = texts.items() if isinstance(texts, Mapping) else ((_name(path), path) for path in texts)
+    for name, source in named:
+        if name in found:
+            raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
+        corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text")
+        if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
+            notes.append(f"Of '{name}' the column '{corpus.text_column}' is read.")
+        found[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
+    return found
+
+
+def _name(path: str | Path) -> str:
+    """Name a text that was given without a name: as its file, without endings."""
+    return Path(path).name.split(".")[0] or str(path)
+
+
+def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], list[TaskConfig]]:
+    """Return a recipe's held-out text, domains and general text, and those end tasks that ask a model as it is."""
+    corpora = [*recipe.domains, *([recipe.general] if recipe.general is not None else [])]
+    texts: dict[str, Documents] = {}
+    for corpus in corpora:
+        if corpus.validation is None:
+            continue
+        if any(part.target_column is not None for part in corpus.parts):
+            notes.append(
+                f"'{corpus.name}' holds prompts and answers, which are compared as an end task only (`--task`)."
+            )
+            continue
+        texts[corpus.name] = lambda corpus=corpus: _held_out(corpus)  # type: ignore[misc]
+    asked = [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
+    if left := [task.name for task in recipe.end_tasks if task not in asked]:
+        notes.append(
+            f"Left out, for they fine-tune copies of each model: {', '.join(left)}. `everlearn evaluate` has them."
+        )
+    return texts, asked
+
+
+def _held_out(corpus: Domain) -> Iterator[Document]:
+    for part in corpus.parts:
+        if part.held_out_corpus is not None:
+            yield from (document for document, _ in read_documents(part.held_out_corpus))
+        elif part.held_out_share:
+            documents = (document for document, _ in read_documents(part))
+            parted = OwnHeldOut(part, part.held_out_share).parted(documents)
+            yield from (document for document, held in parted if held)

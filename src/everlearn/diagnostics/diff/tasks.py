@@ -1,0 +1,154 @@
+"""Two models on one end task: the difference of their scores in pairs, and the examples whose outcome changed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from everlearn.config.reading import read_yaml_file
+from everlearn.errors import RecipeError
+from everlearn.evaluation import KINDS, Cell, Estimate, Metric, Task, resample
+from everlearn.evaluation.cell import CLASSIFICATION
+from everlearn.evaluation.metrics import metrics_of
+from everlearn.evaluation.quantities import estimate
+from everlearn.evaluation.task import TaskConfig, task_config
+
+EXAMPLES = 5
+"""Examples that are shown of each direction."""
+LONGEST = 600
+"""Characters of an example that are shown: its end, where the question stands."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """An example whose outcome changed.
+
+    Attributes:
+        number: of the example, from 1.
+        text: of it, its end where it is long.
+        before: its score by the earlier model.
+        after: by the later one.
+        said_before: what the earlier model answered; empty where it answers without words.
+        said_after: what the later one answered.
+    """
+
+    number: int
+    text: str
+    before: float
+    after: float
+    said_before: str = ""
+    said_after: str = ""
+
+
+@dataclass(frozen=True)
+class TaskDifference:
+    """Two models on one task.
+
+    Attributes:
+        name: of the task.
+        kind: of the task.
+        metric: the leading one's title.
+        unit: of it.
+        higher_is_better: its direction.
+        examples: that were asked.
+        before: score of the earlier model.
+        after: of the later one.
+        difference: after − before, in pairs.
+        worse: how many examples got worse.
+        better: how many got better.
+        lost: some that got worse.
+        gained: some that got better.
+    """
+
+    name: str
+    kind: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    examples: int
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    worse: int
+    better: int
+    lost: list[Flip]
+    gained: list[Flip]
+
+    @property
+    def loss(self) -> Estimate:
+        """How much worse the later model is: the difference, or the other way round where higher is better."""
+        if not self.higher_is_better:
+            return self.difference
+        low, high = self.difference.interval or (None, None)
+        flipped = (None if x is None else -x for x in (self.difference.value, high, low))
+        return Estimate(*flipped)
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return asdict(self)
+
+
+def read_tasks(path: Path) -> list[TaskConfig]:
+    """Read the end tasks of a YAML file: a list of them, a mapping with `end_tasks`, or the keys of a single task.
+
+    Raises:
+        RecipeError: it cannot be read, or holds no task, or one that fine-tunes.
+    """
+    raw = read_yaml_file(path, "file of end tasks")
+    listed = raw.get("end_tasks", [raw]) if isinstance(raw, dict) else raw
+    if not isinstance(listed, list) or not listed:
+        raise RecipeError(
+            f"'{path}' has no end tasks. Write a list of tasks, as in a recipe's `end_tasks`: "
+            "`- {name: …, kind: choice, test: …}`."
+        )
+    for number, each in enumerate(listed):
+        kind = str(each.get("kind", CLASSIFICATION)) if isinstance(each, dict) else ""
+        if kind in KINDS and KINDS[kind].fine_tunes:
+            raise RecipeError(
+                f"End task '{each.get('name', number)}' in '{path}' is of kind {kind}, which fine-tunes a copy of each "
+                "model; `--task` asks models as they are. Use `everlearn evaluate`, or a kind such as choice."
+            )
+    return [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]
+
+
+def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
+    """Compare two models' outcomes of the same examples under the task's leading metric."""
+    metric = metrics_of([before, after])[0]
+    scores = resample([before, after], [metric], seed=("diff", task.name))[metric.name]
+    values, samples = scores.values, scores.samples
+    single = [_of_each(metric, cell) for cell in (before, after)]
+    change = (single[1] - single[0]) * (1 if metric.higher_is_better else -1)
+    order = np.argsort(change, kind="stable")
+    worse, better = [i for i in order.tolist() if change[i] < 0], [i for i in order[::-1].tolist() if change[i] > 0]
+    texts, said = task.examples(), [task.answered(cell) for cell in (before, after)]
+
+    def flip(i: int) -> Flip:
+        answers = [str(own[i]) if len(own) else "" for own in said]
+        return Flip(i + 1, texts[i][-LONGEST:], float(single[0][i]), float(single[1][i]), *answers)
+
+    return TaskDifference(
+        task.name,
+        task.kind,
+        metric.title,
+        metric.unit,
+        metric.higher_is_better,
+        len(before),
+        estimate(values[0], samples[:, 0]) or Estimate(),
+        estimate(values[1], samples[:, 1]) or Estimate(),
+        estimate(values[1] - values[0], samples[:, 1] - samples[:, 0]) or Estimate(),
+        len(worse),
+        len(better),
+        [flip(i) for i in worse[:EXAMPLES]],
+        [flip(i) for i in better[:EXAMPLES]],
+    )
+
+
+def _of_each(metric: Metric, cell: Cell) -> NDArray[np.float64]:
+    """Return the score of each example alone, [n]."""
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        alone = metric.value(np.moveaxis(metric.terms(cell), -1, 0).astype(np.float64), cell)
+    return np.nan_to_num(alone.mean(-1))

@@ -1,0 +1,98 @@
+"""Two models on one text: how far apart they are, with the interval of a paired bootstrap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from everlearn.diagnostics.diff.changes import BITS, End, ends_of
+from everlearn.diagnostics.diff.passages import TextPassage
+from everlearn.diagnostics.diff.scoring import TokenLosses
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import estimate
+from everlearn.evaluation.statistics import bootstrap_ratio
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class TextDifference:
+    """Two models on one text, in bits per byte; below zero is better.
+
+    Attributes:
+        name: of the text.
+        documents: of which something was scored.
+        passages: that were scored.
+        tokens: that were scored, by the earlier model's tokenizer.
+        bytes: that were scored; of a masked model, those that its masked tokens stand for.
+        unit: what the bootstrap draws: documents or passages.
+        before: of the earlier model.
+        after: of the later one.
+        difference: after − before, in pairs.
+        by_token: whether both models read the same tokens.
+        lost: what got worse most.
+        gained: what got better most.
+    """
+
+    name: str
+    documents: int
+    passages: int
+    tokens: int
+    bytes: int
+    unit: str
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    by_token: bool
+    lost: End
+    gained: End
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return asdict(self)
+
+
+def compare(
+    name: str,
+    passages: Sequence[TextPassage],
+    before: TokenLosses,
+    after: TokenLosses,
+    tokenizer: PreTrainedTokenizerBase,
+) -> TextDifference:
+    """Compare the losses of two models on the same passages.
+
+    Args:
+        name: of the text.
+        passages: of it.
+        before: losses of the earlier model.
+        after: of the later one.
+        tokenizer: of the earlier one.
+    """
+    nats, items = before.sums()
+    # All bytes of a passage; of a masked model, those that its masked tokens stand for, the same for both.
+    scored = np.array([passage.bytes for passage in passages]) * items / [max(1, len(own)) for own in before.ids]
+    kept = items > 0
+    documents = np.array([passage.document for passage in passages])[kept]
+    count = len(np.unique(documents))
+    bits, size = np.stack([nats, after.sums()[0]])[:, kept] / BITS, scored[kept]
+    levels = bits.sum(1) / size.sum()
+    draws = bootstrap_ratio(bits, np.broadcast_to(size, bits.shape), groups=documents, seed=("diff", name))
+    lost, gained = ends_of(passages, before, after, scored, tokenizer)
+    return TextDifference(
+        name,
+        documents=count,
+        passages=int(kept.sum()),
+        tokens=int(items.sum()),
+        bytes=round(float(scored.sum())),
+        unit="documents" if count > 1 else "passages",
+        before=estimate(levels[0], draws[:, 0]) or Estimate(),
+        after=estimate(levels[1], draws[:, 1]) or Estimate(),
+        difference=estimate(levels[1] - levels[0], draws[:, 1] - draws[:, 0]) or Estimate(),
+        by_token=before.same_tokens(after),
+        lost=lost,
+        gained=gained,
+    )

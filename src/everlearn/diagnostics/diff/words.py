@@ -1,0 +1,174 @@
+"""A comparison of two models in words and tables, for the page, the terminal and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everlearn.comparison.formatting import MISSING, fixed, interval, listing, percent, shorten
+from everlearn.diagnostics.diff.changes import WordChange
+from everlearn.diagnostics.diff.result import ComparedModels
+from everlearn.diagnostics.diff.tasks import TaskDifference
+from everlearn.diagnostics.diff.texts import TextDifference
+from everlearn.evaluation.estimate import Estimate
+from everlearn.model.movement import together, whole
+from everlearn.report.figures.weight_movement import said
+from everlearn.report.tables import Table, TableCell
+from everlearn.wording import count
+
+_VISIBLE = {"\n": "⏎", "\r": "⏎", "\t": "→"}
+_FEW = 5
+"""Rows of a table of words on a terminal."""
+
+
+def sentence(found: ComparedModels) -> str:
+    """Return what was forgotten, what was learnt and what cannot be told apart, each with its interval."""
+    words = found.verdicts
+    described = {text.name: _of_text(text) for text in found.texts}
+    described |= {task.name: _of_task(task) for task in found.tasks}
+
+    def those(word: str) -> str:
+        return listing([described[name] for name, own in words.items() if own == word])
+
+    bound = f"{found.tolerated:g} bits per byte"
+    parts = [
+        *([f"forgot some of {one}"] if (one := those("forgot")) else []),
+        *([f"lost a little of {one}, less than the {bound} that are tolerated"]
+          if (one := those("lost within tolerance")) else []),
+        *([f"got better at {one}"] if (one := those("learnt")) else []),
+    ]  # fmt: skip
+    ends = [f"{found.after} {listing(parts)}, compared with {found.before}."] if parts else []
+    if same := those("no difference"):
+        ends.append(f"On {same} no difference can be shown.")
+    if unknown := those("unknown"):
+        ends.append(f"Of {unknown} nothing can be said: there is too little of it for an interval.")
+    return " ".join(ends)
+
+
+def _of_text(text: TextDifference) -> str:
+    value = f"{fixed(text.difference.value, 3, signed=True)} {interval(text.difference, 3, signed=True)}".strip()
+    return f"{text.name} ({value} bits per byte)"
+
+
+def _of_task(task: TaskDifference) -> str:
+    return f"{task.name} ({_score(task.difference, task, signed=True)} {_ends(task.difference, task)})".replace(
+        " )", ")"
+    )
+
+
+def _score(found: Estimate, task: TaskDifference, signed: bool = False) -> str:
+    """Return a score as people write it: shares of one as percentages, and their differences in points."""
+    if task.unit != "fraction" or found.value is None:
+        return fixed(found.value, 3, signed)
+    return f"{fixed(100 * found.value, 1, signed)} {'points' if signed else '%'}"
+
+
+def _ends(found: Estimate, task: TaskDifference) -> str:
+    scale = 100 if task.unit == "fraction" else 1
+    ends = [None if x is None else scale * x for x in (found.value, found.low, found.high)]
+    return interval(Estimate(*ends), 1 if scale > 1 else 3, signed=True)
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def text_table(found: ComparedModels) -> Table:
+    """Texts × verdict, both levels and their difference."""
+    rows = []
+    for text in found.texts:
+        change = None
+        if text.before.value and text.difference.value is not None:
+            change = text.difference.value / text.before.value
+        share = MISSING if change is None else f"{fixed(100 * change, 1, signed=True)} %"
+        rows.append(
+            (
+                text.name,
+                (
+                    TableCell(found.verdicts[text.name]),
+                    TableCell(
+                        fixed(text.difference.value, signed=True), f"{interval(text.difference, signed=True)} · {share}"
+                    ),
+                    TableCell(fixed(text.before.value), interval(text.before)),
+                    TableCell(fixed(text.after.value), interval(text.after)),
+                    TableCell(
+                        count(text.documents, "document"),
+                        f"{count(text.passages, 'passage')}, {count(text.tokens, 'token')}",
+                    ),
+                ),
+            )
+        )
+    units = listing(list(dict.fromkeys(text.unit for text in found.texts)))
+    caption = (
+        "Bits per byte: less is better, and a difference above zero is a loss. In brackets: 95 % intervals, from "
+        f"resampling {units}, the same ones for both models."
+    )
+    header = ("Text", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Read")
+    return Table("Texts", header, tuple(rows), caption, first=(1, 2))
+
+
+def task_table(found: ComparedModels) -> Table:
+    """End tasks × verdict, both scores, their difference and the examples that changed."""
+    rows = [
+        (
+            task.name,
+            (
+                TableCell(found.verdicts[task.name]),
+                TableCell(_score(task.difference, task, signed=True), _ends(task.difference, task)),
+                TableCell(_score(task.before, task)),
+                TableCell(_score(task.after, task)),
+                TableCell(f"{task.worse:,} worse, {task.better:,} better", f"of {task.examples:,}"),
+            ),
+        )
+        for task in found.tasks
+    ]
+    metrics = listing([f"{task.name}: {task.metric.lower()}" for task in found.tasks])
+    caption = f"{metrics[:1].upper()}{metrics[1:]}. In brackets: 95 % intervals, from resampling examples in pairs."
+    header = ("End task", "Verdict", "Difference", f"{found.before} (before)", f"{found.after} (after)", "Examples")
+    return Table("End tasks", header, tuple(rows), caption, first=(1, 2))
+
+
+def word_table(title: str, words: Sequence[WordChange]) -> Table:
+    """Tokens of the vocabulary."""
+    rows = [
+        (
+            quoted(word.token),
+            (
+                TableCell(f"{word.count:,}"),
+                TableCell(fixed(word.before, 1)),
+                TableCell(fixed(word.after, 1)),
+                TableCell(fixed(word.after - word.before, 1, signed=True)),
+                TableCell(quoted(word.instead) if word.instead else "the same"),
+            ),
+        )
+        for word in words
+    ]
+    header = ("Token", "Times", "Bits before", "Bits after", "Change", "After expects most often")
+    return Table(title, header, tuple(rows))
+
+
+def layer_table(found: ComparedModels) -> Table:
+    """Layers × how far they moved."""
+    parts = found.layers or []
+    listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
+    rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]
+    caption = (
+        "Moved: ‖W′ − W‖ / ‖W‖, how large the change is beside the weights. Touched: the share of weights that are not "
+        "what they were."
+    )
+    return Table("How far each layer moved", ("Layer", "Moved", "Touched"), tuple(rows), caption)
+
+
+def quoted(token: str) -> str:
+    """Return a token as a reader can see it: its blanks count."""
+    shown = "".join(_VISIBLE.get(letter, letter) for letter in token)
+    return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
+
+
+def brief_tables(found: ComparedModels) -> list[Table]:
+    """Return the tables for a terminal: the differences, and of each text the words behind them."""
+    tables = [*([text_table(found)] if found.texts else []), *([task_table(found)] if found.tasks else [])]
+    for text in found.texts:
+        got_better = found.verdicts[text.name] == "learnt"
+        words = (text.gained if got_better else text.lost).words[:_FEW]
+        if words and any(word.before != word.after for word in words):
+            tables.append(word_table(f"{text.name}: tokens that {'gained' if got_better else 'lost'} most", words))
+    return tables

@@ -1,0 +1,167 @@
+"""What is shown of two stages of a run: how far apart they are, and what comes back with the earlier one's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everlearn.comparison.formatting import MISSING, decimals, fixed, interval
+from everlearn.diagnostics.checkpoint_distance import Distance
+from everlearn.diagnostics.interpolation import BEFORE, COMING, GENERAL, LEARNT, GoingBack, Returned
+from everlearn.evaluation.estimate import Estimate
+from everlearn.model.movement import Moved, together, whole
+from everlearn.report.drawing import legend_of
+from everlearn.report.figures import Plate, draw
+from everlearn.report.figures.curves import Curve, Curves
+from everlearn.report.figures.heat import Heat, Shade
+from everlearn.report.figures.weight_movement import said
+from everlearn.report.sections import Section
+from everlearn.report.tables import Table, TableCell
+
+# -- distances ----------------------------------------------------------------------------------------------------
+
+
+def of_distances(found: Sequence[Distance]) -> Section:
+    """Every pair in one table, and the layers of the last one; those of all are in the JSON."""
+    return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
+
+
+_APART = (
+    "θ* is the earlier checkpoint, θ the later one. KL(p* ‖ p) is the mean over the labels of a fixed sample of "
+    "held-out text, in nats: how much what is predicted has changed, which says more of forgetting "
+    "than any distance of weights."
+)
+
+
+def _pairs(found: Sequence[Distance]) -> Table:
+    sets = list(dict.fromkeys(name for each in found for name in each.drift))
+    rows = []
+    for each in found:
+        moved = None if each.parts is None else whole(each.parts)
+        kl = [each.drift.get(name, Estimate()) for name in sets]
+        cells = [*_of_weights(moved), *(TableCell(fixed(x.value, 4), interval(x, 4)) for x in kl)]
+        rows.append((f"{each.since} → {each.until}", tuple(cells)))
+    header = ("From → to", *_WEIGHTS, *(f"KL on {name} (nats)" for name in sets))
+    return Table("Distances", header, tuple(rows), "A model that grew has no weights to compare: –. " + _INTERVALS)
+
+
+_WEIGHTS = ("‖Δ‖", "‖Δ‖/‖θ*‖", "cos(θ, θ*)", "max |Δ|")
+_INTERVALS = "In brackets: 95 % intervals, of a bootstrap over held-out blocks."
+
+
+def _of_weights(moved: Moved | None) -> list[TableCell]:
+    if moved is None:
+        return [TableCell(MISSING)] * len(_WEIGHTS)
+    relative = None if moved.relative is None else 100 * moved.relative
+    return [
+        TableCell(fixed(moved.change, 4)),
+        TableCell(MISSING if relative is None else f"{fixed(relative)} %"),
+        TableCell(fixed(moved.cosine, 6)),
+        TableCell("0" if not moved.largest else f"{moved.largest:.2e}"),
+    ]
+
+
+def _by_layer(found: Distance) -> Table:
+    layers = {} if found.parts is None else together(found.parts)
+    rows = tuple(
+        (said(name), (*_of_weights(moved), TableCell(fixed(found.layers.get(name), 2))))
+        for name, moved in layers.items()
+    )
+    caption = "Stable rank: ‖Δ‖²_F/‖Δ‖²₂, the mean over the layer's matrices that moved."
+    return Table(f"{found.since} → {found.until}, by layer", ("Layer", *_WEIGHTS, "Stable rank"), rows, caption)
+
+
+# -- going back ---------------------------------------------------------------------------------------------------
+
+
+def of_going_back(found: GoingBack) -> Section:
+    """Layers as a table of colours; a line as curves."""
+    line = found.blends and all(_number(label) is not None for label in found.blends)
+    plates, legend = _curves(found) if line else (_heat(found), ())
+    first = "α: part of the later one" if line else "Put back"
+    names = found.blends if line else [said(label) for label in found.blends]
+    return Section(
+        f"{found.title}: {found.since} and {found.until}",
+        _BACK.format(since=found.since, until=found.until),
+        plates,
+        [_returned(found, first, names, columns) for columns in _tables(found)],
+        legend,
+    )
+
+
+_BACK = (
+    "The model after {until} with weights of {since}. Bits per byte that return, and in per cent the way back: 0 % as "
+    "{until} is, 100 % as {since} was. What was known before: above zero forgetting is undone. What was learnt in "
+    "between: below zero learning is lost. Layers act together, so single layers do not add up to all of them."
+)
+
+
+def _tables(found: GoingBack) -> list[list[str]]:
+    """The means (or the only set) of each role together; the sets by themselves where there are several."""
+    lead = [name for name, role in found.roles.items() if name.endswith(", mean") or _alone(found, role)]
+    ordered = sorted(lead, key=lambda name: (BEFORE, GENERAL, LEARNT, COMING).index(found.roles[name]))
+    rest = [name for name in found.roles if name not in lead]
+    return [ordered, *([rest] if rest else [])]
+
+
+def _alone(found: GoingBack, role: str) -> bool:
+    return list(found.roles.values()).count(role) == 1
+
+
+def _title(found: GoingBack, name: str) -> str:
+    return name if name.startswith(found.roles[name]) else f"{name} ({found.roles[name]})"
+
+
+def _returned(found: GoingBack, first: str, names: Sequence[str], columns: Sequence[str]) -> Table:
+    places = max(3, decimals(each.back.value for name in columns for each in found.found[name]))
+    rows = [
+        (blend, tuple(_cell(found.found[name][place], places) for name in columns)) for place, blend in enumerate(names)
+    ]
+    ends = [
+        (f"{label}, bits per byte", tuple(TableCell(fixed(found.ends[name][end].value, places)) for name in columns))
+        for end, label in enumerate((found.since, found.until))
+    ]
+    header = (first, *(f"{_title(found, name)}, bits/byte back" for name in columns))
+    caption = f"In per cent: of the way from {found.until} back to {found.since}. {_INTERVALS}"
+    return Table(f"{found.title}: {found.since} and {found.until}", header, (*rows, *ends), caption)
+
+
+def _cell(found: Returned, places: int) -> TableCell:
+    way = "" if found.way.value is None else f" · {fixed(100 * found.way.value, 0)} %"
+    return TableCell(fixed(found.back.value, places, signed=True), f"{interval(found.back, places, signed=True)}{way}")
+
+
+def _heat(found: GoingBack) -> list[Plate]:
+    columns = list(found.found)
+
+    def shade(each: Returned) -> Shade:
+        exact = f"{fixed(each.back.value, 4, signed=True)} {interval(each.back, 4, signed=True)} bits per byte"
+        value = None if each.back.value is None else -each.back.value
+        return Shade(value, fixed(each.back.value, 3, signed=True), exact)
+
+    rows = [
+        (said(blend), [shade(found.found[name][place]) for name in columns]) for place, blend in enumerate(found.blends)
+    ]
+    return draw("heat", Heat("Bits per byte that return", "put back", [_title(found, name) for name in columns], rows))
+
+
+def _curves(found: GoingBack) -> tuple[list[Plate], tuple[tuple[str, str, int], ...]]:
+    names = _tables(found)[0]
+    x = [float(label) for label in found.blends]
+    lines = [_line(rank, name, x, [each.back for each in found.found[name]]) for rank, name in enumerate(names)]
+    caption = (
+        f"α = 0 is the model after {found.since}, 1 the one after {found.until}: bits per byte better than at 1. "
+        "Bands: 95 % intervals."
+    )
+    curves = Curves("bits per byte better", lines, caption, zero=True, x_label="α")
+    return draw("curves", curves), tuple(legend_of(names))
+
+
+def _line(rank: int, name: str, x: list[float], found: Sequence[Estimate]) -> Curve:
+    return Curve(rank, x, [e.value for e in found], [e.low for e in found], [e.high for e in found], name)
+
+
+def _number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None

@@ -1,0 +1,50 @@
+"""What is shown of prediction ranks: a table of colours, checkpoints by held-out sets, and whose words were asked."""
+
+from __future__ import annotations
+
+from everlearn.comparison.formatting import fixed, interval
+from everlearn.diagnostics.prediction_ranks import Ranks
+from everlearn.evaluation.estimate import Estimate
+from everlearn.report.figures import draw
+from everlearn.report.figures.heat import Heat, Shade
+from everlearn.report.sections import Section
+from everlearn.report.tables import Table, TableCell
+
+_SHOWN = 10
+"""n-grams of a set that are written out."""
+_ASIDE = (
+    "Contexts of held-out text that end just before an n-gram that is a domain's own (the largest TF-IDF against the "
+    "other sets), and the rank of its first token among the vocabulary: ln 1 = 0 is the likeliest. Medians over the "
+    "contexts; less is better. Colours: against the first row."
+)
+
+
+def of_ranks(found: Ranks) -> Section:
+    """One section of the page of an analysis."""
+    names = [name for name, count in found.contexts.items() if count]
+
+    def shade(row: int, name: str) -> Shade:
+        own, first = (found.log_rank[each].get(name, Estimate()) for each in (row, 0))
+        known = own.value is not None and first.value is not None
+        change = own.value - first.value if known else None  # type: ignore[operator]
+        return Shade(change, fixed(own.value, 2), interval(own, 2), own=found.checkpoints[row] == name)
+
+    rows = [(label, [shade(row, name) for name in names]) for row, label in enumerate(found.checkpoints)]
+    heat = Heat("Median ln rank of a domain's own words", "after", names, rows, note="The numbers: --json.")
+    return Section("Prediction ranks", _ASIDE, draw("heat", heat), [_medians(found, names), _words(found)])
+
+
+def _medians(found: Ranks, names: list[str]) -> Table:
+    rows = [
+        (label, tuple(TableCell(fixed(own.get(name, Estimate()).value, 2)) for name in names))
+        for label, own in zip(found.checkpoints, found.log_rank, strict=True)
+    ]
+    return Table("Median ln rank of a domain's own words", ("After", *names), tuple(rows))
+
+
+def _words(found: Ranks) -> Table:
+    rows = [
+        (name, (TableCell(f"{found.contexts[name]:,}"), TableCell(", ".join(words[:_SHOWN]))))
+        for name, words in found.words.items()
+    ]
+    return Table("Whose words were asked", ("Held-out text", "Contexts", "n-grams, by TF-IDF"), tuple(rows))

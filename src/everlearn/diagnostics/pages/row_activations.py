@@ -1,0 +1,126 @@
+"""What is shown of output magnitudes: distributions, who is alike whom, and the tables of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everlearn.comparison.formatting import fixed, percent
+from everlearn.diagnostics.row_activations import ALL, Alike, Magnitudes
+from everlearn.report.figures import Plate, draw
+from everlearn.report.figures.heat import Heat, Shade
+from everlearn.report.figures.violins import Violins
+from everlearn.report.tables import Table, TableCell
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A section of the page, over all projections.
+
+    Attributes:
+        title: of it.
+        aside: how it is to be read.
+        spread: distributions.
+        pairs: who is alike whom.
+        components: the same of each component: its name, distributions, pairs.
+    """
+
+    title: str
+    aside: str
+    spread: list[Plate]
+    pairs: list[Plate]
+    components: list[tuple[str, list[Plate], list[Plate]]]
+
+
+def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Shown]:
+    """One for each model, and one for the rows that moved."""
+    return [_section(each, own) for each, own in zip(found, compared, strict=True)]
+
+
+def _section(found: Magnitudes, own: Alike) -> Shown:
+    twice = _sampled_twice(found)
+    measured = "mean |y|" if twice else "‖ΔW‖"
+    aside = (
+        f"Of each layer the {percent(1 - own.threshold)} of the rows with the largest {measured}: how many of them two "
+        f"{'domains' if twice else 'stages'} share. Rows drawn at random share {own.chance[ALL]:.2f}."
+    )
+    if twice:
+        aside += " On the diagonal: two samples of one domain, which is as alike as text of one kind gets here."
+    each = [(_words(part), *_plates(found, own, part)) for part in found.parts]
+    return Shown(found.title, aside, *each[0][1:], each[1:])
+
+
+def _sampled_twice(found: Magnitudes) -> bool:
+    return any(first is not second for first, second in found.halves.values())
+
+
+def _words(part: str) -> str:
+    return part.replace("_", " ").capitalize()
+
+
+def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list[Plate]]:
+    number = "mean |y| of a row" if _sampled_twice(found) else "‖ΔW‖ of a row"
+    spread = Violins(
+        f"{number}, layer's mean = 1",
+        own.names,
+        [found.relative(name, part).tolist() for name in own.names],
+        f"How {number} is spread. Dot: median; bar: the middle half; 1\u00a0% lies beyond.",
+    )
+    common = _heat("Largest rows in common", own.names, own.overlap[part], own.chance[part])
+    linear = _heat("Correlation of the rows", own.names, own.correlation[part], 0.0)
+    return draw("violins", spread), [*draw("heat", common), *draw("heat", linear)]
+
+
+def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | None]], chance: float) -> Heat:
+    """Coloured by what is over chance; 1 is the strongest colour."""
+
+    def shade(a: str, b: str, value: float | None) -> Shade:
+        return Shade(None if value is None else value - chance, fixed(value, 2), f"{a} and {b}: {fixed(value)}")
+
+    rows = [
+        (a, [shade(a, b, value) for b, value in zip(names, row, strict=True)])
+        for a, row in zip(names, matrix, strict=True)
+    ]
+    return Heat(title, "", names, rows, scale=1 - chance)
+
+
+def tables(found: Sequence[Alike]) -> list[Table]:
+    """Overlaps over all projections of each, and by component the mean over different names."""
+    return [table for each in found for table in (_pairs(each), _by_component(each))]
+
+
+def _pairs(found: Alike) -> Table:
+    return Table(
+        f"{found.title}: largest {percent(1 - found.threshold)} of the rows in common",
+        ("", *found.names),
+        tuple(
+            (name, tuple(TableCell(fixed(value)) for value in row))
+            for name, row in zip(found.names, found.overlap[ALL], strict=True)
+        ),
+        f"By chance: {found.chance[ALL]:.3f}.",
+    )
+
+
+def _by_component(found: Alike) -> Table:
+    def rows(part: str) -> tuple[TableCell, ...]:
+        numbers = [*_means(found.overlap[part]), *_means(found.correlation[part])]
+        return tuple(TableCell(fixed(value)) for value in numbers)
+
+    return Table(
+        f"{found.title}, by component",
+        ("Projections", "in common, same", "in common, different", "correlation, same", "correlation, different"),
+        tuple((_words(part), rows(part)) for part in found.overlap),
+        "Means over names (same: the diagonal) and pairs of names (different).",
+    )
+
+
+def _means(matrix: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
+    size = range(len(matrix))
+    same = [matrix[i][i] for i in size]
+    different = [matrix[i][j] for i in size for j in size if i != j]
+    return _mean(same), _mean(different)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

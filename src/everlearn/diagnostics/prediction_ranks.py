@@ -1,0 +1,270 @@
+"""Prediction ranks: where the words that are a domain's own stand among what a checkpoint expects.
+
+For each domain the n-grams with the largest TF-IDF against the other held-out sets; contexts of held-out text that end
+just before one; the rank of its first token among the vocabulary, 1 for the likeliest. The median of the logarithm of
+the rank over a domain's contexts is given for each checkpoint. A perplexity moves with every comma; this moves with
+what a domain is about.
+
+The analysis is the second version's of the causal study (arXiv 2402.17400), which groups text by sentence embeddings
+first; n-grams of tokens against the other sets are our reading of it, without another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from everlearn.data.blocks import PackedBlocks
+from everlearn.diagnostics.checkpoint_distance import teller
+from everlearn.errors import RecipeError
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import estimate
+from everlearn.evaluation.statistics import Floats, generator
+from everlearn.evaluation.task import Conditions
+from everlearn.model.objectives import Causal, Masked
+from everlearn.predictors import Predictor
+from everlearn.predictors.predictor import at_rest, models_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from everlearn.learner import ContinualLearner
+
+TOP, LONGEST = 20, 3
+"""n-grams of a domain, and tokens of the longest."""
+_TWICE, _CANDIDATES, _BEFORE = 2, 2000, 8
+"""An n-gram stands in its domain so often at least; the most frequent ones that are weighed; tokens of a context."""
+_PROBABILITIES, _RESAMPLES = 2**24, 500
+Ngram = tuple[int, ...]
+Place = tuple[int, int, int]
+"""Block, position of an n-gram's first token, tokens of the n-gram."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What a run's checkpoints expect where a domain's own words come.
+
+    Attributes:
+        words: held-out set → its n-grams as text, by TF-IDF.
+        contexts: held-out set → how many contexts were asked; fewer than wanted where there are no more.
+        checkpoints: labels of the rows.
+        log_rank: [row] of held-out set → median natural logarithm of the rank, with a bootstrap's interval.
+    """
+
+    words: Mapping[str, Sequence[str]]
+    contexts: Mapping[str, int]
+    checkpoints: Sequence[str]
+    log_rank: Sequence[Mapping[str, Estimate]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        rows = [{name: asdict(found) for name, found in row.items()} for row in self.log_rank]
+        return {**vars(self), "log_rank": rows}
+
+
+def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
+    """Ask every checkpoint whose weights are there, in so many contexts of each held-out set.
+
+    Raises:
+        RecipeError: the run learns from prompts and answers, which are no running text.
+    """
+    scorer = learner.scorer()
+    tasks = [scorer.held_out(name) for name in scorer.names()]
+    how = scorer.conditions(0)
+    if not isinstance(how.objective, Causal | Masked):
+        raise RecipeError(
+            f"`--ranks` looks at running text, but the objective of this run is '{how.objective.name}'. Leave it out."
+        )
+    own = keywords({task.name: task.held_out.blocks for task in tasks}, how.tokenizer)
+    places = {task.name: occurrences(task.held_out.blocks, own[task.name], contexts) for task in tasks}
+    labels, rows = [], []
+    for index in range(len(learner.recipe.domains) + 1):
+        if not learner.has_weights(index):
+            continue
+        model, found = learner.model_after(index).to(scorer.device), dict[str, Estimate]()
+        with learner.reporter.activity(f"Ranks, {scorer.label(index)}", len(tasks)) as done:
+            for number, task in enumerate(tasks, 1):
+                if places[task.name]:
+                    predictor = teller(scorer, index, task, model)
+                    ranks = ranks_of(predictor, task.held_out.blocks, places[task.name], how)
+                    found[task.name] = _median(np.log(ranks), task.name)
+                done(number)
+        labels.append(scorer.label(index))
+        rows.append(found)
+    return Ranks(
+        {name: [str(how.tokenizer.decode(list(ids))).strip() for ids in each] for name, each in own.items()},
+        {name: len(each) for name, each in places.items()},
+        labels,
+        rows,
+    )
+
+
+# -- which n-grams -------------------------------------------------------------------------------------------------
+
+
+def keywords(
+    sets: Mapping[str, PackedBlocks], tokenizer: PreTrainedTokenizerBase, top: int = TOP, longest: int = LONGEST
+) -> dict[str, list[Ngram]]:
+    """The n-grams of each set with the largest tf · ln((1 + D) / (1 + df)).
+
+    tf counts them in the set; D documents, of which df have it, are those of all other sets. An n-gram begins with a
+    token that begins a word, and all its tokens have letters.
+
+    Args:
+        sets: held-out blocks by name.
+        tokenizer: of the model.
+        top: how many of each set.
+        longest: tokens.
+    """
+    size = len(tokenizer)
+    begins, letters = _kinds(sets, tokenizer)
+    each = {name: _all(blocks, begins, letters, size, longest) for name, blocks in sets.items()}
+    frequent = {}
+    for name, (keys, _) in each.items():
+        known, counts = np.unique(keys, return_counts=True)
+        most = np.lexsort((known, -counts))[:_CANDIDATES]
+        most = most[counts[most] >= _TWICE]
+        frequent[name] = (known[most], counts[most])
+    asked = np.unique(np.concatenate([np.empty(0, np.int64), *(known for known, _ in frequent.values())]))
+    in_set = {name: _document_frequency(asked, *found) for name, found in each.items()}
+    documents = {name: len(np.unique(found[1])) for name, found in each.items()}
+    chosen = {}
+    for name, (known, counts) in frequent.items():
+        at = np.searchsorted(asked, known)
+        others = sum((in_set[other][at] for other in sets if other != name), np.zeros(len(at), np.int64))
+        total = sum(documents[other] for other in sets if other != name)
+        weight = counts * np.log((1 + total) / (1 + others))
+        best = np.lexsort((known, -weight))[:top]
+        chosen[name] = [_ngram(int(key), size) for key in known[best[weight[best] > 0]]]
+    return chosen
+
+
+def _kinds(
+    sets: Mapping[str, PackedBlocks], tokenizer: PreTrainedTokenizerBase
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each token of the vocabulary that occurs: whether it begins a word, and whether it has a letter."""
+    begins, letters = np.zeros(len(tokenizer), bool), np.zeros(len(tokenizer), bool)
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    marked = any(str(piece)[:1] in "Ġ▁" for piece in pieces if piece)
+    for token in _types(sets.values()):
+        piece = str(pieces[token])
+        begins[token] = piece[:1] in "Ġ▁" if marked else not piece.startswith("##")
+        letters[token] = token not in tokenizer.all_special_ids and any(
+            letter.isalpha() for letter in str(tokenizer.decode([token]))
+        )
+    return begins, letters
+
+
+def _types(sets: Iterable[PackedBlocks]) -> list[int]:
+    each = [np.unique(np.asarray(blocks.arrays["input_ids"])) for blocks in sets]
+    found: list[int] = np.unique(np.concatenate(each)).tolist()
+    return found
+
+
+def _all(
+    blocks: PackedBlocks, begins: NDArray[np.bool_], letters: NDArray[np.bool_], size: int, longest: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Keys of all n-grams inside documents, and the number of the document of each."""
+    keys, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for block, start, key in _inside(blocks, begins, letters, size, longest):
+        keys.append(key)
+        owners.append(block * (blocks.block_tokens or 1) + start)
+    return np.concatenate(keys), np.concatenate(owners)
+
+
+def _inside(
+    blocks: PackedBlocks, begins: NDArray[np.bool_], letters: NDArray[np.bool_], size: int, longest: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """For each length: block, segment and key of every n-gram."""
+    ids = np.asarray(blocks.arrays["input_ids"]).astype(np.int64)
+    segments = np.asarray(blocks.arrays["segments"])
+    for length in range(1, longest + 1):
+        width = ids.shape[1] - length + 1
+        if width < 1:
+            return
+        fits, key = begins[ids[:, :width]], np.full((len(ids), width), length, np.int64)
+        for place in range(length):
+            part = slice(place, place + width)
+            fits = fits & letters[ids[:, part]] & (segments[:, part] == segments[:, :width])
+            key = key * size + ids[:, part]
+        row, at = np.nonzero(fits)
+        yield row, segments[row, at].astype(np.int64), key[row, at]
+
+
+def _document_frequency(
+    asked: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """In how many documents each of the asked keys (sorted) stands."""
+    at = np.searchsorted(asked, keys)
+    there = (at < len(asked)) & (asked[np.minimum(at, len(asked) - 1)] == keys) if len(asked) else np.zeros(0, bool)
+    pairs = np.unique(np.stack([at[there], owners[there]]), axis=1) if there.any() else np.zeros((2, 0), np.int64)
+    return np.bincount(pairs[0].astype(np.int64), minlength=len(asked))
+
+
+def _ngram(key: int, size: int) -> Ngram:
+    ids: list[int] = []
+    while key >= size:
+        key, token = divmod(key, size)
+        ids.insert(0, token)
+    return tuple(ids)
+
+
+def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> list[Place]:
+    """Where the n-grams begin with enough text of their document before them; a seeded sample of `count`, in order.
+
+    Of n-grams that begin at the same place the longest is the one that is there.
+    """
+    ids, segments = np.asarray(blocks.arrays["input_ids"]), np.asarray(blocks.arrays["segments"])
+    found: dict[tuple[int, int], int] = {}
+    for ngram in sorted(ngrams, key=len):
+        width = ids.shape[1] - len(ngram) + 1 - _BEFORE
+        if width < 1:
+            continue
+        here = segments[:, :width] == segments[:, _BEFORE : _BEFORE + width]
+        for place, token in enumerate(ngram):
+            part = slice(_BEFORE + place, _BEFORE + place + width)
+            here = here & (ids[:, part] == token) & (segments[:, part] == segments[:, :width])
+        found |= {(int(row), int(at) + _BEFORE): len(ngram) for row, at in zip(*np.nonzero(here), strict=True)}
+    places = sorted((*place, length) for place, length in found.items())
+    chosen = generator("ranks", blocks.name).permutation(len(places))[:count]
+    return [places[number] for number in np.sort(chosen)]
+
+
+# -- what is expected ----------------------------------------------------------------------------------------------
+
+
+def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place], how: Conditions) -> Floats:
+    """Rank of the token at each place, 1 for the likeliest; of a masked model the whole n-gram is masked.
+
+    Args:
+        predictor: what is asked.
+        blocks: the text.
+        places: of n-grams.
+        how: of it `objective`, `tokenizer`, `batch_size`, `device` and `bf16`.
+    """
+    masked, found = isinstance(how.objective, Masked), []
+    most = max(1, min(how.batch_size, _PROBABILITIES // len(how.tokenizer)))
+    with at_rest(models_of(predictor), how.device, how.bf16), torch.no_grad():
+        for start in range(0, len(places), most):
+            lot = places[start : start + most]
+            batch = how.objective.collate(blocks.take([block for block, _, _ in lot]), range(len(lot)))
+            ids = batch["plain_ids" if masked else "input_ids"].clone()
+            at = torch.tensor([[position] for _, position, _ in lot])
+            labels = ids.gather(1, at)
+            if masked:
+                for row, (_, position, length) in enumerate(lot):
+                    ids[row, position : position + length] = how.tokenizer.mask_token_id
+            batch |= {"input_ids": ids, "labels": labels, "positions": at if masked else at - 1}
+            likely = predictor.likely({key: value.to(how.device) for key, value in batch.items()})[:, 0].cpu()
+            found.append(1 + (likely > likely.gather(1, labels)).sum(1).double().numpy())
+    return np.concatenate([np.empty(0), *found])
+
+
+def _median(values: Floats, name: str) -> Estimate:
+    drawn = generator("ranks", "bootstrap", name).integers(0, len(values), (_RESAMPLES, len(values)))
+    return estimate(float(np.median(values)), np.median(values[drawn], axis=1)) or Estimate()

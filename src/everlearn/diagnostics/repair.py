@@ -1,0 +1,340 @@
+"""How far along its update may a run go, if a text that it knew before must not lose more than a budget?
+
+On the line θ(s) = θ_old + s (θ_new − θ_old), with L the loss in bits per byte,
+
+    s* = the largest s in [0, 1] with L(θ(s)) − L(θ_old) ≤ budget
+
+on a calibration half of held-out text; what it costs is then measured on the other half, which the search never saw.
+The loss on a line need not grow all the way, so the search comes from the far end in equal steps until one is within
+the budget, and halves the last step from there: forward passes only. (The gate of arXiv 2510.16089 bisects a scale for
+each single edit.)
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from everlearn.data.blocks import PackedBlocks
+from everlearn.data.corpus import Corpus
+from everlearn.data.prepare import prepare
+from everlearn.data.tokenize import Encoder
+from everlearn.diagnostics.checkpoint_distance import Pair, limited, pair_of
+from everlearn.diagnostics.interpolation import (
+    BEFORE,
+    LEARNT,
+    blender,
+    check_in_weights,
+    ends_of,
+    everywhere,
+    looked_at_once,
+)
+from everlearn.errors import DataError, RecipeError, did_you_mean
+from everlearn.evaluation import METRICS, Cell, resample
+from everlearn.evaluation.build import BASE
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.held_out_rows import facts_of_rows
+from everlearn.evaluation.quantities import estimate
+from everlearn.learner import ContinualLearner
+from everlearn.merging import MergedModel, WiSELine, open_checkpoints, write_merged
+from everlearn.options import path_or_id
+from everlearn.run.progress import Reporter
+from everlearn.run.writable import check_new
+from everlearn.tasks.held_out import HeldOut, HeldOutText
+
+if TYPE_CHECKING:
+    from everlearn.run.scoring import Scorer
+
+STEPS, PRECISION = 8, 0.01
+"""Equal steps from the far end; the length at which halving stops."""
+METRIC = METRICS["bits_per_byte"]
+TEXT = "text"
+"""What a text that is given is called."""
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What is left of a domain at the step.
+
+    Attributes:
+        role: known before the update, or learnt in it.
+        learnt: bits per byte that the whole update brought (below 0: lost).
+        left: bits per byte that the step brings.
+        share: the second over the first; unknown where the two ends cannot be told apart.
+    """
+
+    role: str
+    learnt: Estimate
+    left: Estimate
+    share: Estimate
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What the search found.
+
+    Attributes:
+        since: the earlier checkpoint.
+        until: the later one.
+        text: the held-out set that has the budget.
+        budget: bits per byte that it may lose.
+        sure: whether the upper end of the loss's 95 % interval had to be within the budget, not its mean only.
+        step: s*.
+        curve: s → bits per byte lost on the calibration half, in the order in which the search asked.
+        blocks: of the calibration half, and of the other one.
+        whole: lost on the other half by the whole update.
+        lost: lost there at s*.
+        remains: domain → what is left of it.
+    """
+
+    since: str
+    until: str
+    text: str
+    budget: float
+    sure: bool
+    step: float
+    curve: dict[float, Estimate]
+    blocks: tuple[int, int]
+    whole: Estimate
+    lost: Estimate
+    remains: dict[str, Remains] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the budget holds on the half that the search never saw."""
+        return _number(self.lost.value) <= self.budget
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        curve = [{"step": step, **asdict(lost)} for step, lost in sorted(self.curve.items())]
+        return {**asdict(self), "curve": curve, "kept": self.kept}
+
+
+def largest_step(lost: Callable[[float], float], budget: float) -> float:
+    """The largest s in [0, 1] at which no more than the budget is lost, to within :data:`PRECISION` below it.
+
+    Args:
+        lost: s → what is lost; nothing at 0. Asked at each s once.
+        budget: 0 or more.
+    """
+    beyond = within = 1.0
+    while within > 0 and lost(within) > budget:
+        beyond, within = within, within - 1 / STEPS
+    while beyond - within > PRECISION:
+        middle = (beyond + within) / 2
+        if lost(middle) > budget:
+            beyond = middle
+        else:
+            within = middle
+    return within
+
+
+def repair(
+    run: str | Path,
+    budget: float,
+    folder: str | Path | None = None,
+    *,
+    on: str | None = None,
+    text: str | Path | None = None,
+    since: str = BASE,
+    until: str | None = None,
+    blocks: int | None = None,
+    sure: bool = False,
+    reporter: Reporter | None = None,
+) -> Repair:
+    """Find how much of a run's weight update can be kept if a text may lose at most `budget` bits per byte.
+
+    The update is scaled by a factor between 0 and 1; nothing is trained.
+
+    ```python
+    found = everlearn.repair("runs/first", 0.02, "repaired")
+    ```
+
+    Args:
+        run: the run's folder; it stays as it is.
+        budget: bits per byte that the text may lose.
+        folder: where to write the repaired model, as ``save_pretrained`` would; a new folder. Nothing is written when
+            left out.
+        on: the held-out set that the budget applies to; default: the run's general text.
+        text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
+        since: where the update begins: a domain, or `base`.
+        until: where it ends; the last stage when left out.
+        blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
+        sure: the upper end of the 95 % interval of what is lost must be within the budget.
+        reporter: who is told what is going on; nobody when left out.
+
+    Raises:
+        RecipeError: there is no such set or stage, or no text at all, or the budget is no number of 0 or more.
+        MethodError: a method reads texts with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights are not there.
+        RunError: there is no such run, or the folder is taken.
+    """
+    if on is not None and text is not None:
+        raise RecipeError("`on` names a held-out set of the run, and `text` a text in its place. Leave one out.")
+    if folder is not None:
+        check_new(Path(folder))
+    learner = ContinualLearner.open(run, reporter)
+    pair = pair_of(learner, since, until)
+    found = search_repair(learner, pair, budget, on=on, text=text, blocks=blocks, sure=sure)
+    if folder is not None:
+        save_repaired(learner, pair, found, Path(folder))
+    return found
+
+
+def search_repair(
+    learner: ContinualLearner,
+    pair: Pair,
+    budget: float,
+    *,
+    on: str | None = None,
+    text: str | Path | None = None,
+    blocks: int | None = None,
+    sure: bool = False,
+) -> Repair:
+    """Search for the largest step, and measure what it costs and leaves; nothing of the run changes.
+
+    Args:
+        learner: of a run whose two stages have their weights.
+        pair: the stages.
+        budget: bits per byte that the text may lose.
+        on: the held-out set that the budget applies to; default: the run's general text.
+        text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
+        blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
+        sure: the upper end of the 95 % interval of what is lost must be within the budget.
+
+    Raises:
+        RecipeError: there is no such set, or no text at all, or the budget is no number of 0 or more.
+        MethodError: a method reads texts with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights are not there.
+    """
+    if not (math.isfinite(budget) and budget >= 0):
+        raise RecipeError(f"`--budget` is {budget}; it must be a finite number of bits per byte, 0 or more.")
+    text = None if text is None else path_or_id(text, "--text")
+    check_in_weights(learner, "repair a run whose methods leave plain models")
+    scorer = learner.scorer()
+    with tempfile.TemporaryDirectory() as thrown_away:
+        path = _budgeted(learner, scorer, on, text, Path(thrown_away))
+        search, test = (HeldOutText(path, None, blocks, half) for half in (0, 1))
+        own = None if text is not None else path.stem  # a domain may be called as a text of one's own is
+        others = [limited(scorer, n, blocks or 2**31) for n in scorer.names() if n in scorer.domains and n != own]
+        how, folder = scorer.conditions(pair.until), scorer.shared_folder()
+        old, model = ends_of(learner, pair)
+        since, until = pair.labels(learner)
+        curve: dict[float, Estimate] = {}
+        with (
+            blender(model, old) as put,
+            learner.reporter.activity(f"From {since} to {until}", STEPS + 6) as done,
+        ):
+
+            def look(step: float, *tasks: HeldOutText) -> list[Cell]:
+                put(everywhere(step))
+                return looked_at_once(folder, model, tasks, how)
+
+            (start,) = look(0.0, search)
+
+            def lost(step: float) -> float:
+                (cell,) = look(step, search)
+                curve[step] = _lost(start, cell)
+                done(len(curve))
+                return _number(curve[step].high if sure else curve[step].value)
+
+            step = largest_step(lost, budget)
+            before, at, after = (look(s, test, *others) for s in (0.0, step, 1.0))
+    found = {task.name: cells for task, *cells in zip(others, before[1:], at[1:], after[1:], strict=True)}
+    return Repair(
+        since,
+        until,
+        path.stem,
+        budget,
+        sure,
+        step,
+        curve,
+        (len(search.held_out.blocks), len(test.held_out.blocks)),
+        _lost(before[0], after[0]),
+        _lost(before[0], at[0]),
+        {
+            name: _remains(BEFORE if scorer.domains.index(name) < pair.since else LEARNT, *cells)
+            for name, cells in found.items()
+            if scorer.domains.index(name) < pair.until
+        },
+    )
+
+
+def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: Path) -> MergedModel:
+    """Write the model at the step as ``save_pretrained`` would; tensors are read from the stages one by one.
+
+    Args:
+        learner: of the run.
+        pair: the stages that were looked at.
+        found: what :func:`search_repair` found.
+        folder: a new one.
+    """
+    with tempfile.TemporaryDirectory() as thrown_away:
+        scratch = Path(thrown_away)
+        ends = [(label, learner.saved_after(index, scratch / f"from-{index}"))
+                for label, index in zip(pair.labels(learner), (pair.since, pair.until), strict=True)]  # fmt: skip
+        base, model = open_checkpoints(ends, scratch)
+        way = WiSELine(alpha=found.step)
+        return write_merged(folder, way, [model], base, more={"repair": found.to_json()})
+
+
+def _budgeted(
+    learner: ContinualLearner, scorer: Scorer, on: str | None, text: str | Path | None, scratch: Path
+) -> Path:
+    """Where the blocks of the text are that has the budget."""
+    if text is not None:
+        format_ = learner.setting()
+        found = prepare(
+            Corpus(path=str(text)),
+            format_.tokenizer,
+            format_.kind,
+            format_.block_size,
+            seed=learner.recipe.run.seed,
+            cache=learner.recipe.data.cache,
+            name=TEXT,
+            isolated=format_.objective.isolate,
+        )
+        if not isinstance(found.train, PackedBlocks):
+            raise DataError(f"`--text` is '{text}', which is a stream. Name a file.")
+        path = scratch / f"{TEXT}.safetensors"
+        every, encoder = np.arange(len(found.train)), Encoder(format_.tokenizer, format_.kind)
+        rows = facts_of_rows(found.train, every, encoder, found.bytes_per_token, in_order=True)
+        HeldOut(found.train, found.bytes_per_token, rows).save(path)
+        return path
+    general = learner.recipe.general
+    name = on or (general.name if general is not None else None)
+    if name is None:
+        raise RecipeError("The run has no general text (`general`) that could have a budget: name one (`--text FILE`).")
+    if name not in scorer.names():
+        raise RecipeError(
+            f"`--on` is '{name}', which is no held-out set of the run.{did_you_mean(name, scorer.names())}"
+        )
+    return scorer.held_out(name).path
+
+
+def _lost(before: Cell, after: Cell) -> Estimate:
+    """Bits per byte, with the interval of a paired bootstrap over blocks."""
+    scores = resample([before, after], [METRIC], seed=("repair", before.task))[METRIC.name]
+    rise = [scores.values[1] - scores.values[0], scores.samples[:, 1] - scores.samples[:, 0]]
+    return estimate(*rise) or Estimate()
+
+
+def _remains(role: str, before: Cell, at: Cell, after: Cell) -> Remains:
+    scores = resample([before, at, after], [METRIC], seed=("repair", before.task))[METRIC.name]
+    u, v = scores.values, scores.samples
+    learnt = estimate(u[0] - u[2], v[:, 0] - v[:, 2]) or Estimate()
+    left = estimate(u[0] - u[1], v[:, 0] - v[:, 1]) or Estimate()
+    share = Estimate()
+    if learnt.sign:
+        share = estimate((u[0] - u[1]) / (u[0] - u[2]), (v[:, 0] - v[:, 1]) / (v[:, 0] - v[:, 2])) or Estimate()
+    return Remains(role, learnt, left, share)
+
+
+def _number(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -1,0 +1,31 @@
+"""``everlearn bench`` and ``sweep``: a grid of methods × orders × seeds on a suite, and the table that it fills.
+
+A user's own recipe is a suite too.
+"""
+
+from everlearn.grid.cells import CellResult, load_results
+from everlearn.grid.equal_compute import equalised
+from everlearn.grid.grid import Grid, GridRun, State
+from everlearn.grid.recipe_template import RecipeTemplate, read_orders, read_seeds
+from everlearn.grid.rows import RowSpec, resolve
+from everlearn.grid.settings import load_settings
+from everlearn.grid.summary import Line, summarise
+from everlearn.grid.variations import read_ways
+
+__all__ = [
+    "CellResult",
+    "Grid",
+    "GridRun",
+    "Line",
+    "RecipeTemplate",
+    "RowSpec",
+    "State",
+    "equalised",
+    "load_results",
+    "load_settings",
+    "read_orders",
+    "read_seeds",
+    "read_ways",
+    "resolve",
+    "summarise",
+]

@@ -1,0 +1,320 @@
+"""The grid: which cells there are, which are missing, and the loop that makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from everlearn import files, wording
+from everlearn.errors import EverlearnError, MethodError, RecipeError, RunError
+from everlearn.grid.cells import CellResult, cell_name, load_cell, load_results
+from everlearn.grid.rows import RowSpec, our_name
+from everlearn.grid.runs import Job, RunFactory
+from everlearn.grid.settings import Settings, identity
+from everlearn.learner import ContinualLearner
+from everlearn.methods import build
+from everlearn.run.folder import RunFolder
+from everlearn.run.interruption import Interrupted
+from everlearn.run.progress import Reporter
+from everlearn.suites import Suite
+
+FAILED = "failed.json"
+NAMED = 8
+"""Cells that a sentence names; the rest is counted."""
+RUNNING = "Another process works on it. Should that be stopped, start this command again."
+
+
+@dataclass(frozen=True)
+class GridRun(Job):
+    """An entry in one order with one seed."""
+
+    entry: RowSpec
+
+    @property
+    def name(self) -> str:
+        """Of its file and folder."""
+        return cell_name(self.entry.name, self.order, self.seed)
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a cell is, and why it failed."""
+
+    cell: str
+    state: Literal["done", "running", "failed", "missing"]
+    reason: str = ""
+
+
+def completeness(states: Sequence[State]) -> str:
+    """Say how many cells of a grid are measured, and which are not."""
+    names = {kind: [each.cell for each in states if each.state == kind] for kind in ("missing", "failed", "running")}
+    count = sum(each.state == "done" for each in states)
+    if count == len(states):
+        return f"All {count} cells are measured." if count > 1 else "The cell is measured."
+    rest = "; ".join(f"{kind}: {_few(cells)}" for kind, cells in names.items() if cells)
+    verb = wording.be(1 if len(states) == 1 else count)
+    return f"{count} of {wording.count(len(states), 'cell')} {verb} measured; {rest}."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+class Grid(RunFactory):
+    """Entries × orders × seeds on one suite.
+
+    Args:
+        suite: domains, orders and recipes.
+        entries: rows of the table.
+        orders: numbers of the suite's orders.
+        seeds: of training.
+        settings: what all cells share.
+        results: folder of the results: one JSON file a cell, or their archive.
+        runs: folder of the runs, and of what is known about failures.
+        data: folder of the suite's data; None where the suite finds it itself.
+        keep: keep the models of finished cells.
+        reporter: who is told what is going on.
+
+    Raises:
+        RecipeError: the suite has no such order, or a setting does not fit.
+        RunError: `results` holds cells of other settings.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        entries: Sequence[RowSpec],
+        orders: Sequence[int],
+        seeds: Sequence[int],
+        settings: Settings,
+        results: Path,
+        runs: Path,
+        data: Path | None = None,
+        keep: bool = False,
+        reporter: Reporter | None = None,
+    ) -> None:
+        super().__init__(suite, settings, runs, data, reporter)
+        self.results, self.keep = results, keep
+        for name in settings.entries:
+            if our_name(name, suite) != name:
+                raise RecipeError(f"`entries` in the settings names '{name}', which is no row of a table of ours.")
+        for entry in entries:
+            wants = suite.systems[entry.name].wants if entry.name in suite.systems else ()
+            if lacking := [key for key in wants if key not in settings.entries.get(entry.name, {})]:
+                raise RecipeError(
+                    f"The row '{entry.name}' has a `{lacking[0]}` of its own, and the settings give none: add "
+                    f"`entries: {{{entry.name}: {{{lacking[0]}: …}}}}` to the file of `--settings`."
+                )
+        for order in orders:
+            if order not in suite.orders:
+                known = ", ".join(map(suite.order_title, suite.orders))
+                raise RecipeError(f"`--orders` names {suite.order_title(order)}; the suite `{suite.name}` has {known}.")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RunError("A grid runs each cell in one process. Start the command several times to share it.")
+        self.cells = self._cells(entries, orders, seeds)
+        self.identity = identity(settings, suite, self.recipe(self.plain(), self.runs))
+        for found in load_results(results):
+            found.check(self.identity, results)
+
+    def _cells(self, entries: Sequence[RowSpec], orders: Sequence[int], seeds: Sequence[int]) -> list[GridRun]:
+        found: dict[str, GridRun] = {}
+        for seed in seeds:  # a whole table for the first seed comes first
+            for order in orders:
+                for entry in entries:
+                    own = order if entry.ordered else None
+                    domains = tuple(self.suite.orders[order]) if entry.ordered else self.first
+                    methods = tuple(self._spec(entry, method) for method in entry.methods)
+                    seeded = seed if entry.seeded else None
+                    changes = {**entry.changes, **self.settings.entries.get(entry.name, {})}
+                    cell = GridRun(own, seeded, domains, methods, changes, entry)
+                    found.setdefault(cell.name, cell)
+        return list(found.values())
+
+    def _spec(self, entry: RowSpec, method: Mapping[str, Any]) -> dict[str, Any]:
+        """A method of a row: what the settings say of it counts more than what the suite's own rows were published
+        with, and less than what a row says of itself."""
+        given = self.settings.spec(method["name"])
+        return {**method, **given} if entry.name in self.suite.systems else {**given, **method}
+
+    # -- what there is ----------------------------------------------------------------------------------------
+
+    def path(self, cell: GridRun) -> Path:
+        """Return where the cell's result is written; the archive beside it may hold it too."""
+        return self.results / f"{cell.name}.json"
+
+    def done(self, cell: GridRun) -> bool:
+        """Whether the cell is measured.
+
+        Raises:
+            RunError: it is, with other settings or options.
+        """
+        found = load_cell(self.results, cell.name)
+        if found is None:
+            return False
+        found.check(self.identity, self.results)
+        wanted = _options(cell)
+        if found.options != wanted:
+            raise RunError(
+                f"{cell.name} in '{self.results}' was measured with other options of '{cell.entry.name}' "
+                f"({found.options} there, {wanted} here). Remove it, set these options again, or use another "
+                "folder (`--results`)."
+            )
+        return True
+
+    def streams(self) -> list[Path]:
+        """Folders of the runs that are finished and learnt the stream, for a report of them."""
+        found = [self.runs / cell.name / "run" for cell in self.cells if cell.entry.ordered and self.done(cell)]
+        return [run for run in found if (run / "results.json").is_file()]
+
+    def states(self) -> list[State]:
+        """How far every cell is."""
+        return [self._state(cell) for cell in self.cells]
+
+    def _state(self, cell: GridRun) -> State:
+        place, locked = self.runs / cell.name, False
+        with contextlib.ExitStack() as stack:  # what is read below does not change under the lock
+            if place.is_dir():
+                try:
+                    stack.enter_context(RunFolder(place).lock())
+                except RunError:
+                    locked = True
+            if self.done(cell):
+                return State(cell.name, "done")
+            if locked:
+                return State(cell.name, "running", RUNNING)
+            if (place / FAILED).is_file():
+                return State(cell.name, "failed", _reason(place / FAILED))
+            return State(cell.name, "missing")
+
+    def check(self) -> None:
+        """Find out what is wrong with any entry that has missing cells, before the first of them is made.
+
+        What the base model cannot have is left out with a sentence where nothing but a group names it.
+
+        Raises:
+            EverlearnError: the sentence names the entry.
+        """
+        checked: set[str] = set()
+        without: set[str] = set()
+        for cell in self.cells:
+            place = self.runs / cell.name / "run"
+            begun = (place / "recipe.yaml").is_file()  # it was checked then
+            if cell.entry.name not in checked and not begun and not self.done(cell):
+                checked.add(cell.entry.name)
+                try:
+                    ContinualLearner(self.recipe(cell, place), reporter=self.reporter).check()
+                except EverlearnError as error:
+                    if not cell.entry.optional or not isinstance(error, MethodError):
+                        raise type(error)(f"{cell.entry.name}: {error}") from None
+                    without.add(cell.entry.name)
+                    self.reporter.say(f"Left out, since this model cannot have it: {cell.entry.name}. {error}")
+        self.cells = [cell for cell in self.cells if cell.entry.name not in without]
+
+    # -- making what is missing -------------------------------------------------------------------------------
+
+    def run(self) -> list[State]:
+        """Make every missing cell that no other process works on, each once; one that fails does not stop the others.
+
+        It goes round until nothing is left to do: another process may have been stopped since its cell was passed by.
+        Failures of earlier starts are tried again, those since then are not, whichever process they happened to.
+
+        Raises:
+            Interrupted: it was stopped; the sentence says what is kept.
+        """
+        try:
+            self._make_missing()
+        except (Interrupted, KeyboardInterrupt):
+            raise Interrupted(
+                f"Stopped. {completeness(self.states())} What is measured is in {self.results}, and a cell that was "
+                "begun goes on where it was saved: start the same command again, or see what there is with `--show`."
+            ) from None
+        return self.states()
+
+    def _make_missing(self) -> None:
+        known = {cell.name: self._failure(cell) for cell in self.cells}
+        while missing := [cell for cell in self.cells if self._free(cell, known[cell.name])]:
+            for cell in missing:
+                if cell.entry.needs_base:
+                    self.base(cell)  # what is wrong with model or data is wrong for every cell: it stops here
+            for number, cell in enumerate(missing, 1):
+                place = self.runs / cell.name
+                place.mkdir(parents=True, exist_ok=True)
+                with contextlib.ExitStack() as stack:
+                    try:
+                        stack.enter_context(RunFolder(place).lock())
+                    except RunError:
+                        self.reporter.say(f"{cell.name}: another process works on it.")
+                        continue
+                    if self._open(cell, known[cell.name]):  # it may have been made since
+                        self.reporter.say(f"{cell.name} ({number} of {wording.count(len(missing), 'missing cell')})")
+                        self._make(cell, place)
+
+    def _free(self, cell: GridRun, known: int | None) -> bool:
+        """Whether the cell is to be made, and no other process works on it."""
+        return self._open(cell, known) and self._state(cell).state != "running"
+
+    def _open(self, cell: GridRun, known: int | None) -> bool:
+        """Whether the cell is to be made: it is not done, nor did it fail since the `known` failure."""
+        return not self.done(cell) and self._failure(cell) in (None, known)
+
+    def _failure(self, cell: GridRun) -> int | None:
+        """What tells a cell's last failure from an earlier one; None where there is none."""
+        try:
+            return (self.runs / cell.name / FAILED).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def _make(self, cell: GridRun, place: Path) -> None:
+        (place / FAILED).unlink(missing_ok=True)
+        self.reporter.cell = cell.name
+        try:
+            self._save(cell, cell.entry.make(self, cell, place).model_dump())
+        except Interrupted:
+            raise
+        except Exception as error:
+            sentence = str(error) if isinstance(error, EverlearnError) else f"{type(error).__name__}: {error}"
+            files.write_json(place / FAILED, {"sentence": sentence, "traceback": traceback.format_exc()})
+            self.reporter.say(f"{cell.name} failed: {sentence}")
+        else:
+            if not self.keep:
+                for run in [path.parent for path in place.glob("*/recipe.yaml")]:
+                    for stage in run.glob("stage-*"):
+                        shutil.rmtree(stage, ignore_errors=True)
+
+    def _save(self, cell: GridRun, measured: dict[str, Any]) -> None:
+        needs = [build(spec).needs for spec in cell.methods]
+        result = CellResult(
+            suite=self.suite.name,
+            entry=cell.entry.name,
+            title=cell.entry.title,
+            paper=cell.entry.paper,
+            order=cell.order,
+            seed=cell.seed,
+            options=_options(cell),
+            domain_id_at_test=any(each.domain_id_test for each in needs),
+            old_data=cell.entry.old_data or any(each.old_data for each in needs),
+            settings=self.identity,
+            **measured,
+        )
+        files.write_json(self.path(cell), result.model_dump(mode="json"))
+
+
+def _reason(path: Path) -> str:
+    """Why a cell failed, as it was written down."""
+    try:
+        return str(files.read_json(path)["sentence"])
+    except (RunError, KeyError, TypeError):
+        return f"{path} is damaged"
+
+
+def _options(cell: GridRun) -> dict[str, Any]:
+    built = [build(spec) for spec in cell.methods]
+    options = {method.label: method.config.model_dump(mode="json", exclude_defaults=True) for method in built}
+    return {**(options if len(options) > 1 else next(iter(options.values()))), **cell.changes}

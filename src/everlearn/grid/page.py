@@ -1,0 +1,482 @@
+"""The filled table: for a terminal, as a page, Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from everlearn.comparison import formatting as fmt
+from everlearn.errors import RunError
+from everlearn.evaluation.build import ONE_FINE_TUNING
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import QUANTITIES
+from everlearn.grid.cells import CellResult
+from everlearn.grid.during_training import FORGOTTEN, KEPT, AlongTraining
+from everlearn.grid.grid import State, completeness
+from everlearn.grid.long_streams import LongStreams
+from everlearn.grid.order_effects import effect_tables
+from everlearn.grid.relative_to_plain import compute_of, shares_of, shares_table
+from everlearn.grid.rows import entry_of, in_order
+from everlearn.grid.summary import Line, plain_or_first, summarise
+from everlearn.grid.swept_options import SweptOption, swept
+from everlearn.methods.sequential import PLAIN
+from everlearn.report import compare, verdict
+from everlearn.report.drawing import legend_of
+from everlearn.report.figures import Plate, draw
+from everlearn.report.figures.dots import Dots
+from everlearn.report.figures.frontiers import Frontiers
+from everlearn.report.figures.swept import Swept
+from everlearn.report.figures.tradeoff import Standing, Standings
+from everlearn.report.html import render, top_figure
+from everlearn.report.tables import Table, TableCell, escape_markdown, latex_table, markdown_table, terminal_table
+from everlearn.report.verdict import paragraphs
+from everlearn.suites import Published, Suite
+from everlearn.suites.claims import Metric
+from everlearn.version import __version__
+
+WORDS: dict[Metric, str] = {"f1": "F1", "accuracy": "Accuracy"}
+_STREAM = (
+    ("accuracy_learnt", "Just learnt ↑"),
+    ("accuracy", "AP (macro) ↑"),
+    ("accuracy_micro", "Micro ↑"),
+    ("accuracy_bwt", "BWT, T−1 ↑"),
+    ("accuracy_bwt_over_all", "BWT, T ↑"),
+    ("accuracy_forgetting", "Forgetting, T−1 ↓"),
+    ("accuracy_forgetting_max", "Forgetting, max form, T−1 ↓"),
+    ("accuracy_forgetting_max_over_all", "Forgetting, max form, T ↓"),
+    ("accuracy_fwt", "FWT, T−1 ↑"),
+    ("accuracy_fwt_over_all", "FWT, T ↑"),
+)
+_BITS = tuple(
+    (name, f"{QUANTITIES[key].title} {'↑' if QUANTITIES[key].higher_is_better else '↓'}")
+    for name, key in (
+        ("bits", "average"),
+        ("bits_learnt", "learnt"),
+        ("bits_forgotten", "forgotten"),
+        ("bits_drift", "general_drift"),
+    )
+)
+"""Numbers of held-out text, by the names that every page has for them; a level in bits per byte is better when low."""
+_BESIDE = {
+    "f1": "F1", "accuracy": "accuracy", "f1_forgetting": "F1 forgetting", "accuracy_forgetting": "accuracy forgetting",
+}  # fmt: skip
+_BESIDE_ALONG = {KEPT: "mean of tasks of no domain", FORGOTTEN: "forgotten of it", "pass_at_1": "pass@1"}
+"""What of ours stands beside published numbers: number → how it is called."""
+_ALONG = ((KEPT, "Tasks of no domain ↑"), (FORGOTTEN, "Forgotten of them ↓"), ("pass_at_1", "pass@1 ↑"))
+_NOTES = {
+    ONE_FINE_TUNING: "End tasks were fine-tuned once in each run, with the same seed in all: intervals are over runs, "
+    "and say nothing of other seeds of the fine-tuning."
+}
+"""Notes of single runs that mean something else here, and what is said instead."""
+
+
+class GridPage:
+    """Everything that is shown of a grid.
+
+    Args:
+        suite: what it was run on.
+        cells: its results.
+        reference: what the entries are compared with; when left out, plain training, else the base model, else the
+            first.
+        shown: the entries that have rows; all when empty. The others serve as reference only.
+        states: how far every cell is that was asked for; empty when unknown.
+        runs: folders of finished runs of the grid's streams, for the verdict and the first picture of their report.
+
+    Raises:
+        RunError: there is no cell, or none of the reference or of what is shown.
+    """
+
+    ENDINGS = ("html", "md", "tex", "csv", "json")
+
+    def __init__(
+        self,
+        suite: Suite,
+        cells: Sequence[CellResult],
+        reference: str | None = None,
+        shown: Sequence[str] = (),
+        states: Sequence[State] = (),
+        runs: Sequence[Path] = (),
+    ) -> None:
+        self.states = states
+        self.comparison = compare(runs) if runs else None
+        rows = set(shown or (cell.entry for cell in cells))
+        ordered = sorted(cells, key=lambda cell: cell.entry not in rows)  # the first of them may be the reference
+        lines = {line.entry: line for line in summarise(ordered, reference)}
+        if rows.isdisjoint(lines):
+            wanted = " or ".join(f"`{name}`" for name in shown)
+            raise RunError(f"There is no result of {wanted} (`--methods`), only of {', '.join(lines)}.")
+        self.suite, self.cells = suite, [cell for cell in cells if cell.entry in rows]
+        self.reference = lines[reference or plain_or_first(lines)]
+        self.lines = [lines[entry] for entry in in_order(rows & lines.keys(), suite)]
+        if suite.ranked:
+            self.lines.sort(key=_rank)
+        self.tasks = list(dict.fromkeys(task for line in self.lines for cell in line.runs for task in cell.tasks))
+        self.metrics = [metric for metric in suite.metrics if any(metric in line.numbers for line in self.lines)]
+        self.along = AlongTraining({line.entry: line.title for line in self.lines}, self.cells)
+        self.long_streams = LongStreams(suite, self.cells)
+        self.notes = list(dict.fromkeys(_NOTES.get(note, note) for cell in self.cells for note in cell.notes))
+
+    def tables(self) -> list[Table]:
+        """All tables, the end tasks first."""
+        found = [self._task_table(metric) for metric in self.metrics]
+        # Streams of tasks that are asked after their own stage and at the end alone have what follows from that.
+        known = "accuracy_bwt" if self.suite.metrics == ("accuracy",) else "accuracy_fwt"
+        if any(known in line.numbers for line in self.lines):
+            found.append(self._stream_table())
+        found += self.along.tables()
+        found.append(self._bits_table())
+        if any(line.differences for line in self.lines):
+            found.append(self._difference_table())
+        found += self._shares_tables()
+        found += self.long_streams.tables()
+        found += effect_tables(self.cells, self.suite)
+        found.append(self._facts_table())
+        if self.suite.published is not None and (self.tasks or self.along.axes):
+            found.append(self._published_table(self.suite.published))
+        return found
+
+    def _rows(self, cells: Callable[[Line], list[TableCell]]) -> tuple[tuple[str, tuple[TableCell, ...]], ...]:
+        return tuple((line.title, tuple(cells(line))) for line in self.lines)
+
+    def _task_table(self, metric: Metric) -> Table:
+        names = [*(f"{metric}/{task}" for task in self.tasks), metric, f"{metric}_forgetting"]
+        micro = metric == "f1" and any(
+            scores.f1 != scores.macro_f1 for cell in self.cells for at in cell.tasks.values() for scores in at.values()
+        )
+        caption = f"Percent. {self._intervals} Forgetting: (1/(T−1)) Σ (A_kk − A_Tk); below 0, later domains helped."
+        if micro:
+            caption += " F1 is macro-F1, or micro-F1 for tasks that ask for it (it equals their accuracy)."
+        return Table(
+            f"{WORDS[metric]} of end tasks after the last domain",
+            ("Method", *self.tasks, "Average ↑", "Forgetting ↓"),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in names]),
+            caption,
+        )
+
+    def _stream_table(self) -> Table:
+        shown = {name: title for name, title in _STREAM if any(name in line.numbers for line in self.lines)}
+        return Table(
+            "End tasks along the stream (accuracy)",
+            ("Method", *shown.values()),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 2, 100) for name in shown]),
+            "Percent. With R[i, j] the accuracy on task j after i of T tasks, and R[0, j] that of the base model. AP: "
+            "mean of R[T, j]; micro: over all test examples together. BWT: Σ (R[T, j] − R[j, j]); forgetting is its "
+            "negative, its max form Σ (max over i ≥ j of R[i, j] − R[T, j]). FWT: Σ (R[j−1, j] − R[0, j]). The sums "
+            "have T − 1 terms and are divided by T − 1 (as papers define them) or by T (as some released code does). "
+            f"{self._intervals}",
+        )
+
+    def _bits_table(self) -> Table:
+        return Table(
+            "Held-out text (bits per byte)",
+            ("Method", *(title for _, title in _BITS)),
+            self._rows(lambda line: [_cell(line.numbers.get(name), 4, signed=name != "bits") for name, _ in _BITS]),
+            "Means over domains; drift: of general text. Learnt and forgotten against the base model and the moment "
+            f"after the own domain. {self._intervals}",
+        )
+
+    @property
+    def _intervals(self) -> str:
+        """What the brackets are, as captions say it."""
+        counts = sorted({line.cells for line in self.lines if line.cells > 1})
+        if not counts:
+            return "One run each, so there are no intervals."
+        runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return (
+            f"In brackets: 95 % intervals, Student's t over the {runs} runs of a row (orders × seeds); none where "
+            "there is one run."
+        )
+
+    def _difference_table(self) -> Table:
+        shown: list[tuple[str, str, float, int]] = [(m, f"{WORDS[m]} (points) ↑", 100, 2) for m in self.metrics]
+        shown += [(f"{metric}_forgetting", f"{WORDS[metric]} forgetting (points) ↓", 100, 2) for metric in self.metrics]
+        shown += [(name, f"{title} (points)", 100, 2) for name, title in _ALONG]
+        shown += [(name, f"{title} (bits/byte)", 1, 4) for name, title in _BITS]
+        shown = [each for each in shown if any(each[0] in line.differences for line in self.lines)]
+
+        def cells(line: Line) -> list[TableCell]:
+            found = []
+            for name, _, scale, places in shown:
+                own = line.differences.get(name)
+                cell = _cell(own.estimate if own else None, places, scale, signed=True)
+                found.append(TableCell(cell.text, f"{cell.detail} {fmt.p_value(own.p_value if own else None)}".strip()))
+            return found
+
+        return Table(
+            f"Difference to {self.reference.title}",
+            ("Method", *(title for _, title, _, _ in shown)),
+            tuple((line.title, tuple(cells(line))) for line in self.lines if line is not self.reference),
+            "Runs of the same order and seed in pairs; with fewer than two pairs all runs of both rows, as independent "
+            "samples of equal variance. In brackets: 95 % intervals, Student's t over these; p is of the same t, below "
+            "0.05 exactly where the interval leaves out 0. Of twenty differences that are none, one is below 0.05 by "
+            "chance.",
+        )
+
+    def _shares_tables(self) -> list[Table]:
+        """What each row keeps and leaves of plain training's; nothing where that is not there or loses nothing."""
+        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
+        return [] if plain is None or len(self.lines) < 2 else shares_table(self.lines, plain)
+
+    def _facts_table(self) -> Table:
+        plain = next((line for line in self.lines if line.entry == PLAIN), None)
+        seconds = plain.seconds if plain is not None else 0.0
+        scored = self.long_streams.evaluation
+
+        def cells(line: Line) -> list[TableCell]:
+            facts = line.facts
+            return [
+                TableCell(str(line.cells)),
+                TableCell("yes" if facts.domain_id_at_test else "no"),
+                TableCell("yes" if facts.old_data else "no"),
+                TableCell(fmt.whole(facts.parameters)),
+                TableCell(f"{facts.passes_per_step:.3g}"),
+                TableCell(_times(None if plain is None else compute_of(line, plain))),
+                TableCell(_times(line.seconds / seconds if seconds and line.seconds else None)),
+                TableCell(fmt.whole(facts.tokens)),
+                *([TableCell(fmt.percent(scored.get(line.entry)))] if scored else []),
+            ]
+
+        header = ("Method", "Runs", "Domain id at test", "Old data kept", "Parameters added")
+        columns = ("Evaluation, of training",) if scored else ()
+        evaluation = (
+            " Evaluation, of training: passes of the score matrix, the base model's row included, of those of the "
+            "tokens learnt from; each text counts as `blocks` rows, and each row as one forward pass, a third."
+        )
+        return Table(
+            "What each takes",
+            (*header, "Extra passes a step", "Compute", "Training time", "Tokens learnt from", *columns),
+            self._rows(cells),
+            "Compute against plain training: passes counted, in the steps and outside of them (importance and the "
+            "like). Training time the same as measured, the median over runs: only as good as the machine was quiet. "
+            "Parameters: trainable, for each domain. Extra passes: forward and backward, in units of one over the "
+            "batch; a forward pass alone is a third. Where they grow with the domains (CLASSIC), those of the second "
+            f"domain.{evaluation if scored else ''}",
+        )
+
+    def _published_table(self, published: Published) -> Table:
+        mine = published.beside or tuple((name, None) for name in (_BESIDE if self.tasks else _BESIDE_ALONG))
+        lines = {line.entry: line for line in self.lines}
+
+        def ours(entry: str, name: str, order: int | None) -> Estimate | None:
+            if entry not in lines or order is None:
+                return lines[entry].numbers.get(name) if entry in lines else None
+            rows = [row[name] for (own, _), row in lines[entry].rows.items() if own in (None, order) and name in row]
+            return Estimate(sum(rows) / len(rows)) if rows else None
+
+        rows = []
+        for entry in in_order({*published.rows, *lines}, self.suite):
+            given = published.rows.get(entry, (None,) * len(published.columns))
+            own = [ours(entry, name, order) for name, order in mine]
+            cells = [*(TableCell(fmt.fixed(value, 2)) for value in given), *(_cell(each, 2, 100) for each in own)]
+            rows.append((lines[entry].title if entry in lines else entry_of(entry, self.suite).title, tuple(cells)))
+        header = ("Method", *(f"published: {name}" for name in published.columns))
+        words = _BESIDE | _BESIDE_ALONG
+        here = [f"here: {words[name]}" + (f", order {order}" if order is not None else "") for name, order in mine]
+        return Table(f"Beside {published.title}", (*header, *here), tuple(rows), published.caption)
+
+    # -- outputs ----------------------------------------------------------------------------------------------
+
+    def written(self, ending: str) -> str:
+        """What a file with one of :data:`ENDINGS` holds."""
+        writers = (self.page, self.markdown, self.latex, self.csv, self.json)
+        return dict(zip(self.ENDINGS, writers, strict=True))[ending]()
+
+    def terminal(self) -> RenderableType:
+        """For a terminal; print it with a rich console."""
+        parts: list[RenderableType] = [part for text in self._opening() for part in (Text(text), Text(""))]
+        for table in self.tables():
+            parts += [terminal_table(table), Text("")]
+        return Group(*parts, *(Text(f"Note: {note}") for note in self.notes))
+
+    def markdown(self) -> str:
+        """Return the verdict, pipe tables and the notes."""
+        parts = [escape_markdown(text) for text in self._opening()]
+        parts += [markdown_table(table, level=3) for table in self.tables()]
+        parts += ["\n".join(f"- {escape_markdown(note)}" for note in self.notes)] if self.notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def latex(self) -> str:
+        """Tables for ``booktabs``."""
+        return "\n".join(latex_table(table) for table in self.tables())
+
+    def csv(self) -> str:
+        """One number of one cell a line."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["entry", "order", "seed", "number", "value"])
+        for line in self.lines:
+            for (order, seed), numbers in line.rows.items():
+                for name, value in numbers.items():
+                    writer.writerow([line.entry, *("" if x is None else x for x in (order, seed)), name, value])
+        return file.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """For another program."""
+        return {
+            "suite": self.suite.name,
+            "reference": self.reference.entry,
+            "settings": self.cells[0].settings,
+            "lines": [line.to_json() for line in self.lines],
+            "notes": self.notes,
+            **({"complete": completeness(self.states), "cells": [vars(s) for s in self.states]} if self.states else {}),
+            **({"verdict": verdict(self.comparison)} if self.comparison is not None else {}),
+        }
+
+    def _opening(self) -> list[str]:
+        """Return what is said before the tables: the verdict on the streams, and which cells are missing."""
+        judged = [" ".join(verdict(self.comparison))] if self.comparison is not None else []
+        return [*judged, *([completeness(self.states)] if self._incomplete else [])]
+
+    @property
+    def _incomplete(self) -> bool:
+        return any(state.state != "done" for state in self.states)
+
+    def json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def page(self) -> str:
+        """One self-contained HTML page."""
+        plates = [
+            plate
+            for metric in self.metrics
+            for plate in self._dots(f"{WORDS[metric]} minus {self.reference.title} (points)", 100, metric, True)
+        ]
+        for metric in self.metrics[:1]:
+            plates += self._dots(f"{WORDS[metric]} forgetting rate (points)", 100, f"{metric}_forgetting")
+        plates += self._dots("forgotten (bits per byte)", 1, "bits_forgotten")
+        plates += self.long_streams.plates()
+        settings = {k: v for k, v in self.cells[0].settings.items() if k not in ("corpora", "end_task_files")}
+        orders = {cell.order: cell.domains for cell in self.cells if cell.order is not None}
+        learnt = len(self.cells[0].domains)
+        return render(
+            "bench.html.jinja",
+            title=f"{self.suite.name}: {len(self.lines)} ways to learn {learnt} domain{'s' * (learnt != 1)}",
+            version=__version__,
+            verdict=[] if self.comparison is None else paragraphs(self.comparison),
+            incomplete=completeness(self.states) if self._incomplete else "",
+            facts=[
+                (
+                    "Orders",
+                    "; ".join(f"{self.suite.order_title(n)}: {' → '.join(orders[n])}" for n in sorted(orders)) or "–",
+                ),
+                ("Seeds", ", ".join(map(str, sorted({c.seed for c in self.cells if c.seed is not None}))) or "–"),
+                ("Settings", ", ".join(f"{key} {value}" for key, value in fmt.flatten(settings))),
+            ],
+            tables=self.tables(),
+            top=[*(self._standing() if self.comparison is None else top_figure(self.comparison)), *self._frontiers()],
+            swept=[
+                (
+                    along.option,
+                    legend_of(family.label for family in along.families),
+                    self._swept(along),
+                )
+                for along in swept(self.lines)
+            ],
+            along=(self.along.legend(), self.along.plates()),
+            figures=plates,
+            notes=self.notes,
+            papers=[(line.title, line.facts.paper) for line in self.lines if line.facts.paper.startswith("https://")],
+        )
+
+    def _standing(self) -> list[Plate]:
+        """Learning against forgetting on held-out text, the best at the end first."""
+        measured = [line for line in self.lines if "bits" in line.numbers]
+        ranked = sorted(measured, key=lambda line: line.numbers["bits"].value or 0.0)
+        runs = tuple(
+            Standing(
+                line.title,
+                line.numbers.get("bits_learnt", Estimate()),
+                line.numbers.get("bits_forgotten", Estimate()),
+                line is ranked[0],
+            )
+            for line in ranked
+        )
+        return draw("standing", Standings(runs, "bits per byte", ranked=False))
+
+    def _frontiers(self) -> list[Plate]:
+        """Everything that was swept, as shares of what plain training learns, forgets and lets drift."""
+
+        plain = next((line for line in summarise(self.cells) if line.entry == PLAIN), None)
+        return [
+            made
+            for name, lost in (("bits_forgotten", "forgetting left"), ("bits_drift", "general drift left"))
+            if plain is not None
+            for made in draw("frontiers", Frontiers(shares_of(swept(self.lines), plain, name), lost))
+        ]
+
+    def _swept(self, along: SweptOption) -> list[Plate]:
+        """Learnt, forgotten and the end against the values of an option."""
+        shown: list[tuple[str, str, float]] = [
+            (name, f"{WORDS[name]} at the end (points)", 100.0) for name in self.metrics
+        ]
+        shown += [(f"{name}_forgetting", f"{WORDS[name]} forgetting (points)", 100.0) for name in self.metrics]
+        shown += [(name, f"{title[:-2].lower()} (bits per byte)", 1.0) for name, title in _BITS]
+        plates = []
+        for name, unit, scale in shown:
+            families = [
+                [None if each is None else _scaled(each, scale) for each in family] for family in along.estimates(name)
+            ]
+            if not any(each is not None for family in families for each in family):
+                continue
+            own = [line for family in along.families for line in family.lines.values()]
+            level = None if self.reference in own else self.reference.numbers.get(name)
+            plates += draw(
+                "swept",
+                Swept(
+                    along.option,
+                    unit,
+                    along.values,
+                    families,
+                    [family.label for family in along.families],
+                    f"{unit[:1].upper()}{unit[1:]} by {along.option}.",
+                    None if level is None else _scaled(level, scale).value,
+                    self.reference.title,
+                    zero=name not in (*WORDS, "bits"),
+                ),
+            )
+        return plates
+
+    def _dots(self, unit: str, scale: float, name: str, difference: bool = False) -> list[Plate]:
+        """Dots with intervals, a row an entry; of a number, or of its difference to the reference."""
+        rows: dict[str, Estimate] = {}
+        for line in self.lines:
+            if difference and name in line.differences:
+                rows[line.title] = _scaled(line.differences[name].estimate, scale)
+            elif not difference and name in line.numbers:
+                rows[line.title] = _scaled(line.numbers[name], scale)
+        caption = f"{unit[:1].upper()}{unit[1:]}. Lines: 95 % intervals over runs."
+        return draw("dots", Dots(unit, list(rows), [list(rows.values())], caption))
+
+
+def status_table(states: Sequence[State]) -> Table:
+    """Return the cells that are not done, under a sentence that says how many are."""
+    rows = [(each.cell, (TableCell(each.state), TableCell(each.reason))) for each in states if each.state != "done"]
+    return Table(completeness(states), ("Cell", "State", "Why"), tuple(rows))
+
+
+def _rank(line: Line) -> float:
+    """Return the sort key of a row: bits per byte at the end or, without held-out text, the negative task score."""
+    end = [line.numbers[name].value for name in ("bits", "f1", "accuracy") if name in line.numbers][:1]
+    return math.inf if not end or end[0] is None else end[0] if "bits" in line.numbers else -end[0]
+
+
+def _times(found: float | None) -> str:
+    return fmt.MISSING if found is None else f"{found:.2f}×"
+
+
+def _scaled(found: Estimate, scale: float) -> Estimate:
+    return Estimate(*(None if value is None else scale * value for value in (found.value, found.low, found.high)))
+
+
+def _cell(found: Estimate | None, places: int, scale: float = 1, signed: bool = False) -> TableCell:
+    shown = _scaled(found or Estimate(), scale)
+    return TableCell(fmt.fixed(shown.value, places, signed), fmt.interval(shown, places, signed))

@@ -1,0 +1,199 @@
+"""A user's own recipe as a suite, so that a grid can be made of it: orders of its domains, and ways to train."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from everlearn import wording
+from everlearn.config.reading import read_value
+from everlearn.config.recipe import Recipe
+from everlearn.data.blocks import hash_of
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.grid.difficulty import ORDERS, by_difficulty
+from everlearn.methods.sequential import PLAIN
+from everlearn.seeding import seed_for
+from everlearn.suites import Settings, Suite
+
+MOST = 720
+"""Orders that `all` may stand for: those of six domains."""
+RANKED_BY_PLACE = 12
+"""Domains of which an order's number is its place among all orders; of more, the number would have many digits."""
+_PLACES = ("path", "validation", "train", "test", "tokenizer", "cache")
+"""Keys that may name files: where these lie makes no difference, and what is in them is known otherwise."""
+
+
+class RecipeTemplate(Suite):
+    """The stream of one recipe.
+
+    An order's number belongs to the order itself, so that a later call with other orders adds cells to the same table:
+    its place among all orders as `itertools.permutations` lists them. 0 is the recipe's own.
+
+    Args:
+        recipe: of the user; its methods are one of the ways to train.
+        name: as tables write it.
+        orders: of its domains, by name.
+    """
+
+    ranked = True
+    groups: Mapping[str, tuple[str, ...]] = {"scenarios": ("none", "separate", PLAIN, "cumulative", "pool", "merged")}
+
+    def __init__(self, recipe: Recipe, name: str, orders: Sequence[Sequence[str]] = ()) -> None:
+        self.own, self.name = recipe, name
+        self.domains = tuple(domain.name for domain in recipe.domains)
+        self.orders = {number_of(order, self.domains): tuple(order) for order in (orders or [self.domains])}
+        self.tasks = {task.name: task.domain for task in recipe.end_tasks if task.domain is not None}
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """As the recipe has them, whichever orders are asked for."""
+        return self.domains
+
+    @property
+    def super_domains(self) -> Mapping[str, str]:
+        """What the recipe says of its domains (`group`)."""
+        return {domain.name: domain.group for domain in self.own.domains if domain.group is not None}
+
+    @property
+    def settings(self) -> Settings:
+        """The options that the recipe gives its own methods count wherever these are named."""
+        return Settings(methods={spec["name"]: spec for spec in self.own.method})
+
+    def recipe(
+        self,
+        order: int | Sequence[str],
+        *,
+        settings: Settings,
+        data: Path | None,
+        method: Sequence[Any],
+        seed: int,
+        name: str,
+        folder: Path,
+    ) -> dict[str, Any]:
+        """The recipe with its domains in this order, this method and this seed."""
+        names = self.orders[order] if isinstance(order, int) else order
+        raw = self.own.model_dump(mode="json")
+        domains = {domain["name"]: domain for domain in raw["domains"]}
+        raw["domains"] = [domains[each] for each in names]
+        raw["end_tasks"] = [task for task in raw["end_tasks"] if task["domain"] in (None, *names)]
+        raw["method"] = list(method)
+        raw["run"] |= {"name": name, "seed": seed, "folder": str(folder)}
+        return raw
+
+    def facts(self) -> dict[str, Any]:
+        """The recipe without methods, order, seed and places."""
+        raw = self.own.model_dump(mode="json", exclude_defaults=True, exclude={"method", "report", "run"})
+        raw["domains"] = {domain["name"]: domain for domain in raw["domains"]}
+        found = {f"recipe.{key}": _without_places(value) for key, value in raw.items()}
+        return {key: value for key, value in found.items() if value}
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key not in _PLACES or isinstance(each, dict | float)}
+        return {key: found for key, each in kept.items() if (found := _without_places(each)) not in ({}, [])}
+    return [_without_places(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def number_of(order: Sequence[str], names: Sequence[str]) -> int:
+    """An order's number: its place among all orders of these names; of more than twelve names, a hash."""
+    if tuple(order) == tuple(names):
+        return 0
+    if len(names) > RANKED_BY_PLACE:
+        return int(hash_of(*order)[:10], 16)
+    left, number = list(names), 0
+    for name in order:
+        number += left.index(name) * math.factorial(len(left) - 1)
+        left.remove(name)
+    return number
+
+
+def read_orders(text: str, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Orders of domains as the command line gives them, each once.
+
+    Args:
+        text: orders with semicolons between them: names with commas, `given`, `all`, `random:3` (three orders drawn
+            at random; the same ones each time, and `random:4` has one more), or by measured difficulty
+            (:data:`everlearn.grid.difficulty.ORDERS`): `easy-first:RUN`.
+        names: of the domains, in the recipe's order.
+
+    Raises:
+        RecipeError: what is given is no order of all domains, or is too many.
+    """
+    found: dict[tuple[str, ...], None] = {}
+    for part in (part.strip() for part in text.split(";")):
+        if part == "given":
+            orders = [tuple(names)]
+        elif part == "all":
+            if math.factorial(len(names)) > MOST:
+                raise RecipeError(
+                    f"`--orders all` would be {wording.count(math.factorial(len(names)), 'order')} of "
+                    f"{wording.count(len(names), 'domain')}. Name some "
+                    "of them, or draw them: --orders random:6."
+                )
+            orders = list(itertools.permutations(names))
+        elif part.startswith("random:"):
+            orders = _drawn(part, names)
+        elif part.partition(":")[0] in ORDERS:
+            orders = [by_difficulty(part, names)]
+        else:
+            orders = [_named(part, names)]
+        found |= dict.fromkeys(orders)
+    return list(found)
+
+
+def _named(part: str, names: Sequence[str]) -> tuple[str, ...]:
+    given = tuple(word.strip() for word in part.split(","))
+    for word in given:
+        if word not in names:
+            raise RecipeError(
+                f"`--orders` names '{word}', which is no domain of the recipe.{did_you_mean(word, names)} An order is "
+                f"{','.join(names)}, `given`, `all`, `random:3` or `easy-first:RUN`; several are separated by "
+                "semicolons."
+            )
+    if len(given) != len(names) or len(set(given)) != len(names):
+        raise RecipeError(f"`--orders` has '{part}', but an order has each of {', '.join(names)} once.")
+    return given
+
+
+def _drawn(part: str, names: Sequence[str]) -> list[tuple[str, ...]]:
+    word = part.removeprefix("random:")
+    most = math.factorial(len(names))
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= min(most, MOST)):
+        raise RecipeError(
+            f"`--orders` has '{part}', but after `random:` stands how many orders are drawn: 1 to "
+            f"{min(most, MOST)} of {wording.count(len(names), 'domain')}."
+        )
+    generator, drawn = np.random.Generator(np.random.PCG64(seed_for("orders", *names))), dict[tuple[str, ...], None]()
+    while len(drawn) < int(word):
+        drawn[tuple(str(names[place]) for place in generator.permutation(len(names)))] = None
+    return list(drawn)
+
+
+def read_seeds(text: str) -> list[int]:
+    """Seeds as the command line gives them: whole numbers with commas.
+
+    Raises:
+        RecipeError: they are no such thing.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise RecipeError(f"`--seeds` is '{text}', but must be seeds with commas, for example 1,2,3.")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def read_list(option: str, text: str) -> list[Any]:
+    """Values with commas between them, each YAML.
+
+    Raises:
+        RecipeError: this is no YAML, or there is no value.
+    """
+    found = read_value(f"[{text}]", option)
+    if not isinstance(found, list) or not found:
+        raise RecipeError(f"`{option}` is '{text}', but needs one or more values with commas.")
+    return found

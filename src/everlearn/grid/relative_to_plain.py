@@ -1,0 +1,128 @@
+"""What sweeps keep of plain training's learning, and leave of what it loses."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everlearn.comparison import formatting as fmt
+from everlearn.grid.cells import CellResult
+from everlearn.grid.pairing import compared
+from everlearn.grid.summary import Line, numbers
+from everlearn.grid.swept_options import SweptOption
+from everlearn.report.figures.frontiers import Strength
+from everlearn.report.tables import Table, TableCell
+
+LEARNT = "bits_learnt"
+FORGOTTEN, DRIFT, HELD = "bits_forgotten", "bits_drift", "bits_held"
+WHOLES = {LEARNT: LEARNT, HELD: LEARNT, FORGOTTEN: FORGOTTEN, DRIFT: DRIFT}
+"""Shares, and what of plain training's each is of."""
+TITLES = {
+    LEARNT: "Learning kept ↑", HELD: "Held at the end ↑", FORGOTTEN: "Forgetting left ↓", DRIFT: "Drift left ↓",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ShareOfPlain:
+    """A number as a share of plain training's: of each run beside the plain run of the same order and seed.
+
+    Attributes:
+        mean: over the runs.
+        deviation: their standard deviation (n − 1); None of one run.
+        runs: n.
+    """
+
+    mean: float
+    deviation: float | None
+    runs: int
+
+
+def shares_of_plain(line: Line, plain: Line) -> dict[str, ShareOfPlain]:
+    """What a row keeps of plain training's learning and leaves of its losses.
+
+    ====================  ===========================================================================================
+    ``bits_learnt``       learnt right after the own domain: 1 is all of what plain training learns
+    ``bits_held``         base model − end of the stream, mean over domains, as a share of what plain training learns
+    ``bits_forgotten``    forgotten since then: 0 is none of what plain training forgets
+    ``bits_drift``        of general text
+    ====================  ===========================================================================================
+
+    Returns:
+        Those that the row has and plain training loses (or learns) anything of.
+    """
+    ours, theirs = compared(line.runs, plain.runs, _with_held)
+    found = {}
+    for name, whole in WHOLES.items():
+        pairs = [
+            (own[name], theirs[unit][whole]) for unit, own in ours.items() if name in own and whole in theirs[unit]
+        ]
+        if pairs and all(against > 0 for _, against in pairs):
+            ratios = [own / against for own, against in pairs]
+            deviation = statistics.stdev(ratios) if len(ratios) > 1 else None
+            found[name] = ShareOfPlain(statistics.fmean(ratios), deviation, len(ratios))
+    return found
+
+
+def shares_table(lines: Sequence[Line], plain: Line) -> list[Table]:
+    """These shares of every row; nothing where plain training forgets nothing."""
+    found = [(line.title, shares_of_plain(line, plain)) for line in lines]
+    columns = {name: title for name, title in TITLES.items() if any(name in each for _, each in found)}
+    if FORGOTTEN not in columns:
+        return []
+    caption = (
+        "Percent; of each run beside plain training of the same order and seed: mean ± standard deviation. Learnt: "
+        "right after the own domain; held: at the end of the stream, of what plain training learns."
+    )
+    rows = tuple((title, tuple(share_cell(each.get(name)) for name in columns)) for title, each in found)
+    return [Table("As shares of plain training's", ("Method", *columns.values()), rows, caption)]
+
+
+def share_cell(found: ShareOfPlain | None) -> TableCell:
+    """A share in percent, ± its standard deviation over runs."""
+    if found is None:
+        return TableCell(fmt.MISSING)
+    apart = "" if found.deviation is None else f"± {100 * found.deviation:.0f}"
+    return TableCell(fmt.fixed(100 * found.mean, 0), apart)
+
+
+def compute_of(line: Line, plain: Line) -> float | None:
+    """Tokens run forward and backward, counted, against plain training's; None where they were not noted."""
+    extra, whole = line.facts.extra_tokens, plain.facts.tokens
+    return None if extra is None or not whole else (line.facts.tokens + extra) / whole
+
+
+def _with_held(cell: CellResult) -> dict[str, float]:
+    found = numbers(cell)
+    base = [bits["base"] for name, bits in cell.bits_per_byte.items() if name in cell.domains]
+    return found | ({HELD: statistics.fmean(base) - found["bits"]} if base and "bits" in found else {})
+
+
+def shares_of(found: Sequence[SweptOption], plain: Line, lost: str) -> list[tuple[str, list[Strength]]]:
+    """Every family along its option, as shares of plain training's numbers.
+
+    Args:
+        found: options that were swept over numbers.
+        plain: plain training.
+        lost: the number of what is lost: ``bits_forgotten`` or ``bits_drift``.
+
+    Returns:
+        Label of each family, and its points; nothing where plain training learns or loses nothing.
+    """
+    whole = [_number(plain, name) or 0.0 for name in (LEARNT, lost)]
+    if min(whole) <= 0:
+        return []
+    lines = []
+    for along in found:
+        for family in along.families:
+            points = []
+            for value in along.values:
+                own = [_number(family.lines.get(value), name) for name in (LEARNT, lost)]
+                if isinstance(value, float) and own[0] is not None and own[1] is not None:
+                    points.append(Strength(f"{value:g}", own[0] / whole[0], own[1] / whole[1]))
+            lines.append((family.label, points))
+    return [(label, points) for label, points in lines if points]
+
+
+def _number(line: Line | None, name: str) -> float | None:
+    return line.numbers[name].value if line is not None and name in line.numbers else None

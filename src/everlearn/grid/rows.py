@@ -1,0 +1,129 @@
+"""What stands in a row of the table: a method, or an arrangement of plain training that is no continual method."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from everlearn.errors import MethodError, did_you_mean
+from everlearn.grid import arrangements
+from everlearn.grid.cells import Measured
+from everlearn.grid.runs import Job, RunFactory
+from everlearn.grid.summary import BASE
+from everlearn.methods import base, build, names
+from everlearn.methods.sequential import PLAIN
+from everlearn.suites import Suite
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """A row of the table.
+
+    Attributes:
+        name: the word for it; a method's or variant's name.
+        title: as tables write it.
+        paper: URL, or "".
+        make: measures one cell in a folder of its own.
+        methods: what trains, as a recipe has it.
+        ordered: whether the order of the domains changes anything.
+        seeded: whether the seed of training changes anything.
+        needs_base: whether the scores of the base model are a part of it.
+        changes: keys of the recipe, dotted, that are not as in the other entries.
+        old_data: whether text of earlier domains is read again, whatever the methods do.
+        optional: left out, and not refused, where the base model cannot have it: a group named it, not the user.
+    """
+
+    name: str
+    title: str
+    paper: str
+    make: Callable[[RunFactory, Job, Path], Measured]
+    methods: tuple[dict[str, Any], ...] = ({"name": PLAIN},)
+    ordered: bool = True
+    seeded: bool = True
+    needs_base: bool = True
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    old_data: bool = False
+    optional: bool = False
+
+
+ARRANGEMENTS = {
+    entry.name: entry
+    for entry in (
+        RowSpec(
+            "constant", "Most frequent label", "", arrangements.constant, ordered=False, seeded=False, needs_base=False
+        ),
+        RowSpec(BASE, "No adaptation", "", arrangements.none, ordered=False, seeded=False),
+        RowSpec(
+            "separate", "One model per domain", "https://arxiv.org/abs/2004.10964", arrangements.separate, ordered=False
+        ),
+        RowSpec("pool", "Pool", "", arrangements.pool, ordered=False),
+        RowSpec("cumulative", "Each domain with all before it", "", arrangements.cumulative, old_data=True),
+        RowSpec(
+            "merged",
+            "One model per domain, averaged",
+            "https://arxiv.org/abs/2203.05482",
+            arrangements.merged,
+            ordered=False,
+        ),
+        RowSpec("per_task", "One model per task (PerTaskFT)", "", arrangements.separate, ordered=False),
+        RowSpec("mtl", "All tasks at once (MTL)", "", arrangements.pool, ordered=False),
+    )
+}
+"""No model, but one answer to everything; the base model as it is; one model trained on each domain from the base; one
+training on all domains shuffled together, with as many steps as all of them; a stream in which each domain comes with
+all before it, in its own number of steps; the mean of the models of each domain. Where domains are tasks `separate` and
+`pool` are called per-task fine-tuning and multi-task learning."""
+
+
+def resolve(wanted: Iterable[str], suite: Suite, option: str = "--methods") -> list[RowSpec]:
+    """Entries by our names or the paper's, each once; case, hyphens and underscores do not matter.
+
+    Args:
+        wanted: the names.
+        suite: whose paper's names and groups are meant.
+        option: where they were given, for the error.
+
+    Raises:
+        MethodError: there is no such entry.
+    """
+    found: dict[str, RowSpec] = {}
+    for word in wanted:
+        group = suite.groups.get(word.strip().lower())
+        for name in group or (word,):
+            ours = our_name(name, suite)
+            if ours is None:
+                known = {*names(), *ARRANGEMENTS, *suite.systems, *suite.groups, *suite.paper_names}
+                raise MethodError(
+                    f"`{option}` names '{name.strip()}', which is no method and none of the arrangements "
+                    f"{', '.join(ARRANGEMENTS)}.{did_you_mean(name.strip().lower(), known)}"
+                )
+            if group is None or ours not in found:
+                found[ours] = replace(entry_of(ours, suite), optional=group is not None)
+    return list(found.values())
+
+
+def our_name(name: str, suite: Suite) -> str | None:
+    """Our name for an entry that may be called as in the paper; None where there is no such entry."""
+    ours = {base.plain_name(name): name for name in (*names(), *ARRANGEMENTS, *suite.systems)}
+    return ours.get(base.plain_name(suite.paper_names.get(base.plain_name(name), name)))
+
+
+def in_order(entries: Iterable[str], suite: Suite) -> list[str]:
+    """Entries as tables list them: in the order of the suite's groups; behind them the others by name."""
+    names = dict.fromkeys(our_name(name, suite) for name in itertools.chain(*suite.groups.values()))
+    listed = {name: place for place, name in enumerate(names)}
+    return sorted(entries, key=lambda entry: (listed.get(entry, len(listed)), entry))
+
+
+def entry_of(name: str, suite: Suite) -> RowSpec:
+    """The entry of one of our own names, or of one of a suite's systems."""
+    if (system := suite.systems.get(name)) is not None:
+        methods = tuple(dict(each) for each in system.methods)
+        return RowSpec(name, system.title, system.paper, arrangements.stream, methods, changes=system.changes)
+    if name in ARRANGEMENTS:
+        return ARRANGEMENTS[name]
+    method = build(name)
+    return RowSpec(name, method.title, method.paper, arrangements.stream, ({"name": name},))

@@ -1,0 +1,136 @@
+"""What changes along one option: the rows of a table that differ in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everlearn.evaluation.estimate import Estimate
+from everlearn.grid.summary import Line
+from everlearn.methods import build, names
+
+FEWEST = 3
+"""Values of an option that make it worth a picture."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that differ in one option alone.
+
+    Attributes:
+        label: what they have in common, as far as other families differ in it.
+        lines: value of the option to the row.
+    """
+
+    label: str
+    lines: dict[Any, Line]
+
+
+@dataclass(frozen=True)
+class SweptOption:
+    """An option that was swept.
+
+    Attributes:
+        option: its name: a method's, or a key of the recipe.
+        values: numbers in ascending order, or names in the order of the rows.
+        families: what it was swept in.
+    """
+
+    option: str
+    values: list[Any]
+    families: list[Family]
+
+    def estimates(self, number: str) -> list[list[Estimate | None]]:
+        """A number of every family at every value."""
+        return [
+            [
+                line.numbers.get(number) if (line := family.lines.get(value)) is not None else None
+                for value in self.values
+            ]
+            for family in self.families
+        ]
+
+
+def swept(lines: Sequence[Line]) -> list[SweptOption]:
+    """The options with three values or more in rows that are the same in all others."""
+    settings = [(line, _labels(line), _options(line)) for line in lines]
+    keys = list(dict.fromkeys(key for _, _, options in settings for key in options))
+    found = []
+    for key in keys:
+        groups: dict[tuple[Any, ...], dict[Any, Line]] = {}
+        others: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for line, labels, options in settings:
+            mine = _filled(options, labels, keys)
+            if key not in mine:
+                continue
+            rest = {name: value for name, value in mine.items() if name != key}
+            family = (labels, tuple(sorted((name, str(value)) for name, value in rest.items())))
+            groups.setdefault(family, {})[_shown(mine[key])] = line
+            others[family] = rest
+        wanted = {family: rows for family, rows in groups.items() if len(rows) >= FEWEST}
+        if not wanted:
+            continue
+        if not all(isinstance(value, float) for rows in wanted.values() for value in rows):
+            wanted = {family: {_text(value): line for value, line in rows.items()} for family, rows in wanted.items()}
+        values = list(dict.fromkeys(value for rows in wanted.values() for value in rows))
+        families = [
+            Family(_label(family[0], others[family], [others[each] for each in wanted]), rows)
+            for family, rows in wanted.items()
+        ]
+        group, _, option = key.partition(".")
+        numeric = isinstance(values[0], float)
+        found.append(
+            SweptOption(
+                option if group in (*names(), "train") else key, sorted(values) if numeric else values, families
+            )
+        )
+    return found
+
+
+def _labels(line: Line) -> tuple[str, ...]:
+    """The methods of a row, by name."""
+    own = [name for name, options in line.facts.options.items() if isinstance(options, Mapping) and name in names()]
+    return tuple(own) or (line.entry.split("-")[0],)
+
+
+def _options(line: Line) -> dict[str, Any]:
+    """What is not as it is by default: `method.option`, and keys of the recipe."""
+    labels = _labels(line)
+    found: dict[str, Any] = {}
+    for key, value in line.facts.options.items():
+        if key in labels and isinstance(value, Mapping):
+            found |= {f"{key}.{option}": each for option, each in value.items()}
+        else:
+            found[key if "." in key else f"{labels[0]}.{key}"] = value
+    return found
+
+
+def _filled(options: Mapping[str, Any], labels: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
+    """The options with the defaults of those that other rows set."""
+    found = dict(options)
+    for label in set(labels) & set(names()):
+        config = build(label).config.model_dump(mode="json")
+        for key in keys:
+            method, _, option = key.partition(".")
+            if method == label and option in config:
+                found.setdefault(key, config[option])
+    return found
+
+
+def _shown(value: Any) -> float | str:
+    """A number as it is, anything else as a text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _text(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _label(labels: Sequence[str], own: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]]) -> str:
+    titles = " + ".join(build(label).title if label in names() else label for label in labels)
+    differing = [key for key in own if any(other.get(key) != own[key] for other in all_of_them if key in other)]
+    said = ", ".join(f"{key.rpartition('.')[2]} {own[key]}" for key in differing)
+    return f"{titles} ({said})" if said else titles

@@ -1,0 +1,164 @@
+"""The rows of a sweep: methods with their options, times what `--set` changes of the recipe."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from everlearn.config.overrides import put
+from everlearn.config.reading import read_value
+from everlearn.config.recipe import parse
+from everlearn.data.blocks import hash_of
+from everlearn.errors import RecipeError, did_you_mean
+from everlearn.grid import arrangements
+from everlearn.grid.recipe_template import RecipeTemplate, read_list
+from everlearn.grid.rows import ARRANGEMENTS, RowSpec, resolve
+from everlearn.grid.runs import without_training
+from everlearn.methods import build
+
+_LONGEST = 80
+_ELSEWHERE = {
+    "method": "name the methods in `--methods`, and an option of one as in method.ewc.strength=1,10",
+    "run": "`--seeds`, `--results` and `--runs` decide what stands there",
+}
+
+
+def read_ways(methods: str | None, sets: Sequence[str], suite: RecipeTemplate) -> list[RowSpec]:
+    """The entries of a sweep.
+
+    Args:
+        methods: with commas, each a name, `name:option=value` (with more options behind more colons), a mapping as in a
+            recipe, or a list in square brackets of those that work together; or a group of the suite. None
+            for the recipe's own.
+        sets: `key=value,value` each; every combination is tried with every method. An option of a method,
+            `method.NAME.option=value,value`, is tried in the entries that have the method.
+        suite: of the recipe.
+
+    Raises:
+        RecipeError: an option cannot be read, or a key is not allowed.
+        MethodError: a method or one of its options is unknown.
+    """
+    wanted = read_list("--methods", methods) if methods is not None else [[each["name"] for each in suite.own.method]]
+    wanted = [each for way in wanted for each in (suite.groups.get(way, (way,)) if isinstance(way, str) else (way,))]
+    changes = [_changes(text, suite) for text in sets]
+    keys = [key for key, _ in changes]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise RecipeError(f"`--set` has `{twice}` more than once: give its values with commas.")
+    ways = [[_part(each, suite) for each in (way if isinstance(way, list) else [way])] for way in wanted]
+    having = [entry.name for parts in ways for entry, _ in parts]
+    for key in keys:
+        if key.startswith("method.") and (name := key.split(".")[1]) not in having:
+            raise RecipeError(f"`--set` has `{key}`, but no entry has '{name}'.{did_you_mean(name, having)}")
+    found: dict[str, RowSpec] = {}
+    for parts in ways:
+        for values in itertools.product(*(values for _, values in changes)):
+            tried = dict(zip(keys, values, strict=True))
+            own = [(entry, {**options, **_of_method(entry.name, tried)}) for entry, options in parts]
+            one = _changed(_entry(own, suite), {k: v for k, v in tried.items() if not k.startswith("method.")})
+            if found.setdefault(one.name, one) != one:  # two texts that are the same in a file's name
+                one = replace(one, name=f"{one.name}-{hash_of(one.methods, one.changes)[:8]}")
+                found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def _of_method(name: str, tried: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--set method.NAME.option` gives a method."""
+    return {key.split(".", 2)[2]: value for key, value in tried.items() if key.startswith(f"method.{name}.")}
+
+
+def _entry(parts: Sequence[tuple[RowSpec, dict[str, Any]]], suite: RecipeTemplate) -> RowSpec:
+    """One method, or several that work together."""
+    if not parts:
+        raise RecipeError("`--methods` has an empty list: name the methods that work together.")
+    if len(parts) == 1 and parts[0][0].name in ARRANGEMENTS:
+        return parts[0][0]
+    names, titles = [], []
+    for entry, options in parts:
+        if entry.name in ARRANGEMENTS:
+            raise RecipeError(f"`--methods` combines '{entry.name}' with methods, but it is no method.")
+        said = [f"{key} {_said(value)}" for key, value in options.items()]
+        names.append("-".join([entry.name, *(f"{key}{_slug(value)}" for key, value in options.items())]))
+        titles.append(f"{entry.title} ({', '.join(said)})" if said else entry.title)
+    specs = tuple({"name": entry.name, **options} for entry, options in parts)
+    for spec in specs:
+        build(suite.settings.spec(spec["name"]) | spec)  # what is wrong with an option is said now
+    return RowSpec(_short("-".join(names)), " + ".join(titles), parts[0][0].paper, arrangements.stream, specs)
+
+
+def _part(word: Any, suite: RecipeTemplate) -> tuple[RowSpec, dict[str, Any]]:
+    """A method, or an arrangement of training, and its options."""
+    if isinstance(word, Mapping) and "name" in word:
+        name, options = word["name"], {key: value for key, value in word.items() if key != "name"}
+    elif isinstance(word, str):
+        name, *settings = word.split(":")
+        options = {}
+        for text in settings:
+            key, equals, value = text.partition("=")
+            if not equals or not key or not value:
+                raise RecipeError(f"`--methods` has '{word}'; an option is given as in ewc:strength=10.")
+            options[key] = read_value(value, f"--methods {name}:{key}")
+    else:
+        raise RecipeError(f"`--methods` has {word!r}, which is neither a method's name nor a mapping with a `name`.")
+    entry = resolve([str(name)], suite)[0]
+    if options and entry.name in ARRANGEMENTS:
+        raise RecipeError(f"`--methods` gives '{entry.name}' the option '{next(iter(options))}', but it has none.")
+    return entry, options
+
+
+def _changes(text: str, suite: RecipeTemplate) -> tuple[str, list[Any]]:
+    """A key and its values, each tried on the recipe."""
+    key, equals, values = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w.*-]+", key):
+        raise RecipeError(f"`--set` is '{text}', but must look like train.learning_rate=1e-4,3e-4.")
+    group, *inside = key.split(".")
+    if group == "method" and len(inside) >= 2:
+        return key, read_list("--set", values)  # tried when the entries are made
+    if group in _ELSEWHERE:
+        raise RecipeError(f"`--set` cannot change `{key}`: {_ELSEWHERE[group]}.")
+    if group in ("domains", "end_tasks"):
+        if group == "end_tasks" and not suite.own.end_tasks:
+            raise RecipeError(f"`--set` cannot change `{key}`: the recipe has no end tasks.")
+        names = ("*", *(suite.domains if group == "domains" else (task.name for task in suite.own.end_tasks)))
+        if len(inside) < 2 or inside[0] not in names or inside[1] in ("name", "domain"):
+            near = did_you_mean(inside[0], names) if inside and inside[0] not in names else ""
+            example = "max_documents" if group == "domains" else "max_train"
+            raise RecipeError(
+                f"`--set` cannot change `{key}`; of {group} it changes single keys, as in "
+                f"{group}.{(*names[1:], 'NAME')[0]}.{example}=100,200.{near}"
+            )
+    found = read_list("--set", values)
+    for value in found:
+        raw = suite.own.model_dump(mode="json")
+        put(raw, key, value)
+        parse(raw)
+    return key, found
+
+
+def _changed(entry: RowSpec, changes: Mapping[str, Any]) -> RowSpec:
+    """The entry with what is changed of the recipe; how others are trained makes no difference to the base model."""
+    own = changes if entry.seeded else without_training(changes)
+    if not own:
+        return entry
+    said = {key.removeprefix("train."): value for key, value in own.items()}
+    name = "-".join([entry.name, *(f"{key.replace('*', 'all')}{_slug(value)}" for key, value in said.items())])
+    title = f"{entry.title} · {', '.join(f'{key} {value}' for key, value in said.items())}"
+    return replace(entry, name=_short(name), title=title, changes=own)
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _slug(value: Any) -> str:
+    """A value in a file's name, told from other values that look like it there."""
+    text = str(value)
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_.")
+    return safe if safe == text and len(safe) <= 24 else f"{safe[:24]}-{hash_of(text)[:6]}"
+
+
+def _short(name: str) -> str:
+    """A name that a file can have, with the order and the seed behind it."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 9]}-{hash_of(name)[:8]}"

@@ -1,0 +1,160 @@
+"""Held-out losses of a model on fixed blocks: the cells behind bits per byte, loss and perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from everlearn.errors import TrainingDiverged
+from everlearn.model.objectives import IGNORE, Objective
+from everlearn.predictors.predictor import Checkpoint, Predictor, at_rest, models_of
+
+Advance = Callable[[int], None]
+"""Told how much is done."""
+
+
+class Blocks(Protocol):
+    """Fixed blocks that can be taken by number; :class:`everlearn.data.blocks.PackedBlocks` is one."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, indices: Iterable[int]) -> list[dict[str, Any]]:
+        """Blocks by number."""
+
+
+class BlockLosses(NamedTuple):
+    """Losses by block.
+
+    Attributes:
+        nats: sum over the block's labels, float64 [n].
+        items: number of labels, int64 [n].
+        content_nats: sum over the labels that are content, float64 [n]; None where these were not asked for.
+        content_items: number of these, int64 [n].
+    """
+
+    nats: NDArray[np.float64]
+    items: NDArray[np.int64]
+    content_nats: NDArray[np.float64] | None = None
+    content_items: NDArray[np.int64] | None = None
+
+    def part(self, start: int, stop: int) -> BlockLosses:
+        """Of some of the blocks."""
+        columns: list[Any] = [None if each is None else each[start:stop] for each in self]
+        return BlockLosses(*columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[BlockLosses]) -> BlockLosses:
+        """Of blocks behind each other."""
+        columns = zip(*parts, strict=True)
+        found: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+        return cls(*found)
+
+
+def block_losses(
+    model: nn.Module,
+    blocks: Blocks,
+    objective: Objective,
+    *,
+    batch_size: int,
+    device: torch.device | str | None = None,
+    max_blocks: int | None = None,
+    bf16: bool = False,
+    progress: Advance | None = None,
+) -> BlockLosses:
+    """:func:`losses_of` one model; `device` is the model's own when left out."""
+    device = torch.device(device) if device is not None else next(model.parameters()).device
+    return losses_of(
+        Checkpoint(model, objective),
+        blocks,
+        objective,
+        batch_size=batch_size,
+        device=device,
+        max_blocks=max_blocks,
+        bf16=bf16,
+        progress=progress,
+    )
+
+
+def losses_of(
+    predictor: Predictor,
+    blocks: Blocks,
+    objective: Objective,
+    *,
+    batch_size: int,
+    device: torch.device | str,
+    max_blocks: int | None = None,
+    bf16: bool = False,
+    progress: Advance | None = None,
+    without_content: Tensor | None = None,
+) -> BlockLosses:
+    """Score blocks 0 … n−1 in evaluation mode and leave every model as it was found.
+
+    Rows are numbered from 0, so a masked model sees the same masked positions at every checkpoint and for every
+    method: differences between checkpoints are paired block by block.
+
+    Args:
+        predictor: without gradients or dropout during the call.
+        blocks: the held-out set.
+        objective: collates.
+        batch_size: blocks per forward pass.
+        device: where batches go.
+        max_blocks: score the first this many only.
+        bf16: compute in bfloat16 (autocast); losses are float32 and their sums float64 either way.
+        progress: told how many blocks are done.
+        without_content: tokens that are no content, bool [V]; sums over the other labels are wanted too.
+
+    Raises:
+        TrainingDiverged: a loss is not finite.
+    """
+    device = torch.device(device)
+    total = len(blocks) if max_blocks is None else min(max_blocks, len(blocks))
+    parts = []
+    with at_rest(models_of(predictor), device, bf16):
+        for start in range(0, total, batch_size):
+            rows = range(start, min(start + batch_size, total))
+            batch = {key: value.to(device) for key, value in objective.collate(blocks.take(rows), rows).items()}
+            without = None if without_content is None else without_content.expand(len(rows), -1)
+            parts.append(batch_losses(predictor, batch, objective, without))
+            if progress is not None:
+                progress(rows.stop)
+    found = BlockLosses.joined(parts) if parts else BlockLosses(np.zeros(0), np.zeros(0, np.int64))
+    check_finite(found)
+    return found
+
+
+def batch_losses(
+    predictor: Predictor, batch: Mapping[str, Tensor], objective: Objective, without_content: Tensor | None = None
+) -> BlockLosses:
+    """Losses of a batch's rows.
+
+    Args:
+        predictor: at rest (:func:`everlearn.predictors.predictor.at_rest`).
+        batch: on the device.
+        objective: counts the labels.
+        without_content: of each row the tokens that are no content, bool [B, V]; sums over its other labels are wanted
+            too.
+    """
+    count = objective.items(batch).to(torch.int64)
+    items = count.cpu().numpy()
+    if without_content is None:
+        return BlockLosses((predictor.row_losses(batch).double() * count).cpu().numpy(), items)
+    losses, labels = predictor.label_losses(batch).double(), batch["labels"]
+    content = (labels != IGNORE) & ~without_content.to(labels.device).gather(1, labels.clamp(min=0))
+    each = (losses.sum(1), (losses * content).sum(1), content.sum(1))
+    nats, content_nats, content_items = (column.cpu().numpy() for column in each)
+    return BlockLosses(nats, items, content_nats, content_items)
+
+
+def check_finite(found: BlockLosses) -> None:
+    """Raise ``TrainingDiverged`` where a loss is not finite."""
+    if not np.isfinite(found.nats).all():
+        block = int(np.flatnonzero(~np.isfinite(found.nats))[0])
+        raise TrainingDiverged(
+            f"The model's loss on held-out block {block} is not finite: its weights are broken. Lower "
+            "`train.learning_rate` and run the stage again."
+        )

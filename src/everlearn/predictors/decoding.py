@@ -1,0 +1,176 @@
+"""Decoding: at each step the likeliest token, or one that is drawn, until the end or the most that may be written.
+
+A loop of our own and not ``model.generate``: a checkpoint brings a ``generation_config`` along that changes answers
+silently (sampling, penalties, forced tokens, a longest length), several models have to agree on each token
+(:class:`~everlearn.predictors.ensemble.Ensemble`), and what a method puts before a text must not be put there again at
+every step. The tests have transformers' own greedy decoding as a reference.
+
+Rows of a batch do not see each other, and padding is neither attended to nor counted as a position, so an answer does
+not depend on what shares its batch: the numbers differ by rounding alone (about 1e-6 in float32), which could change an
+answer only where two tokens are that close to being equally likely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.errors import ModelError
+from everlearn.model.anatomy import kind_of
+from everlearn.model.head import config_of
+
+Continuation = Generator[Tensor, Tensor, None]
+"""Yields the log-probabilities of each row's next token, [B, V] float64; is sent the tokens that were chosen, [B]."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where an answer ends, and how its tokens are chosen.
+
+    Attributes:
+        max_new_tokens: at most so many for each row.
+        stop: ids that end an answer, which are left out.
+        said: whether what a row has written so far is an end that no single id tells, such as a word.
+        temperature: the likeliest token is chosen at 0; else one is drawn, with its log-probability divided by this.
+        draws: uniform numbers in [0, 1) that tokens are drawn by, [B, max_new_tokens] float64: rows of their own, so
+            that what is drawn does not depend on what shares a batch.
+        top_k: drawn among so many likeliest tokens (arXiv 1805.04833); among all when left out.
+        repetition_penalty: log-probabilities of tokens that the row has written are multiplied by it, before anything
+            is taken from them (arXiv 1909.05858, there on logits).
+    """
+
+    max_new_tokens: int
+    stop: Sequence[int] = ()
+    said: Callable[[Sequence[int]], bool] | None = None
+    temperature: float = 0.0
+    draws: Tensor | None = None
+    top_k: int | None = None
+    repetition_penalty: float = 1.0
+
+    def of(self, rows: Tensor) -> Ending:
+        """The same for some of the rows."""
+        return self if self.draws is None else replace(self, draws=self.draws[rows.to(self.draws.device)])
+
+    def choose(self, likely: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """The next token of each row, [B], from log-probabilities [B, V] and those that were chosen before it."""
+        if before and self.repetition_penalty != 1:
+            seen = torch.stack(list(before), 1)
+            likely = likely.scatter(1, seen, likely.gather(1, seen) * self.repetition_penalty)
+        if self.draws is None or self.temperature == 0:
+            return likely.argmax(-1)
+        draws = self.draws[:, len(before), None]
+        if self.top_k is None:
+            return _at(draws, torch.softmax(likely / self.temperature, -1))[:, 0]
+        most, tokens = likely.topk(min(self.top_k, likely.shape[-1]))
+        return tokens.gather(1, _at(draws, torch.softmax(most / self.temperature, -1)))[:, 0]
+
+
+def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
+    """Where uniform numbers in [0, 1), [B, 1], fall in distributions [B, K]: indices [B, 1]."""
+    upto = probabilities.cumsum(-1)
+    within = numbers.to(upto) * upto[:, -1:]  # a sum of many is not quite 1
+    return torch.searchsorted(upto, within, right=True).clamp(max=upto.shape[1] - 1)
+
+
+def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
+    """A token at each step for each row, until every row has ended."""
+    written: list[list[int]] = []
+    before: list[Tensor] = []
+    open_rows: set[int] = set()
+    ids = set(ending.stop)
+    likely = next(steps)
+    for step in range(ending.max_new_tokens):
+        chosen = ending.choose(likely, before)
+        before.append(chosen)
+        if not step:
+            written, open_rows = [[] for _ in range(len(chosen))], set(range(len(chosen)))
+        for row, token in enumerate(chosen.tolist()):
+            if row in open_rows:
+                if token not in ids:
+                    written[row].append(token)
+                if token in ids or (ending.said is not None and ending.said(written[row])):
+                    open_rows.remove(row)
+        if not open_rows or step + 1 == ending.max_new_tokens:
+            break
+        likely = steps.send(chosen)
+    steps.close()
+    return written
+
+
+def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+    """What a model finds likely next; `inputs` as in :meth:`Predictor.generate`.
+
+    Raises:
+        ModelError: a model that reads masked text does not write.
+    """
+    kind = kind_of(model)
+    if kind == "encoder":
+        raise ModelError(
+            f"'{type(model).__name__}' fills masks and does not write: an end task of kind text-to-text needs a "
+            "decoder or an encoder-decoder. Leave it out, or change `model.path`."
+        )
+    if kind == "encoder-decoder":
+        return _from_encoder(model, inputs)
+    lengthened = any(getattr(module, "lengthens_rows", False) for module in model.modules())
+    return (_again if lengthened else _on)(model, inputs)
+
+
+def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+    """A decoder, with its cache; rows are padded on the left."""
+    mask = inputs["attention_mask"]
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    ids, cache = inputs["input_ids"], None
+    while True:
+        out: Any = model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        ids = (yield _likely(out.logits))[:, None]
+        cache, positions = out.past_key_values, positions[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+
+
+def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+    """A decoder whose additions belong before the text: each step reads the whole rows again, padded on the right."""
+    mask, ids = inputs["attention_mask"], inputs["input_ids"]
+    lengths = mask.sum(1)
+    order = torch.argsort(mask, dim=1, descending=True, stable=True)  # real tokens first, in their order
+    ids = ids.gather(1, order)
+    rows = torch.arange(len(ids), device=ids.device)
+    while True:
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        out: Any = model(input_ids=ids, position_ids=positions, use_cache=False)
+        chosen = yield _likely(out.logits[rows, lengths - 1][:, None])
+        ids = torch.cat([ids, ids[:, -1:]], 1)
+        ids[rows, lengths] = chosen
+        lengths = lengths + 1
+
+
+def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
+    """An encoder-decoder: the prompt is encoded once; the decoder goes on with its cache."""
+    encoder: Any = model.get_encoder()  # type: ignore[operator]
+    encoded, cache = encoder(**inputs), None
+    start = config_of(model).decoder_start_token_id
+    ids = torch.full((len(inputs["input_ids"]), 1), start, device=inputs["input_ids"].device)
+    while True:
+        out: Any = model(
+            encoder_outputs=encoded,
+            attention_mask=inputs["attention_mask"],
+            decoder_input_ids=ids,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        ids, cache = (yield _likely(out.logits))[:, None], out.past_key_values
+
+
+def _likely(logits: Tensor) -> Tensor:
+    """In float64, so that no two logits become one probability."""
+    return torch.log_softmax(logits[:, -1].double(), -1)

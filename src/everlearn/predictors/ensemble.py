@@ -1,0 +1,105 @@
+"""Several predictors as one: their probabilities are mixed wherever they are asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from everlearn.predictors.decoding import Continuation
+from everlearn.predictors.predictor import Batch, Predictor, Tune
+
+Mix = Literal["mean", "geometric", "confident", "by_confidence", "by_entropy"]
+
+
+def equal(best: Tensor, entropy: Tensor) -> Tensor:
+    """w_m = 1/M: the mean probability."""
+    return torch.full_like(best, -math.log(len(best)))
+
+
+def confident(best: Tensor, entropy: Tensor) -> Tensor:
+    """1 for the member whose likeliest outcome is the likeliest (the first of equals), 0 for all others."""
+    first = best.argmax(0, keepdim=True)
+    return torch.full_like(best, -torch.inf).scatter(0, first, 0.0)
+
+
+def by_confidence(best: Tensor, entropy: Tensor) -> Tensor:
+    """w_m ∝ max p_m."""
+    return torch.log_softmax(best, 0)
+
+
+def by_entropy(best: Tensor, entropy: Tensor) -> Tensor:
+    """w_m ∝ exp(−H(p_m)), H in nats."""
+    return torch.log_softmax(-entropy, 0)
+
+
+WEIGHTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": equal,
+    "confident": confident,
+    "by_confidence": by_confidence,
+    "by_entropy": by_entropy,
+}
+"""From the log-probability of each member's likeliest outcome, [M, …], and the entropy of its distribution, [M, …], to
+the logarithms of the weights, [M, …]. A weight knows nothing of which outcome comes true."""
+
+
+def weighted(likely: Tensor, weights: Tensor) -> Tensor:
+    """log Σ_m w_m p_m of log-probabilities [M, …] and logarithms of weights [M, …]."""
+    return torch.logsumexp(likely + weights, 0)
+
+
+def geometric(likely: Tensor) -> Tensor:
+    """Mean of the log-probabilities, normalised over the last axis: a product of experts, each with power 1/M."""
+    return torch.log_softmax(likely.mean(0), -1)
+
+
+def mixed(likely: Tensor, mix: Mix) -> Tensor:
+    """From log-probabilities [M, …, outcomes] to those of the ensemble, […, outcomes]."""
+    if mix == "geometric":
+        return geometric(likely)
+    entropy = torch.special.entr(likely.exp()).sum(-1)
+    return weighted(likely, WEIGHTS[mix](likely.amax(-1), entropy)[..., None])
+
+
+@dataclass(frozen=True)
+class Ensemble(Predictor):
+    """Several predictors that answer together, token by token where they write.
+
+    Attributes:
+        members: at least one.
+        mix: how their distributions become one: weighted (:data:`WEIGHTS`) or multiplied (``geometric``). A product
+            gives no losses of labels, since a label's probability alone does not tell its own.
+    """
+
+    members: tuple[Predictor, ...]
+    mix: Mix = "mean"
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        if self.mix == "geometric":
+            raise self._cannot("with `mix: geometric` gives no losses of labels (`mix: mean` does)")
+        if self.mix == "mean":
+            losses = torch.stack([member.label_losses(batch) for member in self.members])
+            return -weighted(-losses, equal(losses, losses))  # where there is no label every loss is 0, and so is this
+        losses, best, entropy = torch.stack([member.certainty(batch) for member in self.members], 1)
+        return -weighted(-losses, WEIGHTS[self.mix](-best, entropy))
+
+    def likely(self, batch: Batch) -> Tensor:
+        return mixed(torch.stack([member.likely(batch) for member in self.members]), self.mix)
+
+    def fine_tuned(self, tune: Tune) -> Predictor:
+        return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members))
+
+    def class_probabilities(self, inputs: Batch) -> Tensor:
+        found = torch.stack([member.class_probabilities(inputs) for member in self.members])
+        return mixed(found.log(), self.mix).exp()
+
+    def continuation(self, inputs: Batch) -> Continuation:
+        parts = [member.continuation(inputs) for member in self.members]
+        likely = [next(part) for part in parts]
+        while True:
+            chosen = yield mixed(torch.stack(likely), self.mix)
+            likely = [part.send(chosen) for part in parts]

@@ -1,0 +1,125 @@
+"""A predictor that is chosen for each text: the one to which the text is the least surprising."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from everlearn.model.objectives import IGNORE, Masked, Objective
+from everlearn.predictors.decoding import Ending
+from everlearn.predictors.predictor import Batch, Predictor, Tune
+
+
+@dataclass(frozen=True)
+class TextRouter(Predictor):
+    """Reads each row with the member of the smallest perplexity on it (AdapterCL, arXiv 2012.15504, eq. 6; the experts
+    of DEMIX, arXiv 2108.05036, chosen one at a time). No domain id is needed.
+
+    What is looked at is the prompt, where a row has one (options, answers to write), or the text that is classified,
+    never the answer. Held-out text has no prompt: there the row that is scored is also what the member is chosen by, so
+    its loss is the smallest of the members' losses, which flatters a little where rows are short. Of equals the first
+    is taken.
+
+    Attributes:
+        members: what answers.
+        objective: of the run; says how a text is scored.
+        choosers: language models of the members, in their order, where the members have become classifiers; the members
+            themselves when left out.
+    """
+
+    members: tuple[Predictor, ...]
+    objective: Objective
+    choosers: tuple[Predictor, ...] = ()
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        chosen = self.chosen(batch)
+        found = torch.empty(batch["labels"].shape, device=batch["labels"].device)
+        for member, rows in self._parts(chosen):
+            found[rows] = member.label_losses({name: value[rows] for name, value in batch.items()}).to(found.dtype)
+        return found
+
+    def likely(self, batch: Batch) -> Tensor:
+        parts = [(rows, member.likely(_take(batch, rows))) for member, rows in self._parts(self.chosen(batch))]
+        found = parts[0][1].new_empty(len(batch["labels"]), *parts[0][1].shape[1:])
+        for rows, likely in parts:
+            found[rows] = likely
+        return found
+
+    def fine_tuned(self, tune: Tune) -> Predictor:
+        return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
+
+    def class_probabilities(self, inputs: Batch) -> Tensor:
+        chosen = self.chosen(inputs)
+        parts = [(rows, member.class_probabilities(_take(inputs, rows))) for member, rows in self._parts(chosen)]
+        found = parts[0][1].new_empty(len(chosen), parts[0][1].shape[1])
+        for rows, probabilities in parts:
+            found[rows] = probabilities
+        return found
+
+    def write(self, inputs: Batch, ending: Ending) -> list[list[int]]:
+        chosen = self.chosen(inputs)
+        answers: list[list[int]] = [[]] * len(chosen)
+        for member, rows in self._parts(chosen):
+            written = member.write(_take(inputs, rows), ending.of(rows))
+            for row, answer in zip(rows.tolist(), written, strict=True):
+                answers[row] = answer
+        return answers
+
+    def chosen(self, batch: Batch) -> Tensor:
+        """Number of the member that reads each row, [B]."""
+        readers = self.choosers or self.members
+        texts = [*self._texts(batch)]
+        return torch.stack([torch.cat([reader.row_losses(text) for text in texts]) for reader in readers]).argmin(0)
+
+    def _parts(self, chosen: Tensor) -> Iterator[tuple[Predictor, Tensor]]:
+        for number, member in enumerate(self.members):
+            rows = torch.nonzero(chosen == number).flatten()
+            if len(rows):
+                yield member, rows
+
+    def _texts(self, batch: Batch) -> Iterator[Batch]:
+        """Batches whose labels are what the rows are recognised by."""
+        masked = isinstance(self.objective, Masked)
+        if "labels" in batch and (masked or "positions" not in batch) and "decoder_input_ids" not in batch:
+            yield batch
+            return
+        if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:
+            raise self._cannot("cannot recognise a text by an encoder-decoder, which does not predict its prompts")
+        ids = batch["input_ids"]
+        if "positions" in batch:  # the prompt: all tokens up to the one from which the first label is predicted
+            first = torch.where(batch["labels"] == IGNORE, ids.shape[1], batch["positions"]).amin(1)
+            real = torch.arange(ids.shape[1], device=ids.device) <= first[:, None]
+        else:
+            real = batch["attention_mask"].bool()
+        yield from texts_of(ids, real, self.objective)
+
+
+def texts_of(ids: Tensor, real: Tensor, objective: Objective) -> Iterator[Batch]:
+    """Batches whose labels are the texts themselves, for a model that is no encoder-decoder.
+
+    Args:
+        ids: rows that are padded on either side, [B, S].
+        real: what is no padding, [B, S].
+        objective: of the run; one that masks masks each row as if it were the row of that number.
+    """
+    if isinstance(objective, Masked):  # one row after the other: rows of a masked batch are equally long
+        for number, (row, kept) in enumerate(zip(ids, real, strict=True)):
+            text = row[kept].cpu().numpy().astype(np.int32)
+            block = {"input_ids": text, "segments": np.zeros(len(text), np.int32)}
+            batch = objective.collate([block], [number])
+            yield {name: value.to(ids.device) for name, value in batch.items()}
+        return
+    order = torch.argsort(real.long(), dim=1, descending=True, stable=True)  # rows padded on the right
+    ids, real = ids.gather(1, order), real.gather(1, order)
+    labels = torch.full_like(ids, IGNORE)
+    labels[:, :-1] = torch.where(real[:, 1:], ids[:, 1:], IGNORE)
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    yield {"input_ids": ids, "position_ids": places, "labels": labels}
+
+
+def _take(inputs: Batch, rows: Tensor) -> Batch:
+    return {name: value[rows] for name, value in inputs.items()}

@@ -1,0 +1,141 @@
+"""Several predictors whose weights depend on how well each has predicted what is there to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from everlearn.model.objectives import IGNORE, Masked, Objective
+from everlearn.predictors.decoding import Continuation
+from everlearn.predictors.ensemble import weighted
+from everlearn.predictors.predictor import Batch, Predictor, Tune
+from everlearn.predictors.text_router import texts_of
+
+EVERY = 7
+"""In a masked row one of so many visible tokens is what the members are tried on, about as many as are masked."""
+
+
+@dataclass(frozen=True)
+class PerplexityEnsemble(Predictor):
+    """p = Σ_m w_m p_m with w = softmax(−nats / temperature), nats the mean of member m on what is read.
+
+    What is read never contains what is predicted, so that a loss is one of text that nobody has looked at:
+
+    - a decoder's label has weights of its own, from the tokens of its document before it (none: equal weights);
+    - in a masked row, some of the tokens that are *not* masked are masked too, and the weights are how well each member
+      predicts those, in a pass of its own;
+    - a text that is classified is read as a whole; so is a prompt, whose weights stay while it is answered.
+
+    (:class:`~everlearn.predictors.text_router.TextRouter` chooses by the very row whose loss it reports, and flatters.)
+
+    Attributes:
+        members: what answers, at least one.
+        objective: of the run; says how a text is scored.
+        temperature: of the weights; 0 lets the least perplexed answer alone (equals share).
+        choosers: language models of the members, in their order, where the members have become classifiers; the members
+            themselves when left out.
+    """
+
+    members: tuple[Predictor, ...]
+    objective: Objective
+    temperature: float = 0.0
+    choosers: tuple[Predictor, ...] = ()
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        losses = torch.stack([member.label_losses(batch) for member in self.members])
+        # Without positions every token has its label, so these are the losses of all that comes before one, too.
+        known = None if "positions" in batch else losses
+        return -weighted(-losses, self.weights(batch, known).to(losses.dtype))
+
+    def likely(self, batch: Batch) -> Tensor:
+        likely = torch.stack([member.likely(batch) for member in self.members])
+        return weighted(likely, self.weights(batch)[..., None])
+
+    def fine_tuned(self, tune: Tune) -> Predictor:
+        return replace(self, members=tuple(member.fine_tuned(tune) for member in self.members), choosers=self.members)
+
+    def class_probabilities(self, inputs: Batch) -> Tensor:
+        found = torch.stack([member.class_probabilities(inputs) for member in self.members])
+        return weighted(found.log(), self.weights(inputs)).exp()
+
+    def continuation(self, inputs: Batch) -> Continuation:
+        weights = self.weights(inputs)
+        parts = [member.continuation(inputs) for member in self.members]
+        likely = [next(part) for part in parts]
+        while True:
+            chosen = yield weighted(torch.stack(likely), weights)
+            likely = [part.send(chosen) for part in parts]
+
+    def weights(self, batch: Batch, known: Tensor | None = None) -> Tensor:
+        """Logarithms of the weights, [M, B, K or 1] float64: of each label, or of each row where all are the same.
+
+        Args:
+            batch: what is asked.
+            known: losses of all tokens of a decoder's rows, [M, B, S], where somebody has them already.
+        """
+        if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:
+            raise self._cannot("cannot weigh by an encoder-decoder, which does not predict its prompts")
+        readers = self.choosers or self.members
+        if "labels" in batch and not isinstance(self.objective, Masked):
+            first = _first(batch)
+            text = {**self.objective.inputs(batch), "labels": _following(batch["input_ids"], first)}
+            each = known if known is not None else torch.stack([reader.label_losses(text) for reader in readers])
+            nats = _before(each.double(), first)
+            if "positions" in batch:
+                nats = nats.gather(2, batch["positions"].expand(len(nats), -1, -1))
+        else:
+            texts = [*self._texts(batch)]
+            nats = torch.stack([torch.cat([reader.row_losses(text) for text in texts]) for reader in readers])
+            nats = nats.double()[..., None]
+        if self.temperature > 0:
+            return torch.log_softmax(-nats / self.temperature, 0)
+        least = (nats == nats.amin(0)).double()
+        return (least / least.sum(0)).log()
+
+    def _texts(self, batch: Batch) -> Iterator[Batch]:
+        """Batches whose labels are what rows without answers are weighed by."""
+        if "labels" not in batch:
+            yield from texts_of(batch["input_ids"], batch["attention_mask"].bool(), self.objective)
+            return
+        ids, wanted = batch["input_ids"], batch["labels"] != IGNORE
+        special = torch.tensor(self.objective.tokenizer.all_special_ids, device=ids.device)
+        visible = ~torch.isin(ids, special)
+        rows = torch.nonzero(wanted)[:, 0]
+        visible[rows, batch["positions"][wanted]] = False  # a masked place may show a word all the same
+        chosen = visible & (visible.cumsum(1) % EVERY == 0)
+        count = max(1, int(chosen.sum(1).max()))
+        places = torch.argsort(chosen.long(), dim=1, descending=True, stable=True)[:, :count]
+        yield {
+            **self.objective.inputs(batch),
+            "input_ids": ids.masked_fill(chosen, self.objective.tokenizer.mask_token_id),
+            "positions": places,
+            "labels": torch.where(chosen, ids, IGNORE).gather(1, places),
+        }
+
+
+def _first(batch: Batch) -> Tensor:
+    """Where the document of each token begins, [B, S]: in packed rows documents are where positions count on."""
+    ids, places = batch["input_ids"], batch.get("position_ids")
+    index = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    begins = torch.zeros_like(index)
+    if places is not None:
+        begins[:, 1:] = torch.where(places[:, 1:] != places[:, :-1] + 1, index[:, 1:], 0)
+    return begins.cummax(1).values
+
+
+def _following(ids: Tensor, first: Tensor) -> Tensor:
+    """The next token of each token's document as its label, [B, S]."""
+    labels = torch.full_like(ids, IGNORE)
+    labels[:, :-1] = torch.where(first[:, 1:] == first[:, :-1], ids[:, 1:], IGNORE)
+    return labels
+
+
+def _before(losses: Tensor, first: Tensor) -> Tensor:
+    """Mean of the losses that come before each in its document, [M, B, S] as they are; 0 where there are none."""
+    total = losses.cumsum(2) - losses
+    total = total - total.gather(2, first.expand_as(total))
+    read = torch.arange(losses.shape[2], device=losses.device) - first
+    return total / read.clamp(min=1)

@@ -1,0 +1,54 @@
+"""Learning against forgetting while a run trains: a line a run, from the base model to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.during_training import Axes, Waypoint, axes, mean_of, moments
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.curves import Curve, Curves, curves
+from everlearn.report.figures.registry import Plate, figure
+
+
+@dataclass(frozen=True)
+class Along:
+    """Runs of one page, the best at the end first.
+
+    Attributes:
+        axes: what is drawn.
+        labels: of each run.
+        moments: of each run, from the base model on.
+    """
+
+    axes: Axes
+    labels: tuple[str, ...]
+    moments: tuple[tuple[Waypoint, ...], ...]
+
+
+@figure("along", title="Learning against forgetting along training", data=Along)
+def along(found: Along) -> Iterator[Plate]:
+    """A line a run through the moments at which it was asked."""
+    lines, said = [], []
+    for rank, (label, asked) in enumerate(zip(found.labels, found.moments, strict=True)):
+        points = found.axes.points(asked)
+        if len(points) > 1:
+            lines.append(Curve(rank, [x for x, _ in points], [y for _, y in points], label=label))
+            said.append(f"{label} ends at {fmt.fixed(points[-1][1])} learnt, {fmt.fixed(points[-1][0])} forgotten")
+    if lines:
+        learnt, forgotten = found.axes.labels
+        caption = f"{learnt}, against {forgotten[:1].lower()}{forgotten[1:]}: a line a run, from the base model (0, 0)."
+        yield from curves(Curves(learnt, lines, caption, f"{'; '.join(said)}.", zero=True, x_label=forgotten))
+
+
+@figure("along training", title="Learning against forgetting along training", data=Comparison, section="along")
+def along_training(comparison: Comparison) -> Iterator[Plate]:
+    """A picture for each metric of what was learnt; of a recipe with several seeds the mean."""
+    pools = comparison.ranking[:SERIES]
+    each = tuple(tuple(mean_of([moments(run) for run in comparison.pools[pool].runs])) for pool in pools)
+    labels = tuple(comparison.labels[pool] for pool in pools)
+    if known := next((found for found in each if found), None):
+        for own in axes(known[-1]):
+            yield from along(Along(own, labels, each))

@@ -1,0 +1,100 @@
+"""Held-out text while each domain is learnt, against the tokens trained on (`evaluation.every`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from everlearn.comparison import formatting as fmt
+from everlearn.comparison.comparison import Comparison
+from everlearn.comparison.replicates import Pool
+from everlearn.comparison.runs import Run
+from everlearn.comparison.training_log import INSIDE, Look, looks
+from everlearn.report.drawing import SERIES
+from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
+from everlearn.report.figures.each_domain import chosen
+from everlearn.report.figures.registry import Plate, figure
+
+_UNITS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1e3, "thousand tokens"), (1.0, "tokens"))
+_POINTS = 75
+"""Of a line; more are neither seen nor worth the page's size."""
+
+
+@figure("inside", title="Held-out text while each domain is learnt", data=Comparison, section="inside")
+def inside(comparison: Comparison) -> Iterator[Plate]:
+    """A plot for each set, a line a run: the general text, then the domains in their order."""
+    every = {pool: [_scored(run) for run in comparison.pools[pool].runs] for pool in comparison.ranking[:SERIES]}
+    each = {pool: found for pool, found in every.items() if any(found)}
+    shown = [*each]
+    most = max((look.tokens for found in each.values() for run in found for look in run), default=0.0)
+    if not most:
+        return
+    scale, unit = next((scale, unit) for scale, unit in _UNITS if most >= scale or scale == 1)
+    borders = {tuple(ends(run)) for found in each.values() for run in found if run}
+    # Where runs give a domain other numbers of tokens there is no border that they share.
+    marks = [end / scale for end in next(iter(borders))[:-1]] if len(borders) == 1 else []
+    plots = []
+    for name in (*comparison.general, *chosen(comparison)):
+        lines = []
+        for pool in shown:
+            line = _line(comparison.pools[pool], each[pool], name, scale, comparison.ranks[pool])
+            if line is not None:
+                lines.append(replace(line, label=comparison.labels[pool]))
+        if lines:
+            ended = "; ".join(f"{comparison.labels[comparison.ranking[e.series]]} ends at {_last(e)}" for e in lines)
+            numbers = f"bits per byte against {unit}: {ended}."
+            plots.append(
+                Curves(
+                    "bits/byte", lines, name, numbers,
+                    marks=marks if len(marks) <= 30 else (), markers=False, small=True, x_label=unit,
+                )
+            )  # fmt: skip
+    for plot in in_one_scale(plots):
+        yield from curves(plot)
+
+
+def _scored(run: Run) -> list[Look]:
+    return [look for look in looks(run) if look.scores]
+
+
+def ends(found: Sequence[Look]) -> list[float]:
+    """Tokens at the end of each stage."""
+    return [max(look.tokens for look in found if look.stage == stage) for stage in sorted({e.stage for e in found})]
+
+
+def _last(line: Curve) -> str:
+    return fmt.fixed(next(value for value in reversed(line.y) if value is not None))
+
+
+def _line(pool: Pool, each: Sequence[Sequence[Look]], name: str, scale: float, series: int) -> Curve | None:
+    """The mean over a pool's seeds of one set, and a band from the lowest to the highest; None without a score.
+
+    Only moments that every seed was scored at are drawn: a mean of other seeds at each of them would jump.
+    """
+    points = [
+        {(look.stage, look.step): (look.tokens, look.scores[name]) for look in run if name in look.scores}
+        for run in each
+    ]
+    moments = sorted(set.intersection(*(set(own) for own in points)))
+    if not moments:
+        return None
+    x: list[float] = []
+    values: list[list[float] | None] = []
+    base = [run.matrices[INSIDE].cell(0, name).value for run in pool.runs if INSIDE in run.matrices]
+    known = [value for value in base if value is not None]
+    if known and len(known) == len(each) and moments[0][0] == 1:
+        x, values = [0.0], [known]
+    thinned = -(-len(moments) // _POINTS)
+    for place, moment in enumerate(moments):
+        last = place + 1 == len(moments) or moments[place + 1][0] != moment[0]
+        if place % thinned and not last:
+            continue
+        if place and moment[0] > moments[place - 1][0] + 1:  # a stage in which this set was not scored
+            x, values = [*x, x[-1]], [*values, None]
+        x.append(sum(own[moment][0] for own in points) / len(points) / scale)
+        values.append([own[moment][1] for own in points])
+    y = [None if found is None else sum(found) / len(found) for found in values]
+    if len(each) == 1:
+        return Curve(series, x, y)
+    low, high = ([None if found is None else end(found) for found in values] for end in (min, max))
+    return Curve(series, x, y, low, high)

@@ -1,0 +1,184 @@
+"""From a run's folder to its results: the cells that were measured, what the stages took, what was mixed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import everlearn.tasks  # noqa: F401  # registers the kinds and their metrics
+from everlearn import files
+from everlearn.config.recipe import Recipe
+from everlearn.data.blocks import hash_of
+from everlearn.errors import RunError
+from everlearn.evaluation import (
+    Cell,
+    MethodUsed,
+    Results,
+    RunFacts,
+    Share,
+    Spent,
+    StageCost,
+    alone_path,
+    build_results,
+    set_path,
+    task_path,
+)
+from everlearn.evaluation.build import BASE
+from everlearn.evaluation.cell import ALONE
+from everlearn.evaluation.results import StageFacts, Took, read
+from everlearn.run.folder import TIME, RunFolder
+from everlearn.run.measurement_plan import held_out_names, wanted_sets, wanted_tasks
+from everlearn.version import __version__
+
+
+class Outcome:
+    """What a run has brought so far.
+
+    Args:
+        recipe: of the run.
+        folder: of the run.
+    """
+
+    def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.cells = folder.path / "evaluation"
+        self.domains = [domain.name for domain in recipe.domains]
+        self.rows = [BASE, *self.domains]
+
+    def results(self, objective: str, notes: Sequence[str]) -> Results:
+        """What the cells measured so far say.
+
+        Args:
+            objective: name of the run's objective.
+            notes: plain sentences worth reading.
+        """
+        names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.tasks}
+        facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
+        model = self.recipe.model
+        return build_results(
+            RunFacts(
+                run=self.recipe.run.name,
+                methods=[
+                    MethodUsed(
+                        name=method.label,
+                        title=method.title,
+                        paper=method.paper,
+                        options=method.config.model_dump(mode="json"),
+                        as_saved=method.tested_as_saved,
+                    )
+                    for method in self.recipe.methods()
+                ],
+                status="finished" if len(facts) == len(self.domains) else "running",
+                objective=objective,
+                # Where a model lies on this machine is in recipe.yaml, and says nothing to others.
+                model=_called(model.path) if model.path else f"random {(model.config or {})['model_type']}",
+                seed=self.recipe.run.seed,
+            ),
+            self.domains,
+            [name for name in names if name not in self.domains],
+            self._known(names, set_path),
+            self._known(tasks, task_path),
+            tasks,
+            {name: Cell.load(path) for name in names if (path := alone_path(self.cells, name)).is_file()},
+            self._spent(facts),
+            [
+                Share(
+                    stage=fact.index,
+                    domain=fact.domain,
+                    source=share.source,
+                    asked=share.asked,
+                    realised=share.realised,
+                    tokens=round(share.realised * fact.tokens) if share.tokens is None else share.tokens,
+                )
+                for fact in facts
+                for share in fact.mixture
+            ],
+            list(dict.fromkeys([*notes, *(note for fact in facts for note in fact.notes)])),
+            groups={domain.name: domain.group for domain in self.recipe.domains if domain.group},
+        )
+
+    def is_current(self) -> bool:
+        """Whether every stage and cell is there, and the results were made of them as they are.
+
+        A domain learnt later is not measured on models whose weights were removed: those cells never come.
+        """
+        wanted = [
+            path
+            for row in range(len(self.rows))
+            if row == 0 or not self.folder.without_weights(row, self.rows[row])
+            for path in (
+                *(set_path(self.cells, row, name) for name in wanted_sets(self.recipe, row)),
+                *(task_path(self.cells, row, task.name) for task in wanted_tasks(self.recipe, row)),
+            )
+        ]
+        alone = [alone_path(self.cells, name) for name in held_out_names(self.recipe) if name in self.domains]
+        wanted += alone if self.recipe.evaluation.alone else []
+        made = (self.folder.results_file, self.folder.card_file, self.folder.report_file, self._mark)
+        if not all(path.is_file() for path in (*wanted, *made)) or files.fault(self.folder.results_file) is not None:
+            return False
+        try:
+            return bool(files.read_json(self._mark) == {"of": self.mark()})
+        except RunError:  # a damaged mark is no mark
+            return False
+
+    def mark(self) -> str:
+        """What the results are made of, as it lies on the disk."""
+        found = [path for path in self.cells.rglob("*") if path.is_file() and path not in (self._mark,)]
+        known = [
+            (path.relative_to(self.folder.path).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted([*found, *(path for path in self._stages() if path.is_file())])
+        ]
+        return hash_of(__version__, self.recipe.to_yaml(), known)
+
+    def set_mark(self) -> None:
+        """Remember what the results were made of."""
+        files.write_json(self._mark, {"of": self.mark()})
+
+    @property
+    def _mark(self) -> Path:
+        return self.cells / "_made_of.json"
+
+    def _stages(self) -> list[Path]:
+        return [self.folder.stage(index, name) / "stage.json" for index, name in enumerate(self.domains, 1)]
+
+    def _known(self, names: Iterable[str], place: Any) -> dict[tuple[int, str], Cell]:
+        listed, found = list(names), {}
+        for row in range(len(self.rows)):
+            for name in listed:
+                path = place(self.cells, row, name)
+                if path.is_file():
+                    found[row, name] = Cell.load(path)
+        return found
+
+    def _spent(self, facts: list[StageFacts]) -> Spent:
+        stages = [
+            StageCost(
+                domain=fact.domain,
+                seconds=fact.seconds,
+                tokens=fact.tokens,
+                steps=fact.steps,
+                tokens_per_second=fact.tokens / max(fact.training_seconds, 1e-9),
+                final_loss=fact.final_loss,
+            )
+            for fact in facts
+        ]
+        times = [self.folder.row(row) / TIME for row in range(len(self.rows))]
+        times.append(self.cells / ALONE / TIME)
+        evaluation = sum(read(Took, path).seconds for path in times if path.is_file())
+        training, tokens = sum(stage.seconds for stage in stages), sum(stage.tokens for stage in stages)
+        return Spent(
+            seconds=training + evaluation,
+            training_seconds=training,
+            evaluation_seconds=evaluation,
+            tokens=tokens,
+            tokens_per_second=tokens / max(sum(fact.training_seconds for fact in facts), 1e-9),
+            peak_memory_bytes=max((fact.peak_memory_bytes for fact in facts), default=0),
+            stages=stages,
+        )
+
+
+def _called(model: str) -> str:
+    """Return a hub id as it is, and of an absolute path ``./`` and the folder's name, which no hub id can be."""
+    path = Path(model).expanduser()
+    return f"./{path.name}" if path.is_absolute() else model

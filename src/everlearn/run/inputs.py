@@ -1,0 +1,340 @@
+"""What a program hands over instead of paths: mappings, texts in memory, data sets, a model. Here it becomes a recipe.
+
+Texts are written to a file beside the tokenised corpora (`data.cache`), named by their content: the same texts are the
+same file, and a run that was stopped goes on from its folder alone as long as the cache is there. A model is saved in
+the run folder, which then needs nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from everlearn import files
+from everlearn.config.recipe import Recipe, parse
+from everlearn.data.corpus import Domain
+from everlearn.data.prepare import cache_folder
+from everlearn.errors import DataError, ModelError, RecipeError, RunError, did_you_mean
+from everlearn.evaluation.task import TaskConfig
+from everlearn.methods.base import Method
+from everlearn.run.folder import BASE, RunFolder
+from everlearn.run.writable import check_place
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+Texts: TypeAlias = "Sequence[str] | Dataset | IterableDataset"
+"""Texts, or rows with named columns."""
+DomainLike: TypeAlias = "Domain | Mapping[str, Any]"
+"""A domain, or its keys as in a recipe, with `data` instead of `path` where its texts are in memory."""
+Domains: TypeAlias = "Sequence[DomainLike] | Mapping[str, str | Texts | Mapping[str, Any]]"
+"""In the order in which they are learnt; or by name, each a path, texts or keys."""
+MethodLike: TypeAlias = "Method | str | Mapping[str, Any]"
+General: TypeAlias = "Domain | str | Texts | Mapping[str, Any]"
+Task: TypeAlias = "TaskConfig | Mapping[str, Any]"
+
+FOLDER = "from-python"
+"""Of the cache: texts that were given in memory."""
+
+
+def recipe(
+    groups: Mapping[str, Any],
+    base: Any,
+    tokenizer: Any,
+    stream: Domains,
+    method: MethodLike | Sequence[MethodLike],
+    text: General | None,
+    asked: Iterable[Task],
+) -> Recipe:
+    """The recipe of what a program hands over.
+
+    Args:
+        groups: of the recipe, as mappings.
+        base: the model.
+        tokenizer: of the model; None for its own.
+        stream: the domains.
+        method: one method or several.
+        text: general text, or None.
+        asked: end tasks.
+
+    Raises:
+        EverlearnError: something cannot be used.
+    """
+    data = groups.get("data")
+    cache = data.get("cache") if isinstance(data, Mapping) else None
+    raw = dict(groups) | {"method": methods(method), "end_tasks": tasks(asked), "domains": domains(stream, cache)}
+    if text is not None:
+        raw["general"] = general(text, cache)
+    found = parse(raw | {"model": model(base, tokenizer)})
+    if not _is_object(base, tokenizer):
+        return found
+    # Saved only now, when everything else is right.
+    place = found.folder().resolve() / BASE
+    _save(base, tokenizer, place)
+    saved = {key: str(place) for key in ("path", "tokenizer") if getattr(found.model, key) == BASE}
+    return found.changed(model=found.model.model_dump(mode="json") | saved)
+
+
+def domains(given: Domains, cache: str | None) -> list[dict[str, Any]]:
+    """Domains as a recipe has them.
+
+    Args:
+        given: in the order in which they are learnt.
+        cache: `data.cache` of the recipe; None for the user's.
+
+    Raises:
+        RecipeError: what is given is no domain.
+        DataError: texts or rows cannot be used.
+    """
+    if isinstance(given, Mapping):
+        listed = [{"name": name, **_keys(value, f"Domain '{name}'")} for name, value in given.items()]
+        return [domain(item, cache) for item in listed]
+    return [domain(item, cache) for item in given]
+
+
+def domain(given: DomainLike, cache: str | None, name: str = "") -> dict[str, Any]:
+    """One domain as a recipe has it; texts in memory become a file. `name` is what it is called without one."""
+    if isinstance(given, Domain):
+        return given.model_dump(exclude_unset=True)
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"A domain is a `Domain`, or a mapping such as {{'name': 'reviews', 'path': 'reviews.jsonl'}}; got "
+            f"{_shown(given)}."
+        )
+    raw = dict(given)
+    called = str(raw.get("name", name))
+    if "data" in raw:
+        if "path" in raw:
+            raise RecipeError(f"Domain '{called}' has `data` and `path`; give one of them.")
+        raw["path"] = str(keep(raw.pop("data"), called, raw, cache))
+    if raw.get("validation") is not None and not isinstance(raw["validation"], str | float | int):
+        held_out = {key: value for key, value in raw.items() if key != "max_documents"}
+        raw["validation"] = str(keep(raw["validation"], f"{called}-validation", held_out, cache))
+    return raw
+
+
+def general(given: Any, cache: str | None) -> dict[str, Any]:
+    """General text as a recipe has it."""
+    keys = given.model_dump(exclude_unset=True) if isinstance(given, Domain) else _keys(given, "General text")
+    return domain(keys, cache, "general")
+
+
+def tasks(given: Iterable[Task]) -> list[dict[str, Any]]:
+    """End tasks as a recipe has them."""
+    listed = list(given)
+    if (wrong := next((each for each in listed if not isinstance(each, TaskConfig | Mapping)), None)) is not None:
+        raise RecipeError(f"An end task is an `EndTask`, or a mapping of its keys; got {_shown(wrong)}.")
+    return [
+        {"kind": task.kind} | task.model_dump(exclude_unset=True) if isinstance(task, TaskConfig) else dict(task)
+        for task in listed
+    ]
+
+
+def methods(given: MethodLike | Sequence[MethodLike]) -> list[Any]:
+    """One method or several, as a recipe has them."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    for each in listed:
+        if isinstance(each, type) and issubclass(each, Method):
+            raise RecipeError(f"`methods` holds the class {each.__name__}: make an object of it, `{each.__name__}()`.")
+        if not isinstance(each, Method | str | Mapping):
+            raise RecipeError(f"A method is an object such as `DAS()`, a name or a mapping; got {_shown(each)}.")
+    return [
+        {"name": each.label, **each.config.model_dump(mode="json", exclude_unset=True)}
+        if isinstance(each, Method)
+        else each
+        for each in listed
+    ]
+
+
+def _keys(given: Any, what: str) -> dict[str, Any]:
+    """A path, texts, or keys: as keys."""
+    if isinstance(given, Mapping) and not _split_by_name(given):
+        return dict(given)
+    if isinstance(given, str | os.PathLike):
+        return {"path": str(given)}
+    if _split_by_name(given):
+        _refuse_splits(given, what)
+    return {"data": given}
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> Path:
+    """Write texts in memory to a file of the cache, named by what is in it.
+
+    Args:
+        texts: texts, or rows of a `datasets.Dataset` or `IterableDataset`; a stream is read once, to its end or to
+            `max_documents`.
+        name: of the domain.
+        keys: of the domain: which columns are read.
+        cache: folder; None for the user's.
+
+    Raises:
+        DataError: there are no texts, or no such columns.
+    """
+    columns = [str(keys.get("text_column", "text"))]
+    columns += [str(keys["target_column"])] if keys.get("target_column") else []
+    folder = cache_folder(cache) / FOLDER
+    check_place("data.cache", folder, folder=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{files.PARTIAL}{name}.{os.getpid()}"
+    content = hashlib.blake2b(digest_size=16)
+    try:
+        with files.writing(partial), partial.open("wb") as out:
+            for row in islice(_rows(texts, f"'{name}'", columns), keys.get("max_documents")):
+                line = json.dumps(row, ensure_ascii=True).encode() + b"\n"
+                content.update(line)
+                out.write(line)
+        place = folder / f"{name}-{content.hexdigest()}.jsonl"
+        if not place.is_file():
+            partial.replace(place)
+    finally:
+        partial.unlink(missing_ok=True)
+    return place.resolve()
+
+
+def _rows(texts: Any, what: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The columns of each row; texts are rows of one column."""
+    if _split_by_name(texts):
+        _refuse_splits(texts, what)
+    if _data_set(texts):
+        for row in texts:
+            for column in columns:
+                if column not in row:
+                    raise DataError(
+                        f"The data set of {what} has no column '{column}' (`text_column`, `target_column`)."
+                        f"{did_you_mean(column, row)}"
+                    )
+            yield {column: row[column] for column in columns}
+        return
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise DataError(f"The texts of {what} must be a list of texts or a data set; got {_shown(texts)}.")
+    if len(columns) > 1:
+        raise DataError(f"{what} has a `target_column`, so its rows must be those of a data set, not single texts.")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise DataError(f"Item {number} of the texts of {what} must be a text; it is {_shown(text)}.")
+        yield {columns[0]: text}
+
+
+def _kinds(*names: str) -> tuple[type, ...]:
+    """Classes of `datasets`; none where it was never imported, for then nothing can be one of them."""
+    module = sys.modules.get("datasets")
+    return tuple(getattr(module, name) for name in names) if module is not None else ()
+
+
+def _data_set(value: Any) -> bool:
+    return isinstance(value, _kinds("Dataset", "IterableDataset"))
+
+
+def _split_by_name(value: Any) -> bool:
+    return isinstance(value, _kinds("DatasetDict", "IterableDatasetDict"))
+
+
+def _refuse_splits(value: Any, what: str) -> NoReturn:
+    names = ", ".join(map(str, value)) or "none"
+    raise DataError(f"{what} was given all splits of a data set ({names}): give one of them, such as data['train'].")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
+
+
+def check_kept(recipe: Recipe, folder: RunFolder) -> None:
+    """Find out whether texts that were given in memory are still there, for domains that are still to be learnt.
+
+    Raises:
+        RunError: they are not; the sentence names the domain.
+    """
+    for index, known in enumerate(recipe.domains, 1):
+        place = Path(known.path)
+        if place.parent.name == FOLDER and not place.is_file() and not folder.stage(index, known.name).is_dir():
+            raise RunError(
+                f"The texts of '{known.name}' were given in Python and kept in the cache, where they are no more "
+                f"({place}). Make the learner again with the same texts and folder, and call its `resume()`."
+            )
+
+
+# -- a model ----------------------------------------------------------------------------------------------------------
+
+
+def model(given: Any, tokenizer: Any) -> dict[str, Any] | None:
+    """The model as a recipe has it; what is an object has :data:`BASE` in its place.
+
+    Args:
+        given: hub id, folder, keys of the recipe's `model`, or a model.
+        tokenizer: hub id, folder, or a tokenizer; None for the model's own.
+
+    Raises:
+        ModelError: the model has adapters or is quantised, or has no tokenizer.
+    """
+    if isinstance(given, PreTrainedModel):
+        _check(given)
+        if tokenizer is None:
+            raise ModelError("A model that is given as an object needs its `tokenizer` beside it.")
+        keys: dict[str, Any] = {"path": BASE}
+    elif isinstance(given, Mapping):
+        keys = dict(given)
+    elif given is None or isinstance(given, str | os.PathLike):
+        keys = {} if given is None else {"path": str(given)}
+    else:
+        _refuse(given)
+    if tokenizer is not None:
+        keys["tokenizer"] = BASE if isinstance(tokenizer, PreTrainedTokenizerBase) else str(tokenizer)
+    return keys or None
+
+
+def _is_object(*given: Any) -> bool:
+    return any(isinstance(each, PreTrainedModel | PreTrainedTokenizerBase) for each in given)
+
+
+def _check(given: PreTrainedModel) -> None:
+    if any(isinstance(module, BaseTunerLayer) for module in given.modules()):
+        _refuse_adapters()
+    if getattr(given, "is_quantized", False) or getattr(given, "hf_quantizer", None) is not None:
+        raise ModelError(
+            "The model is quantised, and stages are trained in float32 weights: load it without a quantization_config."
+        )
+    if any(parameter.is_meta for parameter in given.parameters()):
+        raise ModelError("Some weights of the model are not loaded (on the device `meta`): load it without device_map.")
+
+
+def _refuse(given: Any) -> NoReturn:
+    if hasattr(given, "peft_config"):
+        _refuse_adapters()
+    raise ModelError(
+        f"`model` must be a hub id, a folder or a transformers model with a language-model head; got {_shown(given)}."
+    )
+
+
+def _refuse_adapters() -> NoReturn:
+    raise ModelError(
+        "The model has PEFT adapters. Merge them first (`model = model.merge_and_unload()`), or give the base model "
+        "and let a method such as `inc_lora` add adapters for each domain."
+    )
+
+
+def _save(model: Any, tokenizer: Any, place: Path) -> None:
+    """Save what is an object, once: a second call with the same changes nothing."""
+    before = files.read_json(place / files.SEAL) if files.damage(place) is None else None
+    aside = place if before is None else place.with_name(f"{files.PARTIAL}{BASE}.{os.getpid()}")
+    with files.new_folder(aside) as made:
+        for each in filter(_is_object, (model, tokenizer)):
+            each.save_pretrained(made)
+    if before is not None:
+        after = files.read_json(aside / files.SEAL)
+        shutil.rmtree(aside)
+        if after != before:
+            raise RunError(f"{place} holds another model or tokenizer than the given one. Set another `folder`.")

@@ -1,0 +1,126 @@
+"""Online (prequential) codelength: in how few bits a task's labels can be sent by somebody who learns on the way.
+
+Of N examples in a random order, cut at s₁ < … < s_M = N,
+
+    L = s₁ log₂ |Y| − Σ_{i≥2} log₂ p(y_{s_{i−1}+1 … s_i} | x; θ fitted on the first s_{i−1})
+
+(Yogatama et al., arXiv 1901.11373; the cuts are those of MDL probing, Voita and Titov, arXiv 2003.12298). Fewer bits:
+learnt from fewer examples. A checkpoint's codelength against that of the base model is transfer as speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from everlearn import wording
+from everlearn.data.blocks import hash_of
+from everlearn.errors import DataError
+from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.metrics import register_mean
+from everlearn.evaluation.statistics import generator
+from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.predictors.predictor import Predictor
+from everlearn.tasks.fine_tuning import probabilities_after
+from everlearn.tasks.labelled import CodelengthTask, LabelledSet, read_labelled
+
+PERCENT = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, 25, 50, 100)
+"""Where the examples are cut."""
+register_mean("codelength", "Online codelength", "code_bits", unit="bits/label", higher_is_better=False)
+
+
+def cuts(examples: int) -> list[int]:
+    """s₁ < … < s_M; cuts that fall together in a small set are one."""
+    return sorted({max(1, round(percent * examples / 100)) for percent in PERCENT})
+
+
+@register_kind(CodelengthTask)
+class Codelength(Task):
+    """Fine-tunes a fresh copy of the model on every prefix and sends the labels that come next; once for each seed,
+    which also draws the order."""
+
+    kind = "codelength"
+    fine_tunes = True
+
+    def __init__(self, config: CodelengthTask) -> None:
+        self.name, self.domain, self.config = config.name, config.domain, config
+
+    @cached_property
+    def labelled(self) -> LabelledSet:
+        """All of them; raises ``DataError``."""
+        found = read_labelled(self.config)
+        if len(found) < 2:
+            raise DataError(f"End task '{self.name}' has {len(found)} example; a codelength needs two or more.")
+        return found
+
+    def check(self) -> str:
+        found = self.labelled
+        return (
+            f"{len(found):,} to learn from in {wording.count(len(cuts(len(found))), 'part')}, "
+            f"{wording.count(len(found.label_names), 'label')}"
+        )
+
+    def fingerprint(self) -> str:
+        found, options = self.labelled, self.config.model_dump_json(exclude={"name", "domain", "train"})
+        return hash_of(self.kind, options, found.texts, found.pairs, found.labels.tolist(), found.label_names)
+
+    def texts(self) -> Sequence[str]:
+        return self.labelled.whole_texts()
+
+    def work(self, seeds: int) -> Work:
+        count = len(self.labelled)
+        steps = seeds * (len(cuts(count)) - 1) * self.config.steps
+        return Work(steps, seeds * count, steps * self.config.batch_size, self.config.max_length)
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        known, ends = self.labelled, cuts(len(self.labelled))
+        uniform = math.log2(len(known.label_names))
+        bits = np.full((len(conditions.seeds), len(known)), uniform)
+        part = np.zeros(bits.shape, np.int64)
+        for number, seed in enumerate(conditions.seeds):
+            order = generator("codelength", seed).permutation(len(known))
+            for place, (start, end) in enumerate(itertools.pairwise(ends)):
+                done = (number * (len(ends) - 1) + place) * self.config.steps
+                new = order[start:end]
+                found = probabilities_after(
+                    predictor,
+                    conditions.tokenizer,
+                    self.config,
+                    known.take(order[:start]),
+                    known.take(new),
+                    self.config.steps,
+                    seed=seed,
+                    device=conditions.device,
+                    bf16=conditions.bf16,
+                    progress=conditions.progress and functools.partial(_advance, conditions.progress, done),
+                )
+                right = found[np.arange(len(new)), known.labels[new]]
+                bits[number, new] = -np.log2(np.maximum(right, np.finfo(np.float64).tiny))
+                part[number, new] = place + 1
+        return Cell(
+            self.kind,
+            self.name,
+            conditions.row,
+            {"code_bits": bits, "part": part},
+            {"truth": known.labels},
+            {"cuts": ends, "uniform": uniform},
+            conditions.seeds,
+            fingerprint=self.fingerprint(),
+        )
+
+
+def _advance(told: Callable[[int], None], done: int, step: int) -> None:
+    told(done + step)
+
+
+def by_part(cell: Cell) -> list[float]:
+    """Bits a label of each part, the mean over its examples of all seeds.
+
+    The first is log₂ |Y|, the last that of a model which has learnt from half of the examples.
+    """
+    return [float(cell["code_bits"][cell["part"] == place].mean()) for place in range(len(cell.facts["cuts"]))]

@@ -1,0 +1,364 @@
+"""End tasks: fine-tune a copy of a checkpoint on labelled data and see what it knows.
+
+As in DAS (arXiv 2302.03241, and its released code): AdamW at weight decay 0.01 on all parameters, learning rate
+falling linearly to 0 without warm-up, a fresh head, no gradient clipping, the last epoch is used (nothing is selected
+on held-out data), several seeds. Batches are padded to their own longest text, and texts of similar length share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from everlearn.errors import DataError, ModelError, TrainingDiverged, first_line
+from everlearn.evaluation.cell import Cell, classification_cell
+from everlearn.evaluation.statistics import generator
+from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
+from everlearn.predictors.predictor import Checkpoint, Predictor, Prepare, models_of
+from everlearn.seeding import seeded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from everlearn.tasks.labelled import EndTask, Fitted, LabelledSet
+
+WEIGHT_DECAY = 0.01
+MEGA_BATCHES = 50
+"""Batches that are sorted by length together: more group better, fewer keep the order more random."""
+PAD_TO = 8
+_LOOK_EVERY = 50
+_EVALUATION_BATCHES = 4
+"""Batches of prediction are this many times larger: there is no backward pass."""
+
+Encoded = list[dict[str, list[int]]]
+
+
+def steps_of(task: EndTask, train: LabelledSet) -> int:
+    """Optimizer steps of one fine-tuning."""
+    return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
+
+
+def evaluate_task(
+    model: str | Path | nn.Module | Predictor,
+    tokenizer: PreTrainedTokenizerBase,
+    task: EndTask,
+    train: LabelledSet,
+    test: LabelledSet,
+    seeds: Sequence[int],
+    *,
+    prepare: Prepare | None = None,
+    device: torch.device | str = "cpu",
+    bf16: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Cell:
+    """Fine-tune once per seed; the arguments are those of :func:`fine_tune`, progress counts the steps of all seeds."""
+    steps = steps_of(task, train)
+    predictions = []
+    for number, seed in enumerate(seeds):
+        advance = None if progress is None else (lambda done, n=number: progress(n * steps + done))
+        predictions.append(
+            fine_tune(
+                model,
+                tokenizer,
+                task,
+                train,
+                test,
+                seed=seed,
+                prepare=prepare,
+                device=device,
+                bf16=bf16,
+                progress=advance,
+            )
+        )
+    classes = np.unique(np.asarray(train.labels, np.int64))
+    return classification_cell(test.labels, np.stack(predictions), classes, tuple(seeds), task.f1, task=task.name)
+
+
+def fine_tune(
+    model: str | Path | nn.Module | Predictor,
+    tokenizer: PreTrainedTokenizerBase,
+    task: EndTask,
+    train: LabelledSet,
+    test: LabelledSet,
+    *,
+    seed: int,
+    prepare: Prepare | None = None,
+    device: torch.device | str = "cpu",
+    bf16: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.int64]:
+    """Fine-tune a copy with a fresh classification head and predict the test set.
+
+    The head, the order and dropout depend on `seed` alone, so a cell that was lost can be measured again: on CPU bit
+    for bit. Texts are cut to the smallest of ``task.max_length``, the tokenizer's and the model's longest input.
+
+    Args:
+        model: folder or hub id of a checkpoint, or a model (which is not changed), or a predictor, every model of
+            which is fine-tuned.
+        tokenizer: of the model.
+        task: epochs, learning_rate, batch_size, max_length.
+        train: labelled texts to learn from.
+        test: labelled texts to predict; their labels are not looked at.
+        seed: of head, order and dropout.
+        prepare: given the classifier before it is trained, returns the one to train: methods that read a text with
+            adapters, gates or prompts put them back. Parameters that it freezes stay as they are.
+        device: to train on.
+        bf16: compute in bfloat16 (autocast); weights stay float32.
+        progress: told how many optimizer steps are done, of :func:`steps_of`.
+
+    Returns:
+        Predicted label numbers, int64 [len(test.texts)].
+
+    Raises:
+        ModelError: the architecture has no classification head in transformers, or there is no token to pad with.
+        TrainingDiverged: the loss is not finite.
+    """
+    found = probabilities_after(
+        model,
+        tokenizer,
+        task,
+        train,
+        test,
+        steps_of(task, train),
+        seed=seed,
+        prepare=prepare,
+        device=device,
+        bf16=bf16,
+        progress=progress,
+    )
+    return found.argmax(-1)
+
+
+def probabilities_after(
+    model: str | Path | nn.Module | Predictor,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Fitted,
+    train: LabelledSet,
+    test: LabelledSet,
+    steps: int,
+    *,
+    seed: int,
+    prepare: Prepare | None = None,
+    device: torch.device | str = "cpu",
+    bf16: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Probabilities of the classes, [len(test.texts), classes], after so many steps of :func:`fine_tune`."""
+    place = torch.device(device)
+
+    def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
+        with seeded("end task", seed):
+            classifier: Any = _classifier(checkpoint, tokenizer, len(train.label_names), task.name)
+            classifier.to(place)
+            if prepare is not None:
+                classifier = prepare(classifier)
+            encode = _Encoder(tokenizer, _limit([classifier], tokenizer, task), classifier.config, task.name)
+            _train(classifier, encode, task, train, steps, seed, place, bf16, progress)
+            trained: nn.Module = classifier.eval()
+            return trained
+
+    asked = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=prepare)  # type: ignore[arg-type]
+    tuned = asked.fine_tuned(tune)
+    classifiers = models_of(tuned)
+    encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)
+    return _predict(tuned, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, place, bf16)
+
+
+def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: Fitted) -> int:
+    """Tokens that a text is cut to."""
+    return min(task.max_length, tokenizer.model_max_length, *(_positions(model) for model in models))
+
+
+def _train(
+    model: nn.Module,
+    encode: _Encoder,
+    task: Fitted,
+    train: LabelledSet,
+    total: int,
+    seed: int,
+    device: torch.device,
+    bf16: bool,
+    progress: Callable[[int], None] | None,
+) -> None:
+    rows, labels = encode(train, "train"), torch.as_tensor(np.asarray(train.labels, np.int64))
+    lengths = [len(row["input_ids"]) for row in rows]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=task.learning_rate, weight_decay=WEIGHT_DECAY, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
+    epochs = (grouped_batches(lengths, task.batch_size, seed, epoch) for epoch in itertools.count())
+    summed = torch.zeros((), device=device)
+    model.train()
+    for step, chosen in enumerate(itertools.islice(itertools.chain.from_iterable(epochs), total), start=1):
+        batch = encode.pad([rows[i] for i in chosen], device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = model(**batch).logits
+        loss = F.cross_entropy(logits.float(), labels[chosen].to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        summed += loss.detach()
+        # Looked at now and then: on a GPU each look waits for the device.
+        if (step % _LOOK_EVERY == 0 or step == total) and not torch.isfinite(summed):
+            raise TrainingDiverged(
+                f"Fine-tuning end task '{task.name}' (seed {seed}) has a loss that is not finite by step {step} of "
+                f"{total}. Lower its `learning_rate` (now {task.learning_rate})."
+            )
+        if progress is not None:
+            progress(step)
+
+
+def grouped_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    """One epoch's batches in random order, each of rows of similar length; every row is in exactly one.
+
+    Rows are shuffled, sorted by length within groups of :data:`MEGA_BATCHES` batches, cut, and the batches shuffled.
+    """
+    rng = generator("end task", seed, epoch)
+    order, size = rng.permutation(len(lengths)), np.asarray(lengths)
+    group = MEGA_BATCHES * batch_size
+    parts = [order[start : start + group] for start in range(0, len(order), group)]
+    batches: list[NDArray[np.int64]] = []
+    for part in parts:
+        by_length = part[np.argsort(size[part], kind="stable")]
+        batches += [by_length[start : start + batch_size] for start in range(0, len(part), batch_size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+class _Encoder:
+    """Texts to token rows, and token rows to padded batches."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, config: Any, task: str) -> None:
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self.config = config
+        self.task = task
+        # Everything else that a tokenizer gives (token types) is padded with 0.
+        self.padding = {"input_ids": config.pad_token_id}
+
+    def __call__(self, data: LabelledSet, part: str) -> Encoded:
+        """Token rows, cut to the limit."""
+        raw = self.tokenizer(list(data.texts), data.pairs, truncation=True, max_length=self.limit, padding=False)
+        keys = [key for key in raw if key != "attention_mask"]
+        rows = [{key: raw[key][i] for key in keys} for i in range(len(data.texts))]
+        if self.config.is_encoder_decoder:
+            self._check_ends(rows, part)
+        for row in rows:
+            if not row["input_ids"]:  # an empty text of a tokenizer without special tokens: nothing to attend to
+                row.update({key: [self.padding.get(key, 0)] for key in keys})
+        return rows
+
+    def _check_ends(self, rows: Encoded, part: str) -> None:
+        """Encoder-decoder classifiers read the last end token and want equally many in every text of a batch."""
+        end = self.config.eos_token_id
+        counts = [row["input_ids"].count(end) for row in rows]
+        usual = counts[0] if counts else 0
+        if usual == 0:
+            raise ModelError(
+                f"End task '{self.task}' cannot be fine-tuned: the tokenizer adds no end-of-text token, which an "
+                "encoder-decoder classifier reads its answer from. Use the tokenizer that belongs to the model."
+            )
+        if (odd := next((i for i, count in enumerate(counts) if count != usual), None)) is not None:
+            raise DataError(
+                f"Example {odd + 1} of the {part} set of end task '{self.task}' contains the end-of-text token "
+                f"'{self.tokenizer.eos_token}' as text, which an encoder-decoder classifier cannot tell from the end. "
+                "Remove it, or put the two parts into two columns (`text_pair_column`)."
+            )
+
+    def pad(self, rows: Encoded, device: torch.device) -> dict[str, Tensor]:
+        """A batch padded on the right to its longest row, to a multiple of :data:`PAD_TO`."""
+        width = -(-max(len(row["input_ids"]) for row in rows) // PAD_TO) * PAD_TO
+        batch = {}
+        for key in rows[0]:
+            value = self.padding.get(key, 0)
+            batch[key] = torch.tensor([row[key] + [value] * (width - len(row[key])) for row in rows])
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batch["attention_mask"] = (torch.arange(width) < lengths[:, None]).long()
+        return {key: tensor.to(device) for key, tensor in batch.items()}
+
+
+def _predict(
+    predictor: Predictor, encode: _Encoder, rows: Encoded, batch_size: int, device: torch.device, bf16: bool
+) -> NDArray[np.float64]:
+    order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
+    parts = []
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            found = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
+            parts.append(found.cpu().numpy())
+    return np.concatenate(parts)[np.argsort(order, kind="stable")]
+
+
+def _classifier(
+    model: str | Path | nn.Module, tokenizer: PreTrainedTokenizerBase, labels: int, task: str
+) -> PreTrainedModel:
+    """A float32 copy with a fresh head of `labels` outputs, ready to pad."""
+    if isinstance(model, nn.Module):
+        with tempfile.TemporaryDirectory() as folder:
+            with _without_notices():
+                model.save_pretrained(folder)  # type: ignore[operator]
+            return _classifier(folder, tokenizer, labels, task)
+    pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), None)
+    if pad is None:
+        raise ModelError(
+            f"End task '{task}' needs a tokenizer with a padding or end-of-text token; '{tokenizer.name_or_path}' has "
+            "neither. Give one that has (`model.tokenizer`)."
+        )
+    with _without_notices():
+        try:
+            config = AutoConfig.from_pretrained(model)
+            if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+                raise ModelError(
+                    f"End task '{task}' cannot be fine-tuned on a model of type '{config.model_type}': transformers "
+                    "has no classification head for it. Leave out `end_tasks`."
+                )
+            config.num_labels = labels
+            config.pad_token_id = pad
+            return AutoModelForSequenceClassification.from_pretrained(model, config=config, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"The checkpoint '{model}' cannot be loaded for end task '{task}': {first_line(error)}"
+            ) from error
+
+
+def _positions(model: nn.Module) -> int:
+    """The longest input that the model has positions for, padding to a multiple of :data:`PAD_TO` included.
+
+    What a method has put before the text (``taken_positions``) leaves it fewer.
+    """
+    config: Any = model.config
+    longest: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
+    for name, module in model.named_modules():
+        padding = getattr(module, "padding_idx", None)
+        if name.endswith("position_embeddings") and padding is not None:
+            longest -= padding + 1  # RoBERTa counts positions from the padding id upwards
+        longest -= getattr(module, "taken_positions", 0)
+    return longest // PAD_TO * PAD_TO
+
+
+@contextlib.contextmanager
+def _without_notices() -> Iterator[None]:
+    """A fresh head is what we ask for, so transformers need not warn of it."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,149 @@
+"""The kind of end task in which the model writes an answer: text to text, by batched greedy decoding.
+
+What a stream of tasks in the text-to-text form asks for (arXiv 1910.10683; continual: 2310.14152): the model was
+trained on a task as a domain, and is asked as it is, before and after the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from everlearn.data.blocks import hash_of
+from everlearn.evaluation.cell import Cell
+from everlearn.evaluation.task import Conditions, Task, Work, register_kind
+from everlearn.model.anatomy import Kind
+from everlearn.predictors.predictor import Predictor
+from everlearn.tasks.prompted import Asking, check_writes, padded
+from everlearn.tasks.prompts import AnswerTask, Question, label_of, read_answers
+from everlearn.tasks.text_match import exact_match, rouge_l, token_f1
+from everlearn.wording import count
+
+PAD_TO = 8
+_BYTES_PER_TOKEN = 4
+"""About, for a plan."""
+
+
+@register_kind(AnswerTask)
+class Generation(Task):
+    """Asks for an answer to each prompt and compares it with the right one."""
+
+    kind = "text-to-text"
+
+    def __init__(self, config: AnswerTask) -> None:
+        self.name, self.domain, self.config = config.name, config.domain, config
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The examples; raises ``DataError``."""
+        return read_answers(self.config)
+
+    def check(self) -> str:
+        return f"{count(len(self.questions), 'prompt')} with an answer"
+
+    def check_model(self, kind: Kind) -> None:
+        check_writes(self.config, kind)
+
+    def fingerprint(self) -> str:
+        return hash_of(self.kind, self.config.marks, [(q.prompt, q.answers) for q in self.questions])
+
+    def texts(self) -> Sequence[str]:
+        return [question.prompt for question in self.questions]
+
+    def work(self, seeds: int) -> Work:
+        prompts = [len(question.prompt.encode()) for question in self.questions]
+        labels = max((len(label.encode()) for label in self.config.labels), default=0) // _BYTES_PER_TOKEN + 1
+        longest = sum(prompts) // (_BYTES_PER_TOKEN * len(prompts)) + (self.config.max_new_tokens or labels)
+        return Work(units=len(prompts), rows=len(prompts), tokens=longest)
+
+    def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
+        return self.cell(self.answers(predictor, conditions), conditions.row)
+
+    def always(self, answer: str) -> Cell:
+        """What it would be worth to give one answer to everything."""
+        return self.cell([answer] * len(self.questions), answer)
+
+    def cell(self, texts: Sequence[str], row: str) -> Cell:
+        """What answers are worth, one to each prompt."""
+        config, pairs = self.config, [(text, q.answers) for text, q in zip(texts, self.questions, strict=True)]
+        outcomes = {
+            "exact_match": [exact_match(text, right, config.match) for text, right in pairs],
+            "token_f1": [token_f1(text, right) for text, right in pairs],
+            "rouge_l": [rouge_l(text, right) for text, right in pairs],
+        }
+        found: dict[str, Any] = {name: np.array(values, np.float64) for name, values in outcomes.items()}
+        given: dict[str, Any] = {}
+        facts: dict[str, Any] = {"targets": [list(right) for _, right in pairs]}
+        if config.labels:
+            found["predictions"] = np.array([[label_of(text, config.labels) for text in texts]], np.int64)
+            given["truth"] = np.array([label_of(right[0], config.labels) for _, right in pairs], np.int64)
+            facts |= {"classes": list(range(len(config.labels))), "labels": list(config.labels)}
+        return Cell(
+            self.kind,
+            self.name,
+            row,
+            found,
+            given,
+            facts,
+            texts=tuple(texts),
+            fingerprint=self.fingerprint(),
+        )
+
+    def answers(self, predictor: Predictor, conditions: Conditions) -> list[str]:
+        """What the predictor writes after each prompt, without the white space around it."""
+        return written(self.config, [question.prompt for question in self.questions], predictor, conditions)
+
+
+def written(config: Any, prompts: Sequence[str], predictor: Predictor, conditions: Conditions) -> list[str]:
+    """What a predictor writes after each prompt, up to the first of the task's `stop`, without white space around it.
+
+    Args:
+        config: of the end task: what :class:`Asking` reads of it, `max_new_tokens`, `labels` and `stop`.
+        prompts: what is read.
+        predictor: who writes.
+        conditions: how it is measured.
+    """
+    asking = Asking(config, predictor, conditions)
+    encoder = asking.encoder
+    # An encoder-decoder was trained to write its tokenizer's first special tokens too.
+    wanted = config.max_new_tokens or 1 + max(map(len, encoder(config.labels)))
+    most = wanted + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
+    room = asking.room(most, f"Lower its `max_new_tokens` (now {wanted}).")
+    rows = [asking.prompt(ids, room) for ids in encoder(prompts)]
+    stop = [] if encoder.end is None else [encoder.end]
+    return [_text(ids, config.stop, conditions) for ids in continued(asking, predictor, rows, most, stop)]
+
+
+def continued(
+    asking: Asking, predictor: Predictor, rows: Sequence[list[int]], most: int, stop: Sequence[int]
+) -> list[list[int]]:
+    """Greedy continuations of rows of token ids: at most so many tokens each, and nothing from an id in `stop` on."""
+    how, pad = asking.conditions, asking.encoder.pad
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # what is similarly long shares a batch
+    found: list[list[int]] = [[]] * len(rows)
+    left = asking.kind == "decoder"
+    with asking():
+        for start in range(0, len(order), how.batch_size):
+            chosen = order[start : start + how.batch_size]
+            batch = [rows[i] for i in chosen]
+            inputs = {
+                "input_ids": padded(batch, pad, PAD_TO, left=left),
+                "attention_mask": padded([[1] * len(row) for row in batch], 0, PAD_TO, left=left),
+            }
+            inputs = {key: value.to(torch.device(how.device)) for key, value in inputs.items()}
+            for i, ids in zip(chosen, predictor.generate(inputs, max_new_tokens=most, stop=stop), strict=True):
+                found[i] = ids
+            if how.progress is not None:
+                how.progress(start + len(chosen))
+    return found
+
+
+def _text(ids: list[int], stop: Sequence[str], conditions: Conditions) -> str:
+    text: Any = conditions.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    for end in stop:
+        text = text.partition(end)[0]
+    return str(text).strip()

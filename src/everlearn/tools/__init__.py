@@ -1,1 +1,0 @@
-"""What looks at a recipe, a model or a method without training."""
