@@ -65,7 +65,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def options(config: type[BaseModel]) -> list[dict[str, Any]]:
-    """A configuration's fields: name, type, default, whether it is required, meaning."""
+    """Describe a configuration's fields: name, type, default, whether it is required, meaning."""
     schema = config.model_json_schema()
     described = []
     for name, field in config.model_fields.items():
@@ -87,7 +87,7 @@ _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}",
 
 
 def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """A JSON Schema type in a few words: "number, ≥ 0", "update | gradient", "text or null"."""
+    """Describe a JSON Schema type in a few words: "number, ≥ 0", "update | gradient", "text or null"."""
     if "$ref" in schema:
         return _type(definitions[str(schema["$ref"]).rsplit("/", 1)[1]], definitions)
     if "anyOf" in schema:

@@ -180,13 +180,13 @@ def differences(folder: Path, results: Results) -> list[DifferenceToFirst]:
 
 
 def _cell(folder: Path, row: int, name: str) -> Cell | None:
-    """The cell of a text or an end task; None where it was not measured."""
+    """Load the cell of a text or an end task; return None where it was not measured."""
     path = next((p for p in (set_path(folder, row, name), task_path(folder, row, name)) if p.is_file()), None)
     return None if path is None else Cell.load(path)
 
 
 def leading(results: Results) -> list[str]:
-    """The metrics that a short table shows: one of text, one of each kind of end task."""
+    """Return the metrics that a short table shows: one of text, one of each kind of end task."""
     shown: dict[tuple[str, ...], str] = {}
     for name in results.matrices:
         shown.setdefault(tuple(METRICS[name].reads), name)

@@ -119,7 +119,7 @@ def export(
 
 
 def _found(stage: Path) -> tuple[RunFolder, int]:
-    """The run that a stage belongs to, and the stage's number."""
+    """Return the run that a stage belongs to, and the stage's number."""
     if (stage / "recipe.yaml").is_file():
         run = RunFolder(stage)
         names = [domain.name for domain in run.recipe().domains]
@@ -175,7 +175,7 @@ def _check(run: RunFolder, recipe: Recipe, index: int, folder: Path, with_memory
 
 
 def _copy_model(place: Path, new: Path, recipe: Recipe, as_adapter: bool, base: str | None) -> None:
-    """The stage's model in the form that is wanted, and its tokenizer: what the stage was sealed with, nothing else."""
+    """Copy the stage's model, merged or as an adapter, and its tokenizer: nothing but files of the sealed stage."""
     sealed = files.read_json(place / files.SEAL)
     alone = not any(place.glob(MODELS[0]))
     for name in sealed:
@@ -300,7 +300,7 @@ def _results(run: RunFolder, recipe: Recipe) -> Results:
 
 
 def _base_card(path: str | None) -> dict[str, Any]:
-    """What the base model's card says, where it is at hand; nothing is downloaded."""
+    """Return the metadata of the base model's card, if it is on this machine; nothing is downloaded."""
     if path is None:
         return {}
     file = Path(path) / "README.md"

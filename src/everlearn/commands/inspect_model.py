@@ -77,7 +77,7 @@ class Inspection:
         return sum(getattr(group, reach) for group in self.groups) / max(self.parameters, 1)
 
     def headline(self) -> str:
-        """The first lines for people."""
+        """Return the first lines of the text output."""
         units = sum(site.units for site in self.sites)
         return (
             f"{self.model}: {self.model_type}, {self.kind}, "
@@ -135,7 +135,7 @@ class Inspection:
 
 
 def skeleton(model: Model) -> PreTrainedModel:
-    """A model without weights, on the meta device, from its configuration alone."""
+    """Make a model without weights, on the meta device, from its configuration alone."""
     config = load_config(model)
     kind = architecture_of(config.model_type).kind
     with torch.device("meta"):
@@ -171,7 +171,7 @@ def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:
 
 
 def _cost(method: Method, model: PreTrainedModel) -> MethodCost:
-    """What it adds, where it works on the model; what only a recipe decides (general text, long rows) is left open."""
+    """Return what a method adds to the model, or why it does not work on it; what depends on the recipe is left out."""
     # There is no tokenizer, because only the configuration is read.
     objective = OBJECTIVES[DEFAULT_OBJECTIVE[kind_of(model)]](None)  # type: ignore[arg-type]
     try:

@@ -79,7 +79,7 @@ def merge(
 
 
 def _base(given: str | Path | None, listed: Sequence[Named], way: str, scratch: Path) -> Named:
-    """The base model that is named, or that of the one run whose stages are merged."""
+    """Return the base model that is named, or that of the one run whose stages are merged."""
     if given is not None:
         if is_run(Path(given)):
             raise RecipeError(f"`--base` is '{given}', which is a run. Name one model: one of its stages, or its base.")

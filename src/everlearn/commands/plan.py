@@ -380,7 +380,7 @@ def extra_rows(cost: Cost) -> str:
 
 
 def saved(cost: Cost) -> str:
-    """What a method's memory takes on the disk."""
+    """Say how much of the disk a method's memory takes."""
     more = (
         f" and {wording.size(cost.disk_bytes_per_domain)} more for each domain learnt"
         if cost.disk_bytes_per_domain

@@ -44,7 +44,7 @@ Column = np.ndarray | Ragged
 
 
 def stack(blocks: Sequence[Block]) -> dict[str, Column]:
-    """Blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise."""
+    """Return blocks as columns: a matrix where all rows are equally long, :class:`Ragged` otherwise."""
     columns: dict[str, Column] = {}
     for key in blocks[0] if blocks else ():
         rows = [block[key] for block in blocks]
@@ -57,13 +57,13 @@ def stack(blocks: Sequence[Block]) -> dict[str, Column]:
 
 
 def tokens_in(block: Block) -> int:
-    """Tokens that a block costs: its row, plus its answer where that is a row of its own (encoder-decoder)."""
+    """Return the number of tokens of a block: its row, and for an encoder-decoder the row of its answer."""
     answer_apart = "labels" in block and "segments" not in block
     return int(block["input_ids"].size + (block["labels"].size if answer_apart else 0))
 
 
 def hash_of(*parts: object) -> str:
-    """A short hex name for settings that are equal exactly when they print the same."""
+    """Return a short hexadecimal digest of settings; it is equal exactly when their printed forms are."""
     return hashlib.blake2b("\x1f".join(str(part) for part in parts).encode(), digest_size=16).hexdigest()
 
 
@@ -97,18 +97,18 @@ class BlockSource(ABC, Iterator[Block]):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Where the source is, as JSON."""
+        """Return the position of the source, as JSON."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where :meth:`state_dict` was taken."""
+        """Continue from the position at which :meth:`state_dict` was called."""
 
     @abstractmethod
     def fresh(self, seed: int) -> BlockSource:
-        """An independent source of the same blocks, from the start, in an order of its own."""
+        """Return an independent source of the same blocks, from the start, in an order of its own."""
 
     def once(self, seed: int) -> Iterator[Block]:
-        """The blocks that :meth:`fresh` gives, to the end of their first pass."""
+        """Iterate over the first pass of the source that :meth:`fresh` returns."""
         return islice(self.fresh(seed), self.size)
 
 
@@ -148,19 +148,19 @@ class DeferredBlocks(BlockSource):
         return next(self._source)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the source."""
+        """Return the state of the source."""
         return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Of the source."""
+        """Load the state of the source."""
         self._source.load_state_dict(state)
 
     def fresh(self, seed: int) -> BlockSource:
-        """An independent pass over the source."""
+        """Return an independent source of the same blocks."""
         return self._source.fresh(seed)
 
     def once(self, seed: int) -> Iterator[Block]:
-        """One pass over the source."""
+        """Iterate over one pass of the source."""
         return self._source.once(seed)
 
 
@@ -199,7 +199,7 @@ class PackedBlocks(BlockSource):
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[Block], seed: int, name: str = "blocks") -> PackedBlocks:
-        """Hold these blocks in memory."""
+        """Make a source of blocks that are held in memory."""
         return cls(stack(list(blocks)), seed, name)
 
     @property
@@ -225,11 +225,11 @@ class PackedBlocks(BlockSource):
         return self.size
 
     def take(self, indices: Iterable[int]) -> list[Block]:
-        """Blocks by number, in their stored order; copies, so that nothing writes into the store."""
+        """Return copies of the blocks with these numbers, in their stored order."""
         return [{key: np.array(column[int(i)]) for key, column in self.arrays.items()} for i in indices]
 
     def order(self, number: int) -> np.ndarray:
-        """The permutation of pass `number`, int64 [size]."""
+        """Return the permutation of pass `number`, int64 [size]."""
         if self._order is None or self._order[0] != number:
             generator = np.random.Generator(np.random.PCG64(seed_for(self.seed, self.name, number)))
             self._order = (number, generator.permutation(self.size))
@@ -241,11 +241,11 @@ class PackedBlocks(BlockSource):
         return self.take([self.order(number)[index]])[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """``position``: blocks given so far, over all passes."""
+        """Return ``position``: the number of blocks given so far, over all passes."""
         return {"position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after that many blocks.
+        """Continue after the number of blocks in the state.
 
         Raises:
             RunError: the state belongs to another kind of source.
@@ -255,5 +255,5 @@ class PackedBlocks(BlockSource):
         self._position = int(state["position"])
 
     def fresh(self, seed: int) -> PackedBlocks:
-        """The same blocks in an order that no training pass has, even with the run's own seed."""
+        """Return a source of the same blocks, in an order that no training pass has, even with the run's own seed."""
         return PackedBlocks(self.arrays, seed_for("fresh", seed), self.name, self._fingerprint)

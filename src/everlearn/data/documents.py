@@ -32,7 +32,7 @@ class Skipped:
         self.first = ""
 
     def add(self, where: str) -> None:
-        """Count one."""
+        """Count one row."""
         self.rows += 1
         self.first = self.first or where
 
@@ -56,7 +56,7 @@ def _string(value: object, column: str, where: str) -> str:
 
 
 def _document(values: Mapping[str, object], corpus: Corpus, where: str) -> Document | None:
-    """The document in a row; None when it is blank."""
+    """Return the document in a row; None when it is blank."""
     text = _string(values[corpus.text_column], corpus.text_column, where)
     if corpus.target_column is None:
         return Document(text) if text.strip() else None
@@ -98,12 +98,12 @@ def _documents(
 def read_documents(
     corpus: Corpus, *, position: Mapping[str, Any] | None = None, skipped: Skipped | None = None
 ) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Every document that is not blank, in order, each with the position behind it.
+    """Yield every document that is not blank, in order, each with the position behind it.
 
     Args:
         corpus: what to read.
-        position: JSON from an earlier call: reading goes on there. Local files: file number, row and byte offset;
-            hub streams: the state of the ``datasets.IterableDataset``.
+        position: JSON from an earlier call: reading goes on there. Local files: file number, row and byte offset; hub
+            streams: the state of the ``datasets.IterableDataset``.
         skipped: counts the rows that hold no text.
 
     Raises:
@@ -121,7 +121,7 @@ def read_documents(
 
 
 def local_files(corpus: Corpus) -> list[Path]:
-    """The files of a local corpus.
+    """Return the files of a local corpus.
 
     Raises:
         DataError: there is none; the sentence names the nearest file.
@@ -130,7 +130,7 @@ def local_files(corpus: Corpus) -> list[Path]:
 
 
 def check_corpus(corpus: Corpus) -> None:
-    """Find out cheaply whether a corpus can be read: its files or hub entry, its columns, one document of each file.
+    """Check at little cost that a corpus can be read: its files or hub entry, its columns, one document of each file.
 
     Raises:
         DataError: it cannot; the sentence says why.
@@ -178,7 +178,7 @@ def check_apart(corpus: Corpus, held_out: Corpus) -> None:
 
 
 def same_file(some: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path] | None:
-    """A file of each list that are one and the same: on the disk, or byte for byte; None if there are none."""
+    """Return a file of each list that are the same, on the disk or byte for byte; None if there are none."""
     known = {(facts.st_dev, facts.st_ino): file for file in some for facts in [file.stat()]}
     sizes: dict[int, list[Path]] = {}
     for file in some:
@@ -194,7 +194,7 @@ def same_file(some: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path]
 
 
 def corpus_fingerprint(corpus: Corpus) -> str:
-    """The same documents have the same fingerprint, wherever their files lie.
+    """Return a hash of a corpus; the same documents have the same one, wherever their files lie.
 
     Files up to 64 MB count by content, larger ones by size and time of change, hub data by id and commit.
     """

@@ -56,19 +56,19 @@ class Without(BlockSource):
         return next(block for block in self._source if _mark(block) not in self._apart)
 
     def once(self, seed: int) -> Iterator[Block]:
-        """One pass over the source, but the blocks left out."""
+        """Iterate over one pass of the source, except the blocks left out."""
         return (block for block in self._source.once(seed) if _mark(block) not in self._apart)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the source."""
+        """Return the state of the source."""
         return self._source.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Of the source."""
+        """Load the state of the source."""
         self._source.load_state_dict(state)
 
     def fresh(self, seed: int) -> Without:
-        """The same over an independent source."""
+        """Leave the same blocks out of an independent source."""
         other = copy.copy(self)
         other._source = self._source.fresh(seed)
         return other

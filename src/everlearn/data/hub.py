@@ -26,13 +26,14 @@ def _explained(corpus: Corpus, error: Exception, instead: str = "set `path` to a
 
 
 def load(corpus: Corpus, instead: str = "set `path` to a file", cache: Path | None = None) -> Any:
-    """A split of a data set of the hub, or of a folder in its layout.
+    """Load a split of a data set of the hub, or of a folder in its layout.
 
     Args:
         corpus: names it.
-        instead: what to do where it cannot be reached, for the sentence.
-        cache: where `datasets` keeps what it converts; its own place when left out. There, a folder counts as another
-            of the same name that was loaded before, so one that may change needs a place of its own.
+        instead: what to do where it cannot be reached, for the error message.
+        cache: where `datasets` keeps what it converts; its default folder when None. In that folder, another folder of
+            the same name that was loaded before counts as the same data set, so a data set that may change needs a
+            cache of its own.
 
     Raises:
         DataError: it cannot be loaded.
@@ -78,12 +79,12 @@ def check(corpus: Corpus) -> None:
 
 
 def version(corpus: Corpus) -> list[str]:
-    """What was downloaded: addresses with the commit in them, where the hub tells."""
+    """Return the addresses of what was downloaded, which contain the commit; empty where the hub does not tell."""
     return [] if corpus.streaming else sorted(load(corpus).info.download_checksums or {})
 
 
 def read(corpus: Corpus, position: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str, dict[str, Any]]]:
-    """Rows with their place and the position behind them.
+    """Yield the rows, each with its place for errors and the position behind it.
 
     Raises:
         DataError: the data set cannot be loaded, or the stream breaks.

@@ -32,7 +32,7 @@ class _Objects:
         return values
 
     def checked(self, value: Any, where: str) -> Mapping[str, Any]:
-        """The value, which must be an object with each wanted name once."""
+        """Return the value; it must be an object that has no wanted column twice."""
         if not isinstance(value, dict):
             raise DataError(f"{where} is not a JSON object with named columns but {type(value).__name__}.")
         for column in self.wanted:
@@ -46,7 +46,7 @@ def _unreadable(where: str, error: Exception) -> DataError:
 
 
 def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Each line is a JSON object; empty lines are skipped."""
+    """Read JSON lines: each line is an object; empty lines are skipped."""
     objects = _Objects(columns)
     for text, number, behind in lines(path, row, offset, limits):
         if not text.strip():
@@ -62,7 +62,7 @@ def read_jsonl(path: Path, columns: Sequence[str], row: int, offset: int, limits
 
 
 def read_json(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """A JSON array of objects; a file that starts otherwise is read as JSON lines."""
+    """Read a JSON array of objects; a file that starts otherwise is read as JSON lines."""
     array = _Array(path, limits, _Objects(columns))
     if not array.begins:
         yield from read_jsonl(path, columns, row, offset, limits)
@@ -90,7 +90,7 @@ class _Array:
         return self._next() == "["
 
     def _more(self) -> bool:
-        """Read on, forgetting what is done with; as much again as is in hand, so that a long item costs no more."""
+        """Drop what has been parsed and read on, as much again as is left, so that a long item costs linear time."""
         done, rest = self._text[: self._at], self._text[self._at :]
         ends = done.count("\n")
         self._column = len(done) - done.rfind("\n") - 1 if ends else self._column + len(done)
@@ -105,7 +105,7 @@ class _Array:
         return len(self._text) > len(rest)
 
     def _next(self) -> str:
-        """The next character that is not blank, which is not taken; empty at the end."""
+        """Return the next character that is not blank, without consuming it; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in BLANK:
@@ -141,7 +141,7 @@ class _Array:
             raise too_long(f"{self.path}, item {number},", self.limits)
 
     def items(self) -> Iterator[Any]:
-        """Every item."""
+        """Iterate over the items."""
         self._at += 1
         if self._next() == "]":
             self._at += 1

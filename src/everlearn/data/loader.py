@@ -24,7 +24,7 @@ class Collate(Protocol):
     """The part of an objective that the loader needs."""
 
     def collate(self, blocks: list[Block], rows: list[int]) -> dict[str, Tensor]:
-        """One batch from blocks and their global row numbers."""
+        """Make one batch from blocks and their global row numbers."""
 
 
 class BlockLoader(Batches):
@@ -53,7 +53,7 @@ class BlockLoader(Batches):
         self._anchors: deque[tuple[int, int, dict[str, Any]]] = deque([(0, 0, source.state_dict())], maxlen=2)
 
     def __len__(self) -> int:
-        """Batches in all, wherever the loader is."""
+        """Return the number of batches in all, wherever the loader is."""
         return self.batches
 
     def _read(self) -> list[Block]:
@@ -65,7 +65,7 @@ class BlockLoader(Batches):
         return blocks
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        """Batches from the current one to the last.
+        """Iterate over the batches from the current one to the last.
 
         Raises:
             DataError: it runs in a worker process, where its state would be lost.
@@ -80,11 +80,11 @@ class BlockLoader(Batches):
             yield self.objective.collate(blocks[mine], list(rows[mine]))
 
     def state_dict(self, batch: int | None = None) -> dict[str, Any]:
-        """The state in which batch number `batch` is the next one.
+        """Return the state in which batch number `batch` is the next one.
 
         Args:
             batch: up to :attr:`ANCHOR_EVERY` batches back; None is the first batch that was not read yet. A trainer
-                that reads ahead (accelerate keeps one batch in hand) must say how many it has trained on.
+                that reads ahead (accelerate prefetches one batch) must say how many it has trained on.
 
         Returns:
             JSON: ``batch``, ``source``, the batch number at which the source's state was taken, and tokens read then.
@@ -102,7 +102,7 @@ class BlockLoader(Batches):
         raise RunError(f"The data position of batch {batch} is not known; batches {known} are.")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the saved batch the next one."""
+        """Continue with the saved batch."""
         self.source.load_state_dict(state["source"])
         self.index = int(state["source_at"])
         self.tokens = int(state["tokens"])
@@ -114,7 +114,7 @@ class BlockLoader(Batches):
 def sample_batches(
     source: BlockSource, objective: Collate, *, blocks: int, batch_size: int, seed: int, device: torch.device | str
 ) -> Iterator[dict[str, Tensor]]:
-    """Batches of the first `blocks` blocks of an independent seeded pass; the source itself does not move.
+    """Yield batches of the first `blocks` blocks of an independent seeded pass; the source itself does not advance.
 
     Args:
         source: where the blocks are; never more than one pass of it is read.

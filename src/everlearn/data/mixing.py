@@ -61,7 +61,7 @@ class Mixture(BlockSource):
 
     @property
     def realised(self) -> dict[str, float]:
-        """Name to share of the tokens given so far (0 for all before the first block)."""
+        """Share of the tokens that each source has given so far, by name (0 for all before the first block)."""
         total = max(sum(self.tokens.values()), 1)
         return {name: tokens / total for name, tokens in self.tokens.items()}
 
@@ -71,7 +71,7 @@ class Mixture(BlockSource):
         return next(iter(self.sources.values())).passes
 
     def _expected(self, name: str) -> float:
-        """Tokens of the source's next block, as far as they can be known before it is read."""
+        """Estimate the tokens of a source's next block before it is read."""
         if self.block_tokens is not None:
             return self.block_tokens
         known = self.sources[name].block_tokens
@@ -99,7 +99,7 @@ class Mixture(BlockSource):
         return block
 
     def once(self, seed: int) -> Iterator[Block]:
-        """As many blocks as a pass has; where that is not known, until the first of the streams ends."""
+        """Iterate over one pass; where its length is not known, until the first of the streams ends."""
         mixture = self.fresh(seed)
         if self.size is not None:
             yield from islice(mixture, self.size)
@@ -113,7 +113,7 @@ class Mixture(BlockSource):
             yield mixture._counted(name, block)
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts, and the state of each source."""
+        """Return the counts, and the state of each source."""
         return {
             "tokens": dict(self.tokens),
             "blocks": dict(self._blocks),
@@ -121,7 +121,7 @@ class Mixture(BlockSource):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Continue from a saved state.
 
         Raises:
             RunError: the state is of a mixture of other sources.
@@ -135,7 +135,7 @@ class Mixture(BlockSource):
             source.load_state_dict(saved[name])
 
     def fresh(self, seed: int) -> Mixture:
-        """The same shares over independent sources."""
+        """Return a mixture of independent sources with the same shares."""
         parts = [(name, source.fresh(seed), self.asked[name]) for name, source in self.sources.items()]
         return Mixture(parts, self.name, size=self._given)
 
@@ -163,7 +163,7 @@ class Concatenation(Mixture):
 
     @property
     def realised(self) -> dict[str, float]:
-        """Name to share of the rows given so far (0 for all before the first one)."""
+        """Share of the rows that each source has given so far, by name (0 for all before the first one)."""
         total = max(sum(self._blocks.values()), 1)
         return {name: blocks / total for name, blocks in self._blocks.items()}
 
@@ -175,15 +175,17 @@ class Concatenation(Mixture):
         return list(self.rows)[self._order[1][place]]
 
     def fresh(self, seed: int) -> Concatenation:
-        """The same rows in an order of their own."""
+        """Return the same rows in an independent order."""
         parts = [(name, source.fresh(seed), self.rows[name]) for name, source in self.sources.items()]
         return Concatenation(parts, seed_for("fresh", seed), self.name)
 
 
 def shares(source: BlockSource) -> list[dict[str, Any]]:
-    """Of each source of a mixture, and of what a source is itself mixed from: its name, its share of the tokens (of
-    a :class:`Concatenation` of the rows) as asked and as realised so far, and the tokens that it gave. Empty for a
-    source that is no mixture."""
+    """Return the share of each source of a mixture, and of each source that these are mixed from.
+
+    Each entry has the source's name, its share of the tokens (of a :class:`Concatenation` of the rows) as asked for and
+    as realised so far, and the tokens that it gave. The list is empty for a source that is no mixture.
+    """
     found: list[dict[str, Any]] = []
     if isinstance(source, Mixture):
         for name, asked in source.asked.items():

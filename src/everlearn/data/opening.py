@@ -41,7 +41,7 @@ COMPRESSIONS: dict[str, Callable[[Path], BinaryIO]] = {
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open for reading bytes, decompressed; what cannot be read becomes a sentence."""
+    """Open a file for reading its decompressed bytes; turn errors into a :class:`DataError`."""
     compression = path.suffix.lower()
     try:
         with COMPRESSIONS.get(compression, lambda p: p.open("rb"))(path) as file:
@@ -62,7 +62,7 @@ def _skip(file: BinaryIO, count: int) -> None:
 
 
 def _allowed(path: Path, limits: Limits) -> float:
-    """Bytes that may come out of a file."""
+    """Return the number of bytes that may come out of a file."""
     if path.suffix.lower() not in COMPRESSIONS:
         return float("inf")
     return max(limits.row_bytes, limits.expansion * path.stat().st_size)
@@ -76,7 +76,7 @@ def _too_expanded(path: Path, limits: Limits) -> DataError:
 
 
 def too_long(where: str, limits: Limits, hint: str = "") -> DataError:
-    """The error for a row that is longer than is allowed."""
+    """Return the error for a row that is longer than is allowed."""
     return DataError(
         f"{where} is longer than {limits.row_bytes:,} bytes{hint}. If that is meant, raise `data.max_row_bytes`."
     )
@@ -93,7 +93,7 @@ def _no_text(path: Path, line: int, byte: int, error: UnicodeDecodeError) -> Dat
 
 
 def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[str, int, int]]:
-    """Text of each line from a byte offset on, its number (from 1), and the byte offset behind it.
+    """Yield the text of each line from a byte offset on, its number (from 1), and the byte offset behind it.
 
     Raises:
         DataError: the file cannot be read or decompressed, is no UTF-8 text, or passes a limit.
@@ -120,7 +120,7 @@ def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[s
 
 
 def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
-    """The text of a file in pieces of about `size` bytes, wherever its lines end.
+    """Yield the text of a file in pieces of about `size` bytes, wherever its lines end.
 
     Raises:
         DataError: as :func:`lines`.

@@ -51,7 +51,7 @@ class Count:
     longest: int = 0
 
     def __add__(self, other: Count) -> Count:
-        """Count what went through two packers."""
+        """Add two counts."""
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Count)}
         return Count(**{**sums, "longest": max(self.longest, other.longest)})
 
@@ -61,11 +61,13 @@ class Count:
         return self.text_bytes / max(self.text_tokens, 1)
 
     def bytes_per_label(self, special: int = 1) -> float:
-        """The same where special tokens are predicted too: then total nats over total bytes is bits per byte.
+        """Return the UTF-8 bytes per label where special tokens are predicted too.
+
+        With it, total nats over total bytes is bits per byte.
 
         Args:
-            special: those of each text: its end, and its beginning before the answer of some encoder-decoders and where
-                packed documents see each other.
+            special: predicted special tokens of each text: its end, and its beginning before the answer of some
+                encoder-decoders and where packed documents see each other.
         """
         return self.text_bytes / max(self.text_tokens + special * self.documents, 1)
 
@@ -76,16 +78,16 @@ class Packer(Protocol):
     count: Count
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
-        """The blocks that these documents complete."""
+        """Return the blocks that these documents complete."""
 
     def finish(self) -> list[Block]:
-        """What is left at the end of the corpus, as far as it makes blocks; the packer is empty afterwards."""
+        """Return what is left at the end of the corpus, as far as it makes blocks; the packer is empty afterwards."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is kept, as JSON."""
+        """Return what does not fill a block yet, as JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore what :meth:`state_dict` returned."""
 
 
 class TextPacker:
@@ -102,7 +104,7 @@ class TextPacker:
         self._documents: list[np.ndarray] = []
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
-        """The blocks that these documents complete."""
+        """Return the blocks that these documents complete."""
         around = len(self.encoder.prefix) + len(self.encoder.suffix)
         for document, ids in zip(documents, self.encoder([d.text for d in documents]), strict=True):
             self.count.documents += 1
@@ -113,7 +115,7 @@ class TextPacker:
         return self._cut()
 
     def feed_ids(self, documents: Iterable[Sequence[int]]) -> list[Block]:
-        """The blocks that documents complete which are tokens already, special ones included."""
+        """Return the blocks that documents complete which are token ids already, special ones included."""
         for ids in documents:
             self.count.documents += 1
             self.count.tokens += len(ids)
@@ -137,7 +139,7 @@ class TextPacker:
         return [{"input_ids": rows[i].copy(), "segments": segments[i].copy()} for i in range(len(rows))]
 
     def finish(self) -> list[Block]:
-        """Nothing: less than a block is left, and it is dropped."""
+        """Return nothing: less than a block is left, and it is dropped."""
         self._ids, self._documents = [], []
         return []
 
@@ -147,12 +149,12 @@ class TextPacker:
         return np.concatenate([np.empty(0, np.int32), *self._ids])
 
     def state_dict(self) -> dict[str, Any]:
-        """The remainder's ids and the length of each document's part of it."""
+        """Return the remainder's ids and the length of each document's part of it."""
         numbers = np.concatenate([np.empty(0, np.int64), *self._documents])
         return {"ids": self.remainder.tolist(), "lengths": np.unique(numbers, return_counts=True)[1].tolist()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the remainder back."""
+        """Restore the remainder."""
         lengths = np.array(state["lengths"], dtype=np.int64)
         # Documents are numbered for telling them apart only: anything below the numbers to come will do.
         numbers = np.arange(-len(lengths), 0) + self.count.documents + 1
@@ -184,7 +186,7 @@ class PairPacker(_ExamplePacker):
     """Encoder-decoder examples: a prompt row and an answer row, of their own lengths, cut if too long."""
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
-        """One block an example."""
+        """Return one block for each example."""
         prefix, suffix = self.encoder.prefix, self.encoder.suffix
         around = len(prefix) + len(suffix)
         room, answer_room = self.block_size - around, self.target_size - around
@@ -200,15 +202,15 @@ class PairPacker(_ExamplePacker):
         return blocks
 
     def finish(self) -> list[Block]:
-        """Nothing is ever left."""
+        """Return nothing: no example is held back."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing is kept."""
+        """Return an empty state: no example is held back."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no example is held back."""
 
 
 class AnswerPacker(_ExamplePacker):
@@ -228,7 +230,7 @@ class AnswerPacker(_ExamplePacker):
         self._longest = 0
 
     def feed(self, documents: Sequence[Document]) -> list[Block]:
-        """The blocks that these examples complete."""
+        """Return the blocks that these examples complete."""
         prefix = self.encoder.prefix
         masked = self.encoder.kind == "encoder"
         end = self.encoder.suffix if masked else [] if self.encoder.end is None else [self.encoder.end]
@@ -261,7 +263,7 @@ class AnswerPacker(_ExamplePacker):
         return blocks
 
     def finish(self) -> list[Block]:
-        """The block that was being filled, padded."""
+        """Return the block that was being filled, padded."""
         if not self._row:
             return []
         size = self.block_size
@@ -277,11 +279,11 @@ class AnswerPacker(_ExamplePacker):
         return [{"input_ids": ids, "segments": segments, "labels": labels}]
 
     def state_dict(self) -> dict[str, Any]:
-        """The examples of the block that is being filled, and the longest answer so far."""
+        """Return the examples of the block that is being filled, and the longest answer so far."""
         return {"row": [[list(ids), list(labels)] for ids, labels in self._row], "longest": self._longest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take them back."""
+        """Restore these examples."""
         self._row = [(list(ids), list(labels)) for ids, labels in state["row"]]
         self._longest = int(state["longest"])
 
@@ -295,7 +297,7 @@ def make_packer(
     keep_last: int = 0,
     where: str = "The corpus",
 ) -> Packer:
-    """The packer for a kind of model and of text.
+    """Make the packer for a kind of model and of text.
 
     Args:
         encoder: knows the kind of model.
@@ -323,30 +325,31 @@ def make_packer(
 
 
 def version_of(kind: Kind, examples: bool) -> tuple[str, ...]:
-    """What has to be in a fingerprint besides settings and text: how rows are packed has changed."""
+    """Return what a fingerprint must contain besides settings and text, because how rows are packed has changed."""
     if not examples or kind == "encoder-decoder":
         return ()
     return ("one room for all prompts", *(["answers among masks"] if kind == "encoder" else []))
 
 
 def masks_for(tokens: int) -> int:
-    """How many masks a masked model sees where an answer and its end have so many tokens: the next multiple of eight.
+    """Return how many masks a masked model sees for an answer of so many tokens: the next multiple of eight.
 
-    Were it as many as the answer has, their number alone would tell two answers of different length apart, and nothing
-    else would be learnt (arXiv 2009.07118 takes as many as the longest answer has). Answers of up to seven tokens look
-    alike; a task whose answers are partly longer still tells them apart by this.
+    The tokens include the answer's end. Were the masks as many as the answer has, their number alone would tell two
+    answers of different length apart, and nothing else would be learnt (arXiv 2009.07118 takes as many as the longest
+    answer has). Answers of up to seven tokens look alike; a task whose answers are partly longer still tells them apart
+    by this.
     """
     return -(-tokens // ANSWER_MASKS) * ANSWER_MASKS
 
 
 def shortened(ids: Sequence[int], room: int, keep_last: int = 0) -> list[int]:
-    """At most `room` ids of a prompt: its beginning, and of its end `keep_last`."""
+    """Return at most `room` ids of a prompt: its beginning, and its last `keep_last` ids."""
     last = min(keep_last, room)
     return list(ids) if len(ids) <= room else [*ids[: room - last], *ids[len(ids) - last :]]
 
 
 def chunks(documents: Iterable[T]) -> Iterator[list[T]]:
-    """Documents in lots of :data:`CHUNK`."""
+    """Yield documents in lists of :data:`CHUNK`."""
     iterator = iter(documents)
     while lot := list(islice(iterator, CHUNK)):
         yield lot
@@ -384,7 +387,7 @@ def pack(
 
 
 def blocks_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, kind: Kind, block_size: int) -> list[Block]:
-    """A few texts as blocks of plain text, one at least: texts shorter than a block are read again until it is full.
+    """Pack a few texts into blocks of plain text, at least one: short texts are repeated until a block is full.
 
     Raises:
         DataError: the texts are empty, or the model is an encoder-decoder, which has no plain text.

@@ -12,11 +12,13 @@ class Phase(Protocol):
     """Opens a phase under a name for people."""
 
     def __call__(self, text: str, total: int | None, /) -> AbstractContextManager[Callable[[int], None]]:
-        """Take the name and how many steps there are, None where nobody knows; what it gives is told how many are
-        done."""
+        """Open a phase under a name, with its number of steps, None where it is not known.
+
+        Entering it gives a function that is told how many steps are done.
+        """
 
 
 @contextlib.contextmanager
 def in_silence(text: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Open a phase that nobody is told of."""
+    """Open a phase that is not shown."""
     yield lambda done: None

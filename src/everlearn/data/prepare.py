@@ -96,7 +96,7 @@ class _Columns:
                 self.lengths[key].append(len(row))
 
     def close(self) -> int:
-        """Write the true shapes into the headers (NumPy leaves room for them) and say how many blocks there are."""
+        """Write the true shapes into the headers (NumPy leaves room for them) and return the number of blocks."""
         for key, file in self.files.items():
             lengths = self.lengths[key]
             file.seek(0)
@@ -109,12 +109,12 @@ class _Columns:
 
 
 def default_cache() -> Path:
-    """Where blocks are kept unless the recipe says otherwise."""
+    """Return the folder in which blocks are kept unless the recipe says otherwise."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "everlearn" / "data"
 
 
 def cache_folder(given: str | Path | None) -> Path:
-    """What `data.cache` says, or the user's."""
+    """Return the folder that `data.cache` names, or the default one."""
     return default_cache() if given is None else Path(given).expanduser()
 
 
@@ -156,7 +156,7 @@ class _Work:
         return hash_of(self.encoder.fingerprint, *settings, *texts)
 
     def build(self, folder: Path, progress: Callable[[int], None]) -> None:
-        """Write both parts and what is known about them into a new folder; `progress` is told how many documents."""
+        """Write both parts and their facts into a new folder; `progress` is told how many documents are done."""
         skipped, own = Skipped(), OwnHeldOut(self.corpus, self.share)
         with ExitStack() as stack:
             packers = {part: self._packer(part) for part in PARTS}
@@ -220,9 +220,12 @@ class _Work:
             raise too_little_held_out(self.name, self.corpus, counts["validation"], self.block_size)
 
     def _width(self, count: Count) -> float:
-        """An encoder predicts no special token, for none is masked, but the end of an answer. A decoder predicts each
-        end, where documents see each other the next one's beginning too, and the decoder of an encoder-decoder all that
-        stands around an answer."""
+        """Return the UTF-8 bytes that a predicted token stands for.
+
+        An encoder predicts no special token, for none is masked, except the end of an answer. A decoder predicts each
+        end and, where documents see each other, the next one's beginning too. The decoder of an encoder-decoder
+        predicts all special tokens around an answer.
+        """
         if self.encoder.kind == "encoder":
             examples = self.corpus.target_column is not None
             return count.bytes_per_label(len(self.encoder.answer_end) if examples else 0)
@@ -231,7 +234,7 @@ class _Work:
         return count.bytes_per_label(around if begins or self.encoder.kind == "encoder-decoder" else 1)
 
     def open(self, folder: Path, fingerprint: str, seed: int) -> Prepared:
-        """The blocks in a folder that :meth:`build` wrote."""
+        """Open the blocks in a folder that :meth:`build` wrote."""
         facts = read_json(folder / "facts.json")
         train, held = (Count(**{key: value for key, value in facts[part].items() if key != "blocks"}) for part in PARTS)
         columns = _load(folder, "validation")
@@ -330,7 +333,7 @@ def prepare(
 
 
 def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float], seed: int) -> Prepared:
-    """Several sources as one domain: each has its share of the tokens to learn from, and of the held-out rows."""
+    """Combine several sources into one domain: each has its share of the training tokens and of the held-out rows."""
     train = Mixture(
         [(source, part.train, weight) for (source, part), weight in zip(parts.items(), weights, strict=True)],
         name,
@@ -366,6 +369,6 @@ def together(name: str, parts: Mapping[str, Prepared], weights: Sequence[float],
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Of all; None where one is not known."""
+    """Return the sum of the counts; None where one is not known."""
     known = list(counts)
     return None if None in known else sum(count for count in known if count is not None)

@@ -25,14 +25,14 @@ GIVE_UP = 1000
 
 
 def read_txt(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Each line is a row with the one column ``text``; empty lines are skipped."""
+    """Read lines: each is a row with the one column ``text``; empty lines are skipped."""
     for text, number, behind in lines(path, row, offset, limits):
         if text.strip():
             yield Row({"text": text.rstrip("\r\n")}, f"{path}, line {number}", number, behind)
 
 
 def read_whole(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """The whole file is one row with the one column ``text``."""
+    """Read a whole file as one row with the one column ``text``."""
     if row == 0:
         parts = []
         for text, _, behind in lines(path, 0, 0, limits):
@@ -85,12 +85,12 @@ def _read_separated(
 
 
 def read_csv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Comma-separated with a header line; quoted cells may hold line ends."""
+    """Read comma-separated values with a header line; quoted cells may hold line ends."""
     yield from _read_separated(path, columns, row, offset, limits, ",")
 
 
 def read_tsv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Tab-separated with a header line."""
+    """Read tab-separated values with a header line."""
     yield from _read_separated(path, columns, row, offset, limits, "\t")
 
 
@@ -101,7 +101,7 @@ def _each_once(path: Path, names: Sequence[str], columns: Sequence[str]) -> None
 
 
 def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Parquet, only the columns that are wanted; row groups before `row` are not read."""
+    """Read the wanted columns of a Parquet file; row groups before `row` are not read."""
     from pyarrow import parquet
 
     try:
@@ -130,7 +130,7 @@ def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limi
 
 
 def _rows_of(path: Path, batch: Any, start: int, first: int) -> Iterator[Row]:
-    """Rows of a batch that begins with row `start`, from row `first` on."""
+    """Yield the rows of a batch that begins with row `start`, from row `first` on."""
     try:
         values = batch.to_pylist()
     except UnicodeDecodeError as error:
@@ -155,7 +155,7 @@ FORMATS: dict[str, Reader] = {
 
 
 def format_of(path: Path) -> str | None:
-    """The format's suffix without the compression's, or None when it is not known."""
+    """Return the format's suffix without the compression's; None when it is not known."""
     name = Path(path.stem) if path.suffix.lower() in COMPRESSIONS else path
     suffix = name.suffix.lower()
     return suffix if suffix in FORMATS else None
@@ -167,7 +167,7 @@ def is_plain_text(path: Path) -> bool:
 
 
 def resolve_files(path: str, key: str = "path") -> list[Path]:
-    """Every file that a path, folder or glob stands for, in a stable order.
+    """Return every file that a path, folder or glob stands for, in a stable order.
 
     Raises:
         DataError: there is none, or a format is not known; the sentence names the nearest file.
@@ -197,7 +197,7 @@ def resolve_files(path: str, key: str = "path") -> list[Path]:
 
 
 def files_beside(path: Path) -> str:
-    """A hint which file of the same folder was meant; all of them only when they are few."""
+    """Suggest a file of the same folder that may be meant; list all of them only when they are few."""
     parent = path.parent
     if not parent.is_dir():
         return f" The folder {parent} does not exist either."
@@ -216,7 +216,7 @@ def read_rows(
     limits: Limits | None = None,
     gaps: bool = False,
 ) -> Iterator[Row]:
-    """Rows of one file from a position on, each with the wanted columns.
+    """Yield the rows of one file from a position on, each with the wanted columns.
 
     Args:
         path: of a known format (:func:`resolve_files`).

@@ -45,7 +45,7 @@ class Reservoir:
         return len(self.blocks)
 
     def add(self, block: Block, domain: str) -> None:
-        """Let one block go by."""
+        """Offer one block to the sample."""
         # A draw that depends on the count alone: nothing but the count must be saved to go on exactly.
         place = seed_for(self.seed, "reservoir", self.seen) % (self.seen + 1)
         self.seen += 1
@@ -56,12 +56,12 @@ class Reservoir:
             self.blocks[place], self.domains[place] = block, domain
 
     def extend(self, blocks: Iterable[Block], domain: str) -> None:
-        """Let all blocks of a domain go by."""
+        """Offer all blocks of a domain to the sample."""
         for block in blocks:
             self.add(block, domain)
 
     def source(self, seed: int, name: str = "replay") -> PackedBlocks:
-        """The kept blocks as a source.
+        """Return the kept blocks as a source.
 
         Raises:
             DataError: nothing is kept yet.
@@ -69,7 +69,7 @@ class Reservoir:
         return PackedBlocks.from_blocks(self.blocks, seed, name)
 
     def to_memory(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Named tensors and JSON facts from which :meth:`from_memory` makes the same reservoir."""
+        """Return named tensors and JSON facts from which :meth:`from_memory` makes the same reservoir."""
         tensors: dict[str, Tensor] = {}
         for key, column in stack(self.blocks).items():
             if isinstance(column, Ragged):
@@ -82,7 +82,7 @@ class Reservoir:
 
     @classmethod
     def from_memory(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Reservoir:
-        """The reservoir that :meth:`to_memory` described.
+        """Restore the reservoir that :meth:`to_memory` described.
 
         Raises:
             RunError: blocks and domains differ in number.

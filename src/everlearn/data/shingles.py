@@ -20,7 +20,10 @@ _WORD, _SINGLE, _GOES_ON = 1, 2, 3
 
 
 def _kinds() -> np.ndarray:
-    """By a character's first UTF-8 byte: 0 between words, 1 part of a word, 2 a word of its own (CJK and beyond)."""
+    """Return each character's kind by its first UTF-8 byte.
+
+    0 is between words, 1 is part of a word, 2 is a word of its own (CJK and beyond).
+    """
     kinds = np.zeros(256, np.uint8)
     kinds[[ord(c) for c in "abcdefghijklmnopqrstuvwxyz0123456789"]] = _WORD
     kinds[0xC3:0xE2] = _WORD  # letters with accents, Greek, Cyrillic, Arabic, Indic; U+2000 and on is punctuation
@@ -41,13 +44,13 @@ def _powers(inverse: bool, size: int) -> np.ndarray:
 
 
 def _sums(values: np.ndarray) -> np.ndarray:
-    """Running sums of the values times powers of the base; a slice's hash is a difference of two."""
+    """Return running sums of the values times powers of the base; a slice's hash is a difference of two."""
     size = 1 << max(10, len(values).bit_length())
     return np.concatenate([np.zeros(1, np.uint64), np.cumsum(values * _powers(False, size)[: len(values)])])
 
 
 def _slices(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hashes of slices, equal wherever the same values stand; the last steps spread them (splitmix64)."""
+    """Return hashes of slices, equal wherever the same values stand; the last steps spread them (splitmix64)."""
     size = 1 << max(10, len(sums).bit_length())
     value = (sums[ends] - sums[starts]) * _powers(True, size)[starts]
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -96,7 +99,7 @@ def words_of(texts: Sequence[str]) -> Words:
 
 
 def _lots(pieces: Sequence[tuple[int, str]]) -> Iterable[list[tuple[int, str]]]:
-    """Pieces together, each lot about as long as one may be."""
+    """Group pieces into lots of about the greatest length allowed."""
     lot: list[tuple[int, str]] = []
     length = 0
     for piece in pieces:

@@ -97,7 +97,7 @@ class StreamedBlocks(BlockSource):
         self._in_pass = 0
 
     def _text(self) -> Iterator[Document]:
-        """Documents of the next lot that are trained on; remembers where the lot ends."""
+        """Yield the documents of the next lot that are trained on, and remember where the lot ends."""
         for document, position in islice(self._documents, CHUNK):
             self._position = position
             if not is_held_out(document, self.held_out_share):
@@ -150,7 +150,9 @@ class StreamedBlocks(BlockSource):
         return seed_for(self.seed, self.name, self._given) % len(self._buffer)
 
     def once(self, seed: int) -> Iterator[Block]:
-        """The blocks of :meth:`fresh` until the corpus ends, then those that its shuffle buffer still holds."""
+        """Iterate over the blocks of :meth:`fresh` until the corpus ends, then over those that its shuffle buffer still
+        holds.
+        """
         stream = self.fresh(seed)
         stream._once = True
         try:
@@ -163,7 +165,7 @@ class StreamedBlocks(BlockSource):
                 yield stream._buffer.pop(drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """The lot's start, the blocks taken from it, and the shuffle buffer's blocks."""
+        """Return the lot's start, the blocks taken from it, and the shuffle buffer's blocks."""
         return {
             "pass": self._pass,
             "given": self._given,
@@ -174,7 +176,7 @@ class StreamedBlocks(BlockSource):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Read from the lot's start again and skip the blocks that were taken."""
+        """Read again from the lot's start and skip the blocks that were taken."""
         self._pass, self._given = int(state["pass"]), int(state["given"])
         self._start(state["lot"]["position"])
         self._packer.load_state_dict(state["lot"]["packer"])
@@ -186,7 +188,7 @@ class StreamedBlocks(BlockSource):
             self._taken = int(state["taken"])
 
     def fresh(self, seed: int) -> StreamedBlocks:
-        """The same stream from the start; in another order only as far as the shuffle buffer reaches."""
+        """Return the same stream from the start, in another order only as far as the shuffle buffer reaches."""
         return StreamedBlocks(
             self.corpus,
             self.tokenizer,

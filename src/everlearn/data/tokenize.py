@@ -57,7 +57,7 @@ class Encoder:
         self.pad: int = pad if pad is not None else (self.end or 0)
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without special tokens: ``</s>`` inside a text is ordinary characters."""
+        """Return the ids of each text, without special tokens: ``</s>`` inside a text is ordinary characters."""
         if not texts:
             return []
         ids: list[list[int]] = self.tokenizer(

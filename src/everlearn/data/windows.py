@@ -40,7 +40,7 @@ class Windows:
         return 1 + (len(self.blocks) * size - size) // self.stride
 
     def take(self, numbers: Iterable[int]) -> list[Block]:
-        """Windows by number."""
+        """Return the windows with these numbers."""
         return [self._window(int(number)) for number in numbers]
 
     @property

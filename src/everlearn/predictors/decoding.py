@@ -52,11 +52,16 @@ class Ending:
     repetition_penalty: float = 1.0
 
     def of(self, rows: Tensor) -> Ending:
-        """The same for some of the rows."""
+        """Return the settings for some of the rows."""
         return self if self.draws is None else replace(self, draws=self.draws[rows.to(self.draws.device)])
 
     def choose(self, likely: Tensor, before: Sequence[Tensor]) -> Tensor:
-        """The next token of each row, [B], from log-probabilities [B, V] and those that were chosen before it."""
+        """Choose the next token of each row, [B].
+
+        Args:
+            likely: log-probabilities [B, V].
+            before: the tokens that were chosen before it, [B] each.
+        """
         if before and self.repetition_penalty != 1:
             seen = torch.stack(list(before), 1)
             likely = likely.scatter(1, seen, likely.gather(1, seen) * self.repetition_penalty)
@@ -77,7 +82,7 @@ def _at(numbers: Tensor, probabilities: Tensor) -> Tensor:
 
 
 def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
-    """A token at each step for each row, until every row has ended."""
+    """Choose a token at each step for each row, until every row has ended."""
     written: list[list[int]] = []
     before: list[Tensor] = []
     open_rows: set[int] = set()
@@ -102,7 +107,7 @@ def decode(steps: Continuation, ending: Ending) -> list[list[int]]:
 
 
 def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """What a model finds likely next; `inputs` as in :meth:`Predictor.generate`.
+    """Yield log-probabilities of the next token, step by step; `inputs` as in :meth:`Predictor.generate`.
 
     Raises:
         ModelError: a model that reads masked text does not write.
@@ -120,7 +125,7 @@ def continuation(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation
 
 
 def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """A decoder, with its cache; rows are padded on the left."""
+    """Continue with a decoder and its cache; rows are padded on the left."""
     mask = inputs["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     ids, cache = inputs["input_ids"], None
@@ -139,7 +144,7 @@ def _on(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
 
 
 def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """A decoder whose additions belong before the text: each step reads the whole rows again, padded on the right."""
+    """Continue with a decoder whose additions come before the text: each step reads whole rows, padded on the right."""
     mask, ids = inputs["attention_mask"], inputs["input_ids"]
     lengths = mask.sum(1)
     order = torch.argsort(mask, dim=1, descending=True, stable=True)  # real tokens first, in their order
@@ -155,7 +160,7 @@ def _again(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
 
 
 def _from_encoder(model: nn.Module, inputs: Mapping[str, Tensor]) -> Continuation:
-    """An encoder-decoder: the prompt is encoded once; the decoder goes on with its cache."""
+    """Continue with an encoder-decoder: the prompt is encoded once; the decoder goes on with its cache."""
     encoder: Any = model.get_encoder()  # type: ignore[operator]
     encoded, cache = encoder(**inputs), None
     start = config_of(model).decoder_start_token_id

@@ -53,7 +53,7 @@ class Predictor:
         raise self._cannot("does not fill blanks")
 
     def fine_tuned(self, tune: Tune) -> Predictor:
-        """A predictor with :meth:`class_probabilities`: every model inside it is fine-tuned by `tune`."""
+        """Return a predictor with :meth:`class_probabilities`: every model inside it is fine-tuned by `tune`."""
         raise self._cannot("cannot be fine-tuned (`end_tasks` of kind classification)")
 
     def class_probabilities(self, inputs: Batch) -> Tensor:
@@ -75,7 +75,7 @@ class Predictor:
         return decode(self.continuation(inputs), ending)
 
     def continuation(self, inputs: Batch) -> Continuation:
-        """What is likely next, for :meth:`generate`, step by step; the inputs are the same."""
+        """Yield log-probabilities of the next token, step by step, for :meth:`generate`; the inputs are the same."""
         raise self._cannot("does not generate")
 
     def _cannot(self, what: str) -> ModelError:
@@ -140,7 +140,7 @@ def at_rest(models: Iterable[nn.Module], device: torch.device | str, bf16: bool)
 
 
 def models_of(predictor: Predictor) -> list[nn.Module]:
-    """The models inside, for what must be done to each: evaluation mode, the device."""
+    """Return the models inside a predictor, to set their mode or device."""
     found: list[nn.Module] = []
     for value in vars(predictor).values():
         parts: Any = value if isinstance(value, list | tuple) else [value]

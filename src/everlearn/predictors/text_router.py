@@ -70,7 +70,7 @@ class TextRouter(Predictor):
         return answers
 
     def chosen(self, batch: Batch) -> Tensor:
-        """Number of the member that reads each row, [B]."""
+        """Return the number of the member that reads each row, [B]."""
         readers = self.choosers or self.members
         texts = [*self._texts(batch)]
         return torch.stack([torch.cat([reader.row_losses(text) for text in texts]) for reader in readers]).argmin(0)

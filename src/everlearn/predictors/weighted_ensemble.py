@@ -127,7 +127,7 @@ def _first(batch: Batch) -> Tensor:
 
 
 def _following(ids: Tensor, first: Tensor) -> Tensor:
-    """The next token of each token's document as its label, [B, S]."""
+    """Return the next token of each token's document as its label, [B, S]."""
     labels = torch.full_like(ids, IGNORE)
     labels[:, :-1] = torch.where(first[:, 1:] == first[:, :-1], ids[:, 1:], IGNORE)
     return labels

@@ -56,7 +56,7 @@ read no more."""
 
 
 def machine_filter() -> bytes:
-    """The filter of this machine: an array of ``struct sock_filter``.
+    """Return the filter for this machine: an array of ``struct sock_filter``.
 
     Raises:
         SandboxError: the machine's calls are not known.

@@ -36,7 +36,11 @@ def _checked(result: int, what: str) -> int:
 
 
 def _libraries() -> Iterator[tuple[str, int]]:
-    """What may be read: Python's own modules; of their folders, and of its own empty one, the lists of names."""
+    """Yield each path that may be read, with its rights.
+
+    Of Python's own modules the contents may be read; of their folders, and of the empty working folder, the lists of
+    names.
+    """
     yield ".", _READ_FOLDER
     for folder in filter(os.path.isdir, sys.path):
         yield folder, _READ_FOLDER

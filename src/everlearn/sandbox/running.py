@@ -159,7 +159,7 @@ def _run(program: str, limits: Allowance) -> Verdict:
 
 
 def _said(pipe: int) -> bytes:
-    """What was written into a pipe; nothing is waited for."""
+    """Read what was written into a pipe, without waiting."""
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
         return os.read(pipe, _MOST_READ)
