@@ -13,9 +13,9 @@ import yaml
 from safetensors.torch import load_file
 
 from cli_project import Project, write_jsonl
+from everlearn.commands.recommendation import METHOD
 from everlearn.config.recipe import Recipe, load
 from everlearn.methods import build, names
-from everlearn.tools.recommendation import METHOD
 
 
 def test_methods_lists_every_method_with_what_it_needs(everlearn: Project) -> None:
