@@ -10,7 +10,7 @@ from cli_project import Project
 def test_a_run_from_its_start_to_its_page(everlearn: Project) -> None:
     everlearn.recipe |= {"method": {"name": "dga", "samples": 8}, "run": {"name": "first"}}
     everlearn.recipe["train"] |= {"max_steps": 2}
-    everlearn.fails("analyse", "runs/first", says=("runs/first is no run folder",))
+    everlearn.fails("analyse", "runs/first", says=("runs/first is not a run folder",))
     (everlearn.run_folder).mkdir(parents=True)
     everlearn("validate", "recipe.yaml")
     (everlearn.run_folder / "recipe.yaml").write_text((everlearn.folder / "recipe.yaml").read_text())

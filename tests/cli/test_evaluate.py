@@ -86,7 +86,7 @@ def test_a_folder_that_was_used_before_measures_the_text_of_today(asked):
     assert used == fresh
     resumed = asked("resume", "measured")
     assert resumed.code == 2
-    assert "is no run folder: it has the scores of models" in resumed.err
+    assert "is not a run folder: it has the scores of models" in resumed.err
     assert not list((asked.folder / "measured").glob("stage-*"))
 
 

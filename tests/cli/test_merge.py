@@ -53,7 +53,7 @@ def test_a_merged_folder_loads_without_everlearn(everlearn: Project, three: list
     assert len(made["weights"]["other"]["model.safetensors"]) == 32
     assert str(everlearn.folder) not in "".join(p.read_text("utf-8") for p in Path("out").glob("*.[jm]*[nd]"))
     assert not list(Path().glob(".partial.*"))
-    everlearn.fails("merge", one, two, "-o", "out", says=("out is there already",))
+    everlearn.fails("merge", one, two, "-o", "out", says=("out exists already",))
 
 
 @pytest.mark.parametrize("text", ["", " "])

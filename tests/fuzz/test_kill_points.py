@@ -59,7 +59,7 @@ def test_killed_while_the_folder_is_claimed(whole: tuple[Recipe, list[str]], tmp
         with watched(made.folder(), at, Killed()), pytest.raises(Killed):
             claim(folder, made)
         if not folder.recipe_file.is_file():
-            folder.create(made)  # refuses what is no run folder
+            folder.create(made)  # refuses a folder that is not a run folder
         assert folder.recipe().model_dump() == made.model_dump()
         with folder.lock():
             folder.clean_up()

@@ -163,7 +163,7 @@ def test_one_optimizer_cannot_become_another(tmp_path: Path) -> None:
     adam.step()
     carried = optimizer_state.state_of(model, adam)
     cases: list[tuple[torch.nn.Module, type[torch.optim.Optimizer], str]] = [
-        (torch.nn.Linear(3, 2), torch.optim.SGD, "of the optimizer AdamW, but this domain has SGD"),
+        (torch.nn.Linear(3, 2), torch.optim.SGD, "with the optimizer AdamW, but this domain uses SGD"),
         (torch.nn.Linear(4, 2), torch.optim.AdamW, "does not fit 'weight'"),
         (torch.nn.Linear(3, 2, bias=False), torch.optim.AdamW, "does not fit 'bias'"),
     ]

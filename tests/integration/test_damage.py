@@ -116,7 +116,7 @@ def test_what_is_sealed_and_no_checkpoint_is_refused(
     for content in (attack, b"[]", b"{}") if victim.endswith(".json") else (attack,):
         (place / victim).write_bytes(content)
         files.seal(place)
-        with pytest.raises(RunError, match=rf"checkpoint-4(/{victim} is damaged| is no checkpoint of this run).*"):
+        with pytest.raises(RunError, match=rf"checkpoint-4(/{victim} is damaged| is not a checkpoint of this run).*"):
             ContinualLearner.open(broken.folder()).resume()
     assert not (tmp_path / "attacked").exists()
     shutil.rmtree(place)
@@ -360,7 +360,7 @@ def test_a_signal_and_the_same_learner_again(whole: Recipe, tmp_path: Path, monk
         learner.run()
     assert [p.name for p in trainer.checkpoints(made.folder() / "stage-01-first.training")][-1] == "checkpoint-3"
     killer.at = "loss first"  # outside training a signal acts at once
-    with pytest.raises(Interrupted, match=f"What was saved is whole; continue with `everlearn resume {made.folder()}`"):
+    with pytest.raises(Interrupted, match=f"saved is complete; continue with `everlearn resume {made.folder()}`"):
         learner.resume()
     killer.at = "step 2.5"  # the last step
     with pytest.raises(Interrupted):

@@ -297,7 +297,7 @@ def test_an_export_decides_nothing_of_the_machine(run: ContinualLearner, tmp_pat
     [
         (["{run}/stage-03-third", "{out}"], "is no stage of a run"),
         (["{run}/evaluation", "{out}"], "is no stage of a run"),
-        (["{run}", "{run}"], "is there already"),
+        (["{run}", "{run}"], "exists already"),
         (["{run}", "{run}/recipe.yaml"], "is a file"),
         (["{run}", "{out}", "--public"], "there is no `--push`"),
         (["{run}", "{out}", "--push", "no hub id"], "no name on the hub"),
@@ -424,7 +424,7 @@ def test_learning_goes_on_from_the_hub(
     learner = ContinualLearner.from_export("owner/name", tmp_path / "next")
     assert [domain.name for domain in learner.recipe.domains] == ["first", "second"]
     monkeypatch.undo()
-    with pytest.raises(RunError, match="the hub did not give a model"):
+    with pytest.raises(RunError, match="the hub returned no model of that name"):
         ContinualLearner.from_export("owner/name", tmp_path / "other")
 
 

@@ -190,7 +190,7 @@ def test_texts_that_are_gone_must_be_given_again(tmp_path: Path, monkeypatch: py
     files_ = list((tmp_path / "cache/from-python").glob("second-*.jsonl"))
     assert len(files_) == 1
     files_[0].unlink()
-    with pytest.raises(RunError, match=r"texts of 'second' were given in Python.*same texts and folder"):
+    with pytest.raises(RunError, match=r"texts of 'second' were passed in Python.*same texts and folder"):
         ContinualLearner.open(tmp_path / "run").resume()
     assert learner(tmp_path).resume().status == "finished"
 
@@ -201,7 +201,7 @@ def test_a_folder_has_one_base(tmp_path: Path) -> None:
     learner(tmp_path)
     other = tiny.model("roberta", dropout=0.1)
     torch.nn.init.zeros_(other.get_input_embeddings().weight)
-    with pytest.raises(RunError, match=r"another model or tokenizer.*`folder`"):
+    with pytest.raises(RunError, match=r"different model or tokenizer.*`folder`"):
         learner(tmp_path, model=other)
     assert files.digest(tmp_path / "run/base/model.safetensors") == before
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["base"]

@@ -1,6 +1,7 @@
-"""One run at work: the stage's trainer, what a stage is made of, which scores are missing, where everything is.
+"""Run the stages of one recipe: training, scoring, and the files of the run folder.
 
-Each file is one side of a run: :mod:`folder` the disk, :mod:`open_run` text, models and methods, :mod:`trainer` the
-steps of a stage, :mod:`measurement_plan` and :mod:`scoring` what is measured, :mod:`collect_results` what the results
-say, :mod:`interruption` and :mod:`progress` the person in front of it. The loop over them is :mod:`everlearn.learner`.
+:mod:`folder` holds the paths of a run, :mod:`open_run` makes its text, models and methods, :mod:`trainer` trains one
+stage, :mod:`measurement_plan` and :mod:`scoring` decide what is evaluated and evaluate it, :mod:`collect_results`
+builds the results, and :mod:`interruption` and :mod:`progress` handle signals and progress bars. The loop over the
+stages is :mod:`everlearn.learner`.
 """

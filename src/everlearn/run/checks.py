@@ -1,7 +1,7 @@
-"""Everything that can be wrong with a run, in the order in which it is found out without training.
+"""Check a run before it starts: everything that can be found out without training.
 
-One list: `everlearn validate` shows how each ends, and a run begins with it and stops at the first that fails, before
-anything is written or measured.
+`everlearn validate` shows the outcome of every check. A run makes the same checks first and stops at the first one that
+fails, before anything is written or measured.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from everlearn.run.writable import check_place
 from everlearn.wording import count
 
 SAMPLE = "Learning one domain after another, 24 of 24 lines kept."
-"""Text of the tokenizer's round trip."""
+"""Text that is encoded and decoded to check the tokenizer."""
 WITHOUT_WARM_UP = ("constant", "reduce_lr_on_plateau", "greedy")
 """Schedules that `warmup_steps` does not change."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """Hold the outcome of one check.
 
     Attributes:
-        name: of the check.
-        ok: whether it passed; None: not reached, because an earlier one failed.
-        detail: what it found, in words.
-        error: of a check that failed.
-        notes: sentences about what a run may do, and its user may not mean.
+        name: what was checked.
+        ok: whether it passed; None if it was skipped because an earlier check failed.
+        detail: the outcome in words.
+        error: the error of a check that failed.
+        notes: warnings: what the run may do without its user intending it.
     """
 
     name: str
@@ -53,36 +53,39 @@ class Check:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the list: `work` returns what it found, or notes, or raises the sentence of what is wrong."""
+    """Describe one check that is to be made.
+
+    `work` returns what it found, or warnings, and raises an :class:`EverlearnError` if the check fails.
+    """
 
     name: str
     work: Callable[[], str | list[str]]
     needs: tuple[str, ...] = ()
-    """Names of the checks without which it cannot be made."""
+    """Names of the checks that must have passed before this one."""
 
 
 def checks(run: OpenRun, only: str | None = None) -> Iterator[Check]:
-    """Make the checks of a run, one after another.
+    """Make the checks of a run and yield the outcome of each.
 
-    Text is read and tokenised as the run would do it (and cached, so that the run finds it).
+    Text is read and tokenised as the run does it; the result is cached, so the run does not read it again.
 
     Args:
-        run: what would be started.
-        only: a domain that is learnt after the others, which need not be there any more: their texts are not looked
-            at, and the folder is theirs already.
+        run: the run that would be started.
+        only: a domain that is added to a finished run. The texts of the other domains may be gone and are not read,
+            and the run folder is not checked.
     """
     passed: dict[str, bool | None] = {}
     for item in listed(run, only):
         if all(passed[need] for need in item.needs):
-            found = attempt(item.name, item.work)
+            outcome = attempt(item.name, item.work)
         else:
-            found = Check(item.name, None, "an earlier check that this one needs has failed")
-        passed[item.name] = found.ok
-        yield found
+            outcome = Check(item.name, None, "an earlier check that this one needs has failed")
+        passed[item.name] = outcome.ok
+        yield outcome
 
 
 def attempt(name: str, work: Callable[[], str | list[str]]) -> Check:
-    """Make one check."""
+    """Make one check and return its outcome."""
     try:
         outcome = work()
         if isinstance(outcome, str):
@@ -98,7 +101,7 @@ LEAKS, NOTES, DISK = "held-out text apart from training text", "what is learnt a
 
 
 def listed(run: OpenRun, only: str | None = None) -> list[Item]:
-    """The list itself; arguments as of :func:`checks`."""
+    """Return the checks in order; the arguments are those of :func:`checks`."""
     recipe = run.recipe
     domains = [domain for domain in recipe.domains if only in (None, domain.name)]
     corpora: list[Domain] = [*domains, *([recipe.general] if recipe.general is not None and only is None else [])]
@@ -109,10 +112,10 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
 
     files = {corpus.name: f"'{corpus.name}': files and columns" for corpus in corpora}
     rows = {name: f"'{name}': rows and steps" for name in files}
-    tasks = [  # those that were measured long ago need not be there
+    tasks = [  # the files of a task that was already evaluated may be gone
         task for task in recipe.tasks if not task_path(run.folder.path / "evaluation", 0, task.name).is_file()
     ]
-    asked = [task for task in tasks if task in recipe.end_tasks]
+    end_tasks = [task for task in tasks if task in recipe.end_tasks]
     labels = {task.name: f"end task '{task.name}': files and labels" for task in tasks}
     return [
         *([Item(FOLDER, partial(_folder, run))] if only is None else []),
@@ -138,7 +141,7 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
                 Item(f"end task '{task.name}': for this model", partial(_asked, run, task), (FITS,)),
             )
         ),
-        Item(LEAKS, partial(_leaks, run, corpora, asked), (FITS, *files.values(), *labels.values())),
+        Item(LEAKS, partial(_leaks, run, corpora, end_tasks), (FITS, *files.values(), *labels.values())),
         Item(NOTES, run.data_notes, tuple(rows.values())),
         *([Item(DISK, lambda: check_disk(run, model()), (FOLDER, METHODS, *rows.values()))] if only is None else []),
     ]
@@ -147,7 +150,7 @@ def listed(run: OpenRun, only: str | None = None) -> list[Item]:
 def _folder(run: OpenRun) -> str:
     check_place("run.folder", run.folder.path, folder=True)
     cache = cache_folder(run.recipe.data.cache)
-    if not cache.is_dir():  # one that holds everything already is only read
+    if not cache.is_dir():  # an existing cache may hold everything already, and is then only read
         check_place("data.cache", cache, folder=True)
     run.folder.check_free(run.recipe)
     return f"{run.folder.path} is free"
@@ -164,16 +167,19 @@ def _model(model: PreTrainedModel) -> str:
 
 
 def _round_trip(run: OpenRun, model: PreTrainedModel) -> str:
-    """Text to ids and back, and every id in the model's vocabulary.
+    """Check that the tokenizer reads back its own output and that the model has an embedding for every token.
 
-    Not every tokenizer gives the text back (some drop case and spaces), but its own output must stay as it is.
+    The text need not come back exactly, since some tokenizers drop case and spaces. Its decoded form must give the same
+    tokens again.
     """
     tokenizer = run.some_tokenizer()
     first = tokenizer(SAMPLE, add_special_tokens=False)["input_ids"]
     again = tokenizer(tokenizer.decode(first), add_special_tokens=False)["input_ids"]
     name = tokenizer.name_or_path
     if not first or list(first) != list(again):
-        raise ModelError(f"The tokenizer '{name}' does not read back what it writes. Is it the model's own?")
+        raise ModelError(
+            f"The tokenizer '{name}' does not encode its own decoded text to the same tokens. Is it the model's own?"
+        )
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in first:
         raise ModelError(f"The tokenizer '{name}' does not know plain English letters. Is it the model's own?")
     rows = len(model.get_input_embeddings().get_parameter("weight"))
@@ -222,7 +228,7 @@ def _rows(run: OpenRun, name: str) -> str:
 
 
 def _warm_up(run: OpenRun, name: str) -> list[str]:
-    """A sentence about a stage that ends before its learning rate has risen."""
+    """Return a warning if a stage ends before its warm-up does."""
     args, steps = run.arguments(name), run.steps(name)
     rising = args.get_warmup_steps(steps)
     if rising < steps or args.lr_scheduler_type in WITHOUT_WARM_UP:
@@ -233,7 +239,11 @@ def _warm_up(run: OpenRun, name: str) -> list[str]:
 
 
 def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig]) -> str:
-    """Look for what is measured on in what is learnt; refuse more of it than `data.max_leaked` allows."""
+    """Look for held-out text and test examples in the training text.
+
+    Raises:
+        DataError: a larger share than `data.max_leaked` was found.
+    """
     outcome, most = run.check_leaks(corpora, tasks), run.recipe.data.max_leaked
     general = run.recipe.general
     run.found += outcome.notes(general.name if general is not None else None)
@@ -247,13 +257,13 @@ def _leaks(run: OpenRun, corpora: Sequence[Domain], tasks: Sequence[TaskConfig])
 
 def _labels(run: OpenRun, config: TaskConfig) -> str:
     task = make_task(config)
-    found = task.check()
+    outcome = task.check()
     run.found += task.notes()
-    return found
+    return outcome
 
 
 def _asked(run: OpenRun, config: TaskConfig) -> str:
     kind, task = run.setting().kind, make_task(config)
     task.check_model(kind)
     task.check_tokenizer(run.setting().tokenizer)
-    return f"can be asked of a model of kind {kind}"
+    return f"works with a model of kind {kind}"

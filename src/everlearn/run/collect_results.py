@@ -1,4 +1,4 @@
-"""From a run's folder to its results: the cells that were measured, what the stages took, what was mixed in."""
+"""Build the results of a run from its folder: measured cells, cost of the stages, shares of the mixture."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from everlearn.version import __version__
 
 
 class Outcome:
-    """What a run has brought so far.
+    """Collect what a run has measured so far.
 
     Args:
-        recipe: of the run.
-        folder: of the run.
+        recipe: the recipe of the run.
+        folder: the run's folder.
     """
 
     def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
@@ -47,11 +47,11 @@ class Outcome:
         self.rows = [BASE, *self.domains]
 
     def results(self, objective: str, notes: Sequence[str]) -> Results:
-        """What the cells measured so far say.
+        """Build the results from the cells measured so far.
 
         Args:
             objective: name of the run's objective.
-            notes: plain sentences worth reading.
+            notes: sentences for the reader of the results.
         """
         names, tasks = held_out_names(self.recipe), {task.name: task.domain for task in self.recipe.tasks}
         facts = [read(StageFacts, path) for path in self._stages() if path.is_file()]
@@ -71,7 +71,7 @@ class Outcome:
                 ],
                 status="finished" if len(facts) == len(self.domains) else "running",
                 objective=objective,
-                # Where a model lies on this machine is in recipe.yaml, and says nothing to others.
+                # The model's path on this machine is in recipe.yaml; results are shared, so only its name is given.
                 model=_called(model.path) if model.path else f"random {(model.config or {})['model_type']}",
                 seed=self.recipe.run.seed,
             ),
@@ -99,7 +99,10 @@ class Outcome:
         )
 
     def is_current(self) -> bool:
-        """Whether every stage and cell is there, and the results were made of them as they are.
+        """Return whether every stage and cell is there and the results were built from their present state.
+
+        Cells that would need a stage whose weights were removed are not expected: a domain added later cannot be
+        evaluated on such a stage.
 
         A domain learnt later is not measured on models whose weights were removed: those cells never come.
         """
@@ -119,20 +122,20 @@ class Outcome:
             return False
         try:
             return bool(files.read_json(self._mark) == {"of": self.mark()})
-        except RunError:  # a damaged mark is no mark
+        except RunError:  # damaged: build the results again
             return False
 
     def mark(self) -> str:
-        """What the results are made of, as it lies on the disk."""
-        found = [path for path in self.cells.rglob("*") if path.is_file() and path not in (self._mark,)]
-        known = [
+        """Return a hash of the files from which the results are built: their paths, sizes and times."""
+        cells = [path for path in self.cells.rglob("*") if path.is_file() and path not in (self._mark,)]
+        state = [
             (path.relative_to(self.folder.path).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
-            for path in sorted([*found, *(path for path in self._stages() if path.is_file())])
+            for path in sorted([*cells, *(path for path in self._stages() if path.is_file())])
         ]
-        return hash_of(__version__, self.recipe.to_yaml(), known)
+        return hash_of(__version__, self.recipe.to_yaml(), state)
 
     def set_mark(self) -> None:
-        """Remember what the results were made of."""
+        """Save the hash of the files from which the results were built."""
         files.write_json(self._mark, {"of": self.mark()})
 
     @property
@@ -143,13 +146,13 @@ class Outcome:
         return [self.folder.stage(index, name) / "stage.json" for index, name in enumerate(self.domains, 1)]
 
     def _known(self, names: Iterable[str], place: Any) -> dict[tuple[int, str], Cell]:
-        listed, found = list(names), {}
+        all_names, cells = list(names), {}
         for row in range(len(self.rows)):
-            for name in listed:
+            for name in all_names:
                 path = place(self.cells, row, name)
                 if path.is_file():
-                    found[row, name] = Cell.load(path)
-        return found
+                    cells[row, name] = Cell.load(path)
+        return cells
 
     def _spent(self, facts: list[StageFacts]) -> Spent:
         stages = [
@@ -179,6 +182,9 @@ class Outcome:
 
 
 def _called(model: str) -> str:
-    """Return a hub id as it is, and of an absolute path ``./`` and the folder's name, which no hub id can be."""
+    """Return a hub id unchanged, and ``./`` with the folder's name for an absolute path.
+
+    No hub id can begin with ``./``.
+    """
     path = Path(model).expanduser()
     return f"./{path.name}" if path.is_absolute() else model

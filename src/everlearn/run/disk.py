@@ -1,4 +1,4 @@
-"""How much a run writes: finished stages, and the checkpoints of the one that is being learnt."""
+"""Estimate the disk space that a run needs: finished stages, and checkpoints of the stage in training."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from everlearn.wording import size
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of parameters."""
+    """Numbers of parameters in a run."""
 
     base: int
-    """Of the plain model, before the first stage."""
+    """Of the model before the first stage."""
     stages: list[int]
-    """Of the plain model, in each stage."""
+    """Of the model in each stage, without what methods add."""
     added: int
-    """By methods, beside the plain model, while a domain is learnt."""
+    """Added by methods while a stage is trained."""
     frozen: bool
-    """Whether nothing but what is added is trained."""
+    """Whether only the added parameters are trained."""
 
     @classmethod
     def of(cls, model: nn.Module, methods: Sequence[Method], domains: int) -> Sizes:
-        """Of a run; a model that grows is taken to grow each time by the same share."""
+        """Count the parameters of a run; a growing model is assumed to grow by the same factor in each stage."""
         base = sum(parameter.numel() for parameter in model.parameters())
         growth = [(method.grows, 1 + method.cost(model).parameters / base) for method in methods if method.grows]
         added = sum(method.cost(model).parameters for method in methods if not method.grows)
@@ -45,15 +45,15 @@ class Sizes:
         return cls(base, stages, added, any(method.adds_peft or method.freezes for method in methods))
 
     def trained(self, stage: int) -> int:
-        """With gradients and optimizer state in a stage."""
+        """Return how many parameters have gradients and optimizer state in a stage."""
         return self.added if self.frozen else self.stages[stage - 1] + self.added
 
 
 def disk_bytes(run: OpenRun, model: nn.Module) -> int:
-    """Bytes of a run folder at its largest: finished stages, and the checkpoints of the one that is being learnt.
+    """Return the largest size of the run folder during a run, in bytes: finished stages and current checkpoints.
 
-    A checkpoint is the model with what is added to it (that alone, where it is PEFT's), two numbers of Adam's for each
-    trained parameter, and what the methods remember.
+    A checkpoint holds the model with the added parameters (only the added ones for PEFT), Adam's two moments of each
+    trained parameter, and the memory of the methods.
     """
     methods, recipe = run.recipe.methods(), run.recipe
     sizes = Sizes.of(model, methods, len(recipe.domains))
@@ -64,7 +64,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
     written = [
         checkpoints_of(args, run.steps(domain.name)) for args, domain in zip(arguments, recipe.domains, strict=True)
     ]
-    trainings = []  # checkpoints, bytes of one, bytes of what is left
+    trainings = []  # for each stage: number of checkpoints, bytes of a checkpoint, bytes of the finished stage
     for stage, (count, plain) in enumerate(zip(written, sizes.stages, strict=True), 1):
         known, learnt = (sum(cost.saved(domains) for cost in costs) for domains in (stage - 1, stage))
         weights = sizes.added + (0 if peft else plain)
@@ -79,7 +79,7 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
     each = zip(trainings, itertools.cycle(arguments), strict=False)
     for number, ((count, checkpoint, finished), args) in enumerate(each):
         limit = args.save_total_limit or count
-        # A new checkpoint is written before the oldest goes, and a stage before its checkpoints go.
+        # A new checkpoint is written before the oldest is removed, and a stage before its checkpoints are removed.
         largest = max(
             largest, held + min(count, limit + 1) * checkpoint, held + min(count, limit) * checkpoint + finished
         )
@@ -90,7 +90,10 @@ def disk_bytes(run: OpenRun, model: nn.Module) -> int:
 
 
 def checkpoints_of(args: TrainingArguments, steps: int) -> int:
-    """How many checkpoints a stage writes: the Trainer writes one at the end too, unless it writes none at all."""
+    """Return how many checkpoints a stage writes.
+
+    The Trainer also writes one at the end, unless the strategy is ``no``.
+    """
     strategy = SaveStrategy(args.save_strategy)
     if strategy != SaveStrategy.STEPS:
         return int(strategy == SaveStrategy.EPOCH)  # a stage is one pass over its loader
@@ -99,10 +102,10 @@ def checkpoints_of(args: TrainingArguments, steps: int) -> int:
 
 
 def check_disk(run: OpenRun, model: nn.Module) -> str:
-    """What the run needs, and what its disk has free, in words.
+    """Compare the space that the run needs with the free space of its disk, and return both in words.
 
     Raises:
-        RunError: it has less.
+        RunError: the disk has too little free space.
     """
     needed = disk_bytes(run, model)
     place = run.folder.path.absolute()

@@ -1,7 +1,7 @@
-"""Whether a stage could be trained as `train` says: its trainer is made, with optimizer and schedule, and let go again.
+"""Build what trains a stage without making a step: the Trainer, its optimizer and its schedule.
 
-What transformers, accelerate, an optimizer's package or a tracker refuses, it refuses here, before anything is written
-or measured. No step is made.
+Whatever transformers, accelerate, an optimizer's package or a tracker refuses is refused here, before anything is
+written or measured.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from everlearn.seeding import seeded
 
 
 def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[Method], seed: int) -> str:
-    """Make what trains a stage, and say what it is.
+    """Build the Trainer, optimizer and schedule of a stage, discard them, and describe them in a line.
 
     Args:
-        options: the stage's `train`.
+        options: the training arguments of the stage (`train`).
         model: any model of the run; it may be moved to the device.
-        methods: of the run.
-        seed: of the run.
+        methods: the methods of the run.
+        seed: the seed of the run.
 
     Raises:
-        RecipeError: an option cannot work here; the sentence names it.
-        MethodError: a method cannot work as the processes are set up.
+        RecipeError: an option cannot be used here; the message names it.
+        MethodError: a method does not work with this distribution over processes.
         ModelError: the model cannot be trained as asked.
     """
-    # The Trainer makes its folder, and seeds the global generators.
+    # The Trainer makes its output folder and seeds the global random generators: neither must outlast this check.
     with tempfile.TemporaryDirectory() as place, seeded(seed, "rehearsal"):
         args = training_arguments(options, Path(place), seed, 1)
         for name in args.report_to or ():
@@ -62,21 +62,21 @@ def rehearse(options: dict[str, Any], model: PreTrainedModel, methods: Sequence[
 
 
 def check_processes(args: TrainingArguments) -> None:
-    """Refuse sharding in one process, before a Trainer is made.
+    """Refuse FSDP in a single process, before a Trainer is made.
 
     Raises:
-        RecipeError: there is one process.
+        RecipeError: `train.fsdp` is set and there is only one process.
     """
     if args.fsdp and args.world_size == 1:
         raise RecipeError("`train.fsdp` needs several processes, each with an accelerator; this is one.")
 
 
 def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
-    """Refuse how processes share the model where methods or weights would not survive it.
+    """Refuse a distribution over processes that the methods or the model cannot work with.
 
     Raises:
-        RecipeError: FSDP without accelerators, or in its first version.
-        MethodError: a method acts on parameters that DeepSpeed keeps to itself.
+        RecipeError: FSDP without accelerators, or FSDP1.
+        MethodError: a method masks parameters or gradients, which DeepSpeed does not give access to.
         ModelError: the model's parameters cannot be sharded.
     """
     args: TrainingArguments = trainer.args
@@ -84,8 +84,8 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
     masking = [m.label for m in methods if overrides(m, "mask") or overrides(m, "gradients")]
     if trainer.is_deepspeed_enabled and masking:
         raise MethodError(
-            f"Method '{masking[0]}' masks parameters, which DeepSpeed keeps to itself (`train.deepspeed`). Use DDP "
-            "or FSDP (`train.fsdp`)."
+            f"Method '{masking[0]}' masks parameters, which DeepSpeed (`train.deepspeed`) gives no access to. Use "
+            "DDP or FSDP (`train.fsdp`)."
         )
     if args.fsdp and not trainer.is_fsdp_enabled:
         raise RecipeError("`train.fsdp` needs an accelerator for each process; accelerate would do plain DDP here.")
@@ -99,12 +99,12 @@ def check_distribution(trainer: Trainer, methods: Sequence[Method]) -> None:
 
 
 def _check_activation_checkpointing(args: TrainingArguments, model: PreTrainedModel) -> None:
-    """The Trainer switches it on when it begins, and torch reads its options in the first step."""
+    """Check `train.gradient_checkpointing`, which the Trainer and torch would refuse only in the first step."""
     if not args.gradient_checkpointing:
         return
     if not model.supports_gradient_checkpointing:
         raise ModelError(
-            f"{type(model).__name__} cannot compute its activations again. Leave `train.gradient_checkpointing` out."
+            f"{type(model).__name__} does not support activation checkpointing. Remove `train.gradient_checkpointing`."
         )
     known = [name for name in inspect.signature(torch.utils.checkpoint.checkpoint).parameters if name != "function"]
     for name in args.gradient_checkpointing_kwargs or {}:
@@ -120,14 +120,14 @@ def _precision(trainer: Trainer) -> str:
 
 
 def given(args: TrainingArguments, *names: str) -> dict[str, Any]:
-    """Those of the arguments that say something."""
+    """Return the named arguments that are set, with enums as their values."""
     values = {name: getattr(args, name) for name in names}
     return {name: getattr(value, "value", value) for name, value in values.items() if value}
 
 
 @contextlib.contextmanager
 def refused(options: Mapping[str, Any]) -> Iterator[None]:
-    """Turn whatever the libraries raise about the options that they are given into a sentence with their first line."""
+    """Turn any exception that libraries raise about these options into a `RecipeError` with its first line."""
     try:
         yield
     except EverlearnError:

@@ -1,4 +1,4 @@
-"""Versions and hardware, for bug reports and for the record of a run."""
+"""Collect versions and hardware, for bug reports and for the record of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     cuda = torch.cuda.is_available()
-    for group in ("metrics", "quantities"):  # all that are installed are a part of the results
+    for group in ("metrics", "quantities"):  # loads every installed plugin: each can contribute to the results
         plugins.load(group)
     return {
         "everlearn": __version__,
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def _memory() -> int | None:
-    """Return the bytes of this machine's memory; None where the system does not tell (Windows)."""
+    """Return the bytes of this machine's memory; None where the system does not report it (Windows)."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

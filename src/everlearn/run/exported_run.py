@@ -1,7 +1,8 @@
-"""A run that left its machine: what `learn` needs to go on from an exported model, without any path of the machine.
+"""Pack a run into an exported model, and make a run folder of it on another machine.
 
-``everlearn/`` inside an export is a run folder without weights: the recipe, what the methods remember, the held-out
-rows and the scores so far. With the export's own weights it becomes a run folder again.
+``everlearn/`` inside an export is a run folder without weights: the recipe, the memory of the methods, the held-out
+rows and the scores so far, with every path of the original machine removed. Together with the exported weights it
+becomes a run folder again, which `everlearn learn` continues.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from everlearn.run.trainer import MEMORY
 from everlearn.version import __version__
 
 PLACE = "everlearn"
-"""Folder inside an export, where its memory was asked for."""
+"""Folder inside an export that was made `--with-memory`."""
 CONTENTS = "export.json"
 AWAY = "local--"
-"""Begins what stands in place of a path that was left out; no repository of the hub can have such a name."""
+"""Prefix of the placeholder for a removed path; no hub repository can have such a name."""
 
 
 def on_hub(path: str | None) -> bool:
-    """Whether the path of a model is a hub id: it looks like one, and nothing of this machine has that name."""
+    """Return whether a model's path is a hub id: it looks like one, and no local file has that name."""
     if not path or AWAY in path or Path(path).expanduser().exists():
         return False
     return bool(HUB_ID.fullmatch(path) or re.fullmatch(r"[A-Za-z0-9][\w.-]*", path))
 
 
 def local_paths(recipe: Recipe, folder: RunFolder) -> list[str]:
-    """Every path of this machine that a run knows of, as it may stand in a file."""
-    found = [str(folder.path.absolute()), str(folder.path.resolve())]
+    """Return every local path that a run knows of, in the forms in which it may occur in a file."""
+    paths = [str(folder.path.absolute()), str(folder.path.resolve())]
     pending: list[Any] = [recipe.model_dump(mode="json")]
     while pending:
         value = pending.pop()
@@ -50,22 +51,22 @@ def local_paths(recipe: Recipe, folder: RunFolder) -> list[str]:
         elif isinstance(value, list):
             pending += value
         elif isinstance(value, str) and is_local(value):
-            found.append(value)
-    return sorted({path for path in found if len(Path(path).parts) > 2})
+            paths.append(value)
+    return sorted({path for path in paths if len(Path(path).parts) > 2})
 
 
 def is_local(text: str) -> bool:
-    """Whether a text is a path of a machine."""
+    """Return whether a text is a path on a machine."""
     return text.startswith(("/", "~", "./", "../", "\\\\", "file://")) or bool(re.match(r"[A-Za-z]:[\\/]", text))
 
 
 def portable(recipe: Recipe, domains: int, base_model: str | None) -> Recipe:
-    """The recipe of the first domains, with hub ids kept and every path of this machine left out.
+    """Return the recipe of the first domains with every local path removed; hub ids are kept.
 
     Args:
-        recipe: of a run.
-        domains: how many were learnt.
-        base_model: hub id of the base model; None where it has none.
+        recipe: the recipe of a run.
+        domains: number of domains learnt so far.
+        base_model: hub id of the base model; None if it is not on the hub.
     """
     raw = recipe.model_dump(mode="json")
     raw["model"] |= {"path": base_model or f"{AWAY}base-model", "trust_remote_code": False}
@@ -86,21 +87,21 @@ def portable(recipe: Recipe, domains: int, base_model: str | None) -> Recipe:
             corpus["validation"] = f"{AWAY}{known.name}-held-out"
         corpus["train"] = _without_paths(known.train)
     raw["domains"] = [corpus for corpus, known in corpora if known is not recipe.general]
-    # Labelled files and models trained alone are not exported, so nothing is asked of them.
+    # Labelled files and models trained alone are not exported, so the recipe must not evaluate them.
     raw |= {"end_tasks": [], "train": _without_paths(recipe.train)}
     raw["evaluation"] |= {"alone": False, "lm_eval": None, "chat": None}
     raw["data"]["cache"] = raw["run"]["folder"] = None
-    raw["run"] |= {"name": Path(recipe.run.name).name, "notes": []}  # for its own readers
+    raw["run"] |= {"name": Path(recipe.run.name).name, "notes": []}  # notes are for readers of the original run
     return recipes.parse(raw)
 
 
 def _without_paths(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Training arguments that name no place of the machine at any depth, and not the run for its trackers."""
+    """Drop training arguments that contain a local path at any depth, and the trackers' name of the run."""
     return {name: value for name, value in options.items() if name != "run_name" and not names_a_place(value)}
 
 
 def names_a_place(value: Any) -> bool:
-    """Whether a path of a machine stands anywhere in plain data, alone or inside a text (``path=/home/…``)."""
+    """Return whether plain data contains a local path at any depth, alone or inside a text (``path=/home/…``)."""
     if isinstance(value, Mapping):
         return any(map(names_a_place, value.values()))
     if isinstance(value, list | tuple):
@@ -109,14 +110,17 @@ def names_a_place(value: Any) -> bool:
 
 
 def pack(folder: RunFolder, recipe: Recipe, index: int, export: Path, base_model: str | None) -> None:
-    """Write ``everlearn/`` into an export that has everything else.
+    """Write ``everlearn/`` into an export that already holds the model and tokenizer.
 
     Args:
-        folder: of the run.
-        recipe: of the run.
-        index: of the stage that is exported; 1 is the first.
-        export: where its model and tokenizer are already.
+        folder: the run's folder.
+        recipe: the recipe of the run.
+        index: number of the exported stage, from 1.
+        export: folder with the model and tokenizer.
         base_model: hub id of the base model, if it has one.
+
+    Raises:
+        RunError: a held-out set of the run is missing, or one of its files is damaged.
     """
     models = sorted(path.name for path in export.iterdir() if path.is_file() and path.name != "README.md")
     place, small = export / PLACE, portable(recipe, index, base_model)
@@ -145,19 +149,19 @@ def pack(folder: RunFolder, recipe: Recipe, index: int, export: Path, base_model
 
 
 def unpack(export: Path, into: Path) -> RunFolder:
-    """Make a run folder of an export with its memory: `learn` goes on from it as from any other.
+    """Make a run folder from an export with its memory, which `everlearn learn` continues as any other.
 
     Args:
-        export: the folder, as :func:`pack` left it.
-        into: the new run's folder.
+        export: the folder that :func:`pack` wrote.
+        into: folder of the new run.
 
     Raises:
-        RunError: the export has no memory or is damaged, or the folder is taken.
+        RunError: the export has no memory or is damaged, or `into` exists already.
     """
     place = export / PLACE
     if not (place / CONTENTS).is_file():
         raise RunError(
-            f"{export} holds no {PLACE}/ folder: it was exported without its memory, or is no export. Export it with "
+            f"{export} has no {PLACE}/ folder: it was exported without its memory, or is not an export. Export it with "
             "`--with-memory`; or begin a new stream from it, as `model` of a recipe."
         )
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
@@ -175,7 +179,7 @@ def unpack(export: Path, into: Path) -> RunFolder:
         if not (export / name).is_file() or files.digest(export / name) != expected:
             raise RunError(f"{export / name} is missing or not what was exported. Download or copy the export again.")
     known = recipes.load(place / "recipe.yaml")
-    # Whoever made the export does not decide what is run here, and where.
+    # An export may come from a stranger: it must decide neither which code runs here nor where files are written.
     settings = known.run.model_dump(mode="json") | {"name": into.name, "folder": str(into.absolute())}
     imposed = {
         "model": known.model.model_dump(mode="json") | {"trust_remote_code": False},
@@ -203,21 +207,21 @@ def unpack(export: Path, into: Path) -> RunFolder:
 
 
 def find(source: str) -> Path:
-    """The folder of an export: a local one, or one of the hub, which is downloaded.
+    """Return the folder of an export; a hub id is downloaded first.
 
     Raises:
-        RunError: there is none of that name.
+        RunError: there is neither a local folder nor a hub repository of that name.
     """
     if Path(source).expanduser().exists() or not HUB_ID.fullmatch(source):
         return Path(source).expanduser()
     from huggingface_hub import snapshot_download
 
-    # The client, its network library and the hub each raise their own types; all mean the same to the user.
+    # The client, its network library and the hub each raise their own types; for the user all mean the same.
     try:
         return Path(snapshot_download(source))
     except Exception as error:
         raise RunError(
-            f"'{source}' is no local folder, and the hub did not give a model of that name: {first_line(error)} Check "
+            f"'{source}' is not a local folder, and the hub returned no model of that name: {first_line(error)} Check "
             "the name, the network"
             f"{' (`HF_HUB_OFFLINE` is set)' if os.environ.get('HF_HUB_OFFLINE') else ''} and `HF_TOKEN`."
         ) from None

@@ -1,4 +1,7 @@
-"""A run on disk: where everything is, what is complete, what is damaged. Every file in it is whole or absent."""
+"""Describe a run folder: where each file is, what is complete and what is damaged.
+
+Files are replaced atomically, so each is complete or absent.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +28,22 @@ except ImportError:  # Windows has no flock; nothing else here needs it
     fcntl = None  # type: ignore[assignment]
 
 TIME = "_time.json"
-"""Beside the cells of a row: how long measuring them took; no cell can have this name."""
+"""File beside the cells of a row: how long it took to measure them. No cell can have this name."""
 NO_RUN = "checkpoints.json"
-"""In a folder where `everlearn evaluate` has kept what it measured: there is nothing to resume."""
+"""File that marks a folder of `everlearn evaluate --keep`: it has scores, but there is no run to resume."""
 MODELS = ("model*.safetensors", "adapter_model.safetensors")
-"""What a stage's model is in: whole, or as an adapter of the base model."""
+"""Files of a stage's model: complete weights, or an adapter of the base model."""
 BASE = "base"
-"""In a run folder: the base model or tokenizer, where it was given as an object."""
+"""Folder for a base model or tokenizer that was passed as a Python object."""
 WEIGHTS = ("model*.safetensors", "model.safetensors.index.json", "optimizer.safetensors", "optimizer.json")
-"""What a thinned stage is without."""
+"""Files that are removed from a stage by :meth:`RunFolder.thin`."""
 
 
 class RunFolder:
-    """The folder of one run.
+    """Paths and state of one run on disk.
 
     Args:
-        path: where it is or will be.
+        path: the folder, which need not exist yet.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -53,13 +56,13 @@ class RunFolder:
         self.card_file = self.path / "README.md"
         self.sets = self.path / "evaluation" / "sets"
 
-    # -- the whole run ----------------------------------------------------------------------------------------
+    # -- the run ----------------------------------------------------------------------------------------------
 
     def check_free(self, wanted: Recipe) -> None:
-        """Find out whether a new run may be made here.
+        """Refuse a folder in which a new run cannot be made.
 
         Raises:
-            RunError: there is a run already, of this recipe (resume it) or of another (choose another name).
+            RunError: it holds a run of this recipe (resume it) or of another (choose another name), or other files.
         """
         if self.recipe_file.exists():
             same = self.recipe().model_dump() == wanted.model_dump()
@@ -69,23 +72,23 @@ class RunFolder:
                 if same
                 else f"{self.path} holds a run of another recipe. Set another `run.name` or `run.folder`."
             )
-        # A base model that was given as an object is saved beforehand; a process that was killed while it made a run
-        # here may have left its first file half-written.
+        # Two things may be here before a run: a base model that was passed as an object, and a partial file left by a
+        # process that was killed while it wrote the recipe.
         ours = (files.PARTIAL, BASE)
         if self.path.exists() and any(not path.name.startswith(ours) for path in self.path.iterdir()):
-            raise RunError(f"{self.path} exists and is no run folder. Set another `run.name` or `run.folder`.")
+            raise RunError(f"{self.path} exists and is not a run folder. Set another `run.name` or `run.folder`.")
 
     def create(self, wanted: Recipe) -> None:
-        """Claim the folder for a recipe; it must be free (:meth:`check_free`)."""
+        """Create the folder of a recipe; it must be free (see :meth:`check_free`)."""
         self.check_free(wanted)
         recipes.save(wanted, self.recipe_file)
         self.complete()
 
     def complete(self) -> None:
-        """Write down the environment, unless that was done when the run began.
+        """Write the environment's versions and hardware, unless that was done when the run began.
 
         Raises:
-            RunError: it was, and the file is damaged.
+            RunError: the file exists and is damaged.
         """
         if self.environment_file.exists():
             files.check(self.environment_file)
@@ -93,18 +96,18 @@ class RunFolder:
             files.write_json(self.environment_file, environment(), sealed=True)
 
     def recipe(self) -> Recipe:
-        """The recipe that the run was made with.
+        """Load the recipe that the run was made with.
 
         Raises:
-            RunError: the folder holds no run, or its recipe is not what was saved.
+            RunError: the folder holds no run, or its recipe was changed or damaged.
         """
         if not self.recipe_file.is_file():
-            raise RunError(f"{self.path} is no run folder: it has no recipe.yaml.")
+            raise RunError(f"{self.path} is not a run folder: it has no recipe.yaml.")
         if (self.path / NO_RUN).is_file():
-            raise RunError(f"{self.path} is no run folder: it has the scores of models that existed already.")
+            raise RunError(f"{self.path} is not a run folder: it has the scores of models that existed already.")
         files.check(self.recipe_file)
         try:
-            found = recipes.load(self.recipe_file)
+            loaded = recipes.load(self.recipe_file)
         except EverlearnError:
             self._check_plugins()
             raise
@@ -113,23 +116,23 @@ class RunFolder:
         moved = {
             key: str(base)
             for key in ("path", "tokenizer")
-            if Path(getattr(found.model, key) or "").name == BASE and base.is_dir()
+            if Path(getattr(loaded.model, key) or "").name == BASE and base.is_dir()
         }
-        # A run folder with a base model of its own may be copied or moved.
-        return found.model_copy(update={"model": found.model.model_copy(update=moved)}) if moved else found
+        # The folder may have been moved since: let the paths of its own base model point to where it is now.
+        return loaded.model_copy(update={"model": loaded.model.model_copy(update=moved)}) if moved else loaded
 
     def _check_plugins(self) -> None:
-        """Refuse to open the run without the plugins that it was made with."""
-        with contextlib.suppress(RunError):  # a damaged file is told of where it is needed
+        """Refuse to open a run without the plugins that it was made with."""
+        with contextlib.suppress(RunError):  # damage is reported where the file is needed
             if self.environment_file.is_file():
                 plugins.check_record(files.read_json(self.environment_file).get("plugins"), self.path)
 
     @contextlib.contextmanager
     def lock(self, first_process: bool = True) -> Iterator[None]:
-        """Keep other commands from working on the run at the same time; a killed process leaves no lock behind.
+        """Keep other processes from working on the run; the lock of a killed process is released by the system.
 
         Raises:
-            RunError: another process works on it.
+            RunError: another process is working on the run.
         """
         if fcntl is None or not first_process:
             yield
@@ -138,13 +141,13 @@ class RunFolder:
         if place.is_symlink():
             raise RunError(f"{place} is a link; a run's lock is a file of its own. Remove it.")
         with files.writing(place):
-            # Never through a link, which may have come since, and never emptied: it may be somebody else's.
+            # Do not follow a link that was made since, and do not truncate: the file may be someone else's.
             handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise RunError(f"Another process works on {self.path} just now. Wait for it, or stop it.") from None
+                raise RunError(f"Another process is working on {self.path}. Wait for it, or stop it.") from None
             yield
         finally:
             os.close(handle)
@@ -152,22 +155,22 @@ class RunFolder:
     # -- stages -----------------------------------------------------------------------------------------------
 
     def stage(self, index: int, domain: str) -> Path:
-        """Where the finished stage of a domain is; `index` counts from 1."""
+        """Return the folder of a domain's finished stage; `index` counts from 1."""
         return self.path / f"stage-{index:02d}-{domain}"
 
     def alone(self, domain: str) -> RunFolder:
-        """The run of a domain that is trained alone, from the base model."""
+        """Return the run folder of a domain that is trained alone, from the base model."""
         return RunFolder(self.path / ALONE / domain)
 
     def training(self, index: int, domain: str) -> Path:
-        """Where the checkpoints of an unfinished stage are."""
+        """Return the folder with the checkpoints of an unfinished stage."""
         return self.path / f"stage-{index:02d}-{domain}.training"
 
     def finished(self, index: int, domain: str) -> bool:
-        """Whether a stage is complete.
+        """Return whether a stage is complete.
 
         Raises:
-            RunError: it was complete and is damaged now.
+            RunError: the stage was complete and has been damaged since.
         """
         folder = self.stage(index, domain)
         if not folder.is_dir():
@@ -175,14 +178,14 @@ class RunFolder:
         if (wrong := files.damage(folder)) is not None:
             raise RunError(
                 f"{wrong}. Restore it from a copy; or delete {folder.name} and every later stage folder, and "
-                "`everlearn resume` will learn them again from the last stage that is whole."
+                "`everlearn resume` will learn them again from the last intact stage."
             )
         return True
 
     def thin(self, index: int, domain: str) -> None:
-        """Remove the weights of a finished stage (`run.keep_stages`); what methods remember and facts are kept.
+        """Remove the weights of a finished stage (`run.keep_stages`); its facts and the methods' memory are kept.
 
-        The seal is written first: a stage whose removal was interrupted is whole, and thinned again.
+        The seal is written first, so after an interruption the stage still counts as complete and is thinned again.
         """
         folder = self.stage(index, domain)
         weights = [path for pattern in WEIGHTS for path in folder.glob(pattern)]
@@ -194,29 +197,29 @@ class RunFolder:
                 path.unlink()
 
     def without_weights(self, index: int, domain: str) -> bool:
-        """Whether a stage is finished and its weights were removed."""
+        """Return whether a stage is finished and its weights were removed."""
         folder = self.stage(index, domain)
         return (folder / files.SEAL).is_file() and not any(any(folder.glob(pattern)) for pattern in MODELS)
 
     def checkpoint(self, index: int, domain: str, say: Any = None) -> Path | None:
-        """The last whole checkpoint of an unfinished stage; damaged ones are named and passed over."""
+        """Return the last intact checkpoint of an unfinished stage; damaged ones are reported and skipped."""
         folder = self.training(index, domain)
         for candidate in reversed(checkpoints(folder) if folder.is_dir() else []):
             if (wrong := files.damage(candidate, exactly=True)) is None:
                 return candidate
             if say is not None:
-                say(f"Checkpoint {candidate.name} of '{domain}' is damaged and left out: {wrong}.")
+                say(f"Checkpoint {candidate.name} of '{domain}' is damaged and skipped: {wrong}.")
         return None
 
     def clean_up(self) -> None:
-        """Remove what a killed process was still writing, and checkpoints of finished stages."""
+        """Remove partial files of killed processes, and the checkpoints of finished stages."""
         files.remove_leftovers(self.path)
         for training in self.path.rglob("stage-*.training"):
             if training.with_name(training.name.removesuffix(".training")).is_dir():
                 shutil.rmtree(training, ignore_errors=True)
 
     def row(self, index: int) -> Path:
-        """Where the scores after a stage are; 0 is the base model."""
+        """Return the folder with the scores after a stage; 0 is the base model."""
         return self.path / "evaluation" / f"stage-{index:02d}"
 
     @property
@@ -224,12 +227,12 @@ class RunFolder:
         return self.path / "data.json"
 
     def data_notes(self) -> list[str]:
-        """What was found in the data when it was read; later it need not be there any more."""
-        found = files.read_json(self._data_file) if self._data_file.is_file() else []
-        return [str(note) for note in found] if isinstance(found, list) else []
+        """Return the notes on the data that were saved when it was read; the data itself may be gone since."""
+        notes = files.read_json(self._data_file) if self._data_file.is_file() else []
+        return [str(note) for note in notes] if isinstance(notes, list) else []
 
     def keep_data_notes(self, notes: list[str]) -> None:
-        """Keep them."""
+        """Save the notes on the data."""
         if notes != self.data_notes():
             files.write_json(self._data_file, notes, sealed=True)
 
@@ -243,15 +246,15 @@ class RunFolder:
             file.write(json.dumps({"time": stamp} | line) + "\n")
 
     def seal_log(self) -> None:
-        """After a stage: what the log says of it does not change any more."""
+        """Seal ``metrics.jsonl`` after a stage, when its lines can no longer change."""
         if self.metrics_file.is_file():
             files.enlist(self.metrics_file)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every whole line of ``metrics.jsonl``; a line that a kill cut short is left out.
+        """Return every complete line of ``metrics.jsonl``; a line that was cut short by a kill is skipped.
 
         Raises:
-            RunError: the file is not what was saved after the last stage.
+            RunError: the file has changed since it was sealed after the last stage.
         """
         lines = []
         if self.metrics_file.is_file():
@@ -265,13 +268,13 @@ class RunFolder:
         return lines
 
     def forget_log_after(self, stage: int, step: int) -> None:
-        """Drop the lines that a resumed stage will write again, and a line that a kill cut short."""
+        """Drop the lines that a resumed stage will write again, and a line that was cut short by a kill."""
         if self.metrics_file.is_file():
             kept = [line for line in self.metrics() if line.get("stage") != stage or _at(line) <= step]
             files.write_text(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept), sealed=True)
 
 
 def _at(line: dict[str, Any]) -> float:
-    """The step of a line of the log; of one that is not ours, no step that is to come."""
+    """Return the step of a line of the log; 0 if the line has none."""
     step = line.get("step")
     return step if isinstance(step, int | float) else 0

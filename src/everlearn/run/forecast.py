@@ -1,4 +1,4 @@
-"""How long the rest of a run will take: how much of each kind of work is ahead × what that kind has taken so far."""
+"""Estimate the time that a run still needs: amount of each kind of work × its measured time per unit."""
 
 from __future__ import annotations
 
@@ -10,47 +10,48 @@ PASSES = "rows that methods measure on"
 AROUND = "what else is done around a stage"
 SETS = "held-out sets to score"
 SAMPLES = "held-out sets to write samples for"
-"""Kinds of work; each end task is one more, under its name."""
+"""Kinds of work. Each end task is a further kind, under its name."""
 
 HELD = 0.1
-"""What was expected of a unit beforehand counts as much as this share of what is ahead, measured."""
+"""Weight of the expected time per unit, as a share of the remaining amount, against the measured time per unit."""
 
 
 class Forecast:
-    """Counts work that is done in a session, and says how long the rest will take.
+    """Count the work done in this session and estimate the time of the rest.
 
-    A kind that was not measured yet takes what its weight says, as soon as something else was measured; one without a
-    weight counts nothing until then. The first measurements of a kind, which may be slow, do not yet speak for all.
+    A kind that was not measured yet is estimated by its weight as soon as another kind was measured; without a weight
+    it counts as nothing until it is measured. First measurements may be slow, so they are averaged with the expected
+    time.
     """
 
     def __init__(self) -> None:
         self.ahead: Counter[str] = Counter()
-        """Kind → how much of it is still to be done."""
+        """Kind → amount that is still to be done."""
         self.weights: dict[str, float] = {}
-        """Kind → what a unit of it takes beforehand, in rows that go forward and backward through the model."""
+        """Kind → expected time of a unit, relative to one row's forward and backward pass."""
         self._done: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
 
     @property
     def measured(self) -> float:
-        """Seconds of all work that was measured."""
+        """Return the seconds of all measured work."""
         return sum(self._seconds.values())
 
     def took(self, kind: str, amount: int, seconds: float | None) -> None:
-        """So much is done now; None for its seconds where that says nothing about the rest (found in a cache)."""
+        """Count `amount` as done; `seconds` is None if its time says nothing about the rest (a cache hit)."""
         self.ahead[kind] -= amount
         if seconds is not None:
             self._done[kind] += amount
             self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
 
     def settle(self, kind: str, ahead: int, *, counts: bool) -> None:
-        """Correct what is ahead of a kind whose amounts were declared and not counted.
+        """Correct the remaining amount of a kind that was declared in advance and not counted exactly.
 
         Args:
-            kind: the kind.
-            ahead: what is still to be done.
-            counts: whether all that was declared up to here has been done and measured, so that from now on a unit
-                takes what a declared one has taken.
+            kind: the kind of work.
+            ahead: amount that is still to be done.
+            counts: whether all work declared so far was done and measured. The measured time is then spread over the
+                declared amount, so that the time per unit refers to declared units.
         """
         rest = self.ahead[kind] - ahead
         self.ahead[kind] = ahead
@@ -58,13 +59,13 @@ class Forecast:
             self._done[kind] += rest
 
     def seconds(self, work: Mapping[str, int] | None = None) -> float:
-        """Seconds that this work will take; everything ahead when left out."""
+        """Estimate the seconds of this work; of all remaining work if it is None."""
         work = self.ahead if work is None else work
         row = self._row()
         return sum(max(0, amount) * self._unit(kind, row) for kind, amount in work.items())
 
     def left(self) -> float | None:
-        """Seconds that everything ahead will take; None as long as nothing was measured."""
+        """Estimate the seconds of all remaining work; None while nothing was measured."""
         return self.seconds() if any(count > 0 for count in self._done.values()) else None
 
     def _unit(self, kind: str, row: float) -> float:
@@ -75,7 +76,7 @@ class Forecast:
         return ((self._seconds[kind] if done else 0.0) + held * expected) / (done + held)
 
     def _row(self) -> float:
-        """Seconds of a row forward and backward: as training has it, or else as all that was measured has it."""
+        """Return the seconds of one row's forward and backward pass, from training if it was measured."""
         known = [kind for kind, done in self._done.items() if done > 0 and self.weights.get(kind)]
         known = [ROWS] if ROWS in known else known
         rows = sum(self._done[kind] * self.weights[kind] for kind in known)

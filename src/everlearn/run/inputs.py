@@ -1,8 +1,7 @@
-"""What a program hands over instead of paths: mappings, texts in memory, data sets, a model. Here it becomes a recipe.
+"""Turn what a Python program passes into a recipe: mappings, texts in memory, datasets, a model.
 
-Texts are written to a file beside the tokenised corpora (`data.cache`), named by their content: the same texts are the
-same file, and a run that was stopped goes on from its folder alone as long as the cache is there. A model is saved in
-the run folder, which then needs nothing else.
+Texts are written to a file in the cache (`data.cache`) whose name is a hash of its content, so the same texts give the
+same file, and a stopped run continues from its folder as long as the cache exists. A model is saved in the run folder.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ if TYPE_CHECKING:
 Texts: TypeAlias = "Sequence[str] | Dataset | IterableDataset"
 """Texts, or rows with named columns."""
 DomainLike: TypeAlias = "Domain | Mapping[str, Any]"
-"""A domain, or its keys as in a recipe, with `data` instead of `path` where its texts are in memory."""
+"""A domain, or its recipe keys, with `data` in place of `path` for texts in memory."""
 Domains: TypeAlias = "Sequence[DomainLike] | Mapping[str, str | Texts | Mapping[str, Any]]"
-"""In the order in which they are learnt; or by name, each a path, texts or keys."""
+"""Domains in the order in which they are learnt, or a mapping from names to paths, texts or recipe keys."""
 MethodLike: TypeAlias = "Method | str | Mapping[str, Any]"
 General: TypeAlias = "Domain | str | Texts | Mapping[str, Any]"
 Task: TypeAlias = "TaskConfig | Mapping[str, Any]"
 
 FOLDER = "from-python"
-"""Of the cache: texts that were given in memory."""
+"""Folder of the cache for texts that were passed in memory."""
 
 
 def recipe(
@@ -54,46 +53,46 @@ def recipe(
     stream: Domains,
     method: MethodLike | Sequence[MethodLike],
     text: General | None,
-    asked: Iterable[Task],
+    end_tasks: Iterable[Task],
 ) -> Recipe:
-    """The recipe of what a program hands over.
+    """Build the recipe of a learner that is made in Python.
 
     Args:
-        groups: of the recipe, as mappings.
-        base: the model.
-        tokenizer: of the model; None for its own.
+        groups: groups of the recipe, such as `train`, as mappings.
+        base: the model: hub id, folder, recipe keys or object.
+        tokenizer: hub id, folder or object; None for the model's own.
         stream: the domains.
         method: one method or several.
         text: general text, or None.
-        asked: end tasks.
+        asked: the end tasks.
 
     Raises:
-        EverlearnError: something cannot be used.
+        EverlearnError: one of the arguments cannot be used.
     """
     data = groups.get("data")
     cache = data.get("cache") if isinstance(data, Mapping) else None
-    raw = dict(groups) | {"method": methods(method), "end_tasks": tasks(asked), "domains": domains(stream, cache)}
+    raw = dict(groups) | {"method": methods(method), "end_tasks": tasks(end_tasks), "domains": domains(stream, cache)}
     if text is not None:
         raw["general"] = general(text, cache)
-    found = parse(raw | {"model": model(base, tokenizer)})
+    built = parse(raw | {"model": model(base, tokenizer)})
     if not _is_object(base, tokenizer):
-        return found
-    # Saved only now, when everything else is right.
-    place = found.folder().resolve() / BASE
+        return built
+    # Saved last: an error above must not leave a model behind.
+    place = built.folder().resolve() / BASE
     _save(base, tokenizer, place)
-    saved = {key: str(place) for key in ("path", "tokenizer") if getattr(found.model, key) == BASE}
-    return found.changed(model=found.model.model_dump(mode="json") | saved)
+    saved = {key: str(place) for key in ("path", "tokenizer") if getattr(built.model, key) == BASE}
+    return built.changed(model=built.model.model_dump(mode="json") | saved)
 
 
 def domains(given: Domains, cache: str | None) -> list[dict[str, Any]]:
-    """Domains as a recipe has them.
+    """Return domains in the form of a recipe.
 
     Args:
-        given: in the order in which they are learnt.
-        cache: `data.cache` of the recipe; None for the user's.
+        given: the domains, in the order in which they are learnt.
+        cache: the recipe's `data.cache`; None for the user's default cache.
 
     Raises:
-        RecipeError: what is given is no domain.
+        RecipeError: an item is not a domain.
         DataError: texts or rows cannot be used.
     """
     if isinstance(given, Mapping):
@@ -103,7 +102,10 @@ def domains(given: Domains, cache: str | None) -> list[dict[str, Any]]:
 
 
 def domain(given: DomainLike, cache: str | None, name: str = "") -> dict[str, Any]:
-    """One domain as a recipe has it; texts in memory become a file. `name` is what it is called without one."""
+    """Return one domain in the form of a recipe; texts in memory are written to a file.
+
+    `name` is the default name.
+    """
     if isinstance(given, Domain):
         return given.model_dump(exclude_unset=True)
     if not isinstance(given, Mapping):
@@ -124,13 +126,13 @@ def domain(given: DomainLike, cache: str | None, name: str = "") -> dict[str, An
 
 
 def general(given: Any, cache: str | None) -> dict[str, Any]:
-    """General text as a recipe has it."""
+    """Return general text in the form of a recipe."""
     keys = given.model_dump(exclude_unset=True) if isinstance(given, Domain) else _keys(given, "General text")
     return domain(keys, cache, "general")
 
 
 def tasks(given: Iterable[Task]) -> list[dict[str, Any]]:
-    """End tasks as a recipe has them."""
+    """Return end tasks in the form of a recipe."""
     listed = list(given)
     if (wrong := next((each for each in listed if not isinstance(each, TaskConfig | Mapping)), None)) is not None:
         raise RecipeError(f"An end task is an `EndTask`, or a mapping of its keys; got {_shown(wrong)}.")
@@ -141,7 +143,7 @@ def tasks(given: Iterable[Task]) -> list[dict[str, Any]]:
 
 
 def methods(given: MethodLike | Sequence[MethodLike]) -> list[Any]:
-    """One method or several, as a recipe has them."""
+    """Return one method or several in the form of a recipe."""
     listed = list(given) if isinstance(given, list | tuple) else [given]
     for each in listed:
         if isinstance(each, type) and issubclass(each, Method):
@@ -157,7 +159,7 @@ def methods(given: MethodLike | Sequence[MethodLike]) -> list[Any]:
 
 
 def _keys(given: Any, what: str) -> dict[str, Any]:
-    """A path, texts, or keys: as keys."""
+    """Return recipe keys for a path, texts, or a mapping of keys."""
     if isinstance(given, Mapping) and not _split_by_name(given):
         return dict(given)
     if isinstance(given, str | os.PathLike):
@@ -171,14 +173,14 @@ def _keys(given: Any, what: str) -> dict[str, Any]:
 
 
 def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> Path:
-    """Write texts in memory to a file of the cache, named by what is in it.
+    """Write texts in memory to a file of the cache, named by a hash of its content.
 
     Args:
-        texts: texts, or rows of a `datasets.Dataset` or `IterableDataset`; a stream is read once, to its end or to
+        texts: texts, or rows of a `datasets.Dataset` or `IterableDataset`. A stream is read once, to its end or to
             `max_documents`.
-        name: of the domain.
-        keys: of the domain: which columns are read.
-        cache: folder; None for the user's.
+        name: name of the domain.
+        keys: recipe keys of the domain, which name the columns to read.
+        cache: folder of the cache; None for the user's default.
 
     Raises:
         DataError: there are no texts, or no such columns.
@@ -205,7 +207,7 @@ def keep(texts: Any, name: str, keys: Mapping[str, Any], cache: str | None) -> P
 
 
 def _rows(texts: Any, what: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The columns of each row; texts are rows of one column."""
+    """Yield a mapping of the named columns for each row; plain texts are rows with one column."""
     if _split_by_name(texts):
         _refuse_splits(texts, what)
     if _data_set(texts):
@@ -229,7 +231,7 @@ def _rows(texts: Any, what: str, columns: Sequence[str]) -> Iterator[dict[str, A
 
 
 def _kinds(*names: str) -> tuple[type, ...]:
-    """Classes of `datasets`; none where it was never imported, for then nothing can be one of them."""
+    """Return classes of `datasets`, or none if it was never imported: then no object can be an instance."""
     module = sys.modules.get("datasets")
     return tuple(getattr(module, name) for name in names) if module is not None else ()
 
@@ -253,16 +255,16 @@ def _shown(value: Any) -> str:
 
 
 def check_kept(recipe: Recipe, folder: RunFolder) -> None:
-    """Find out whether texts that were given in memory are still there, for domains that are still to be learnt.
+    """Check that texts passed in memory are still in the cache, for the domains that are still to be learnt.
 
     Raises:
-        RunError: they are not; the sentence names the domain.
+        RunError: the texts of a domain are gone; the message names it.
     """
     for index, known in enumerate(recipe.domains, 1):
         place = Path(known.path)
         if place.parent.name == FOLDER and not place.is_file() and not folder.stage(index, known.name).is_dir():
             raise RunError(
-                f"The texts of '{known.name}' were given in Python and kept in the cache, where they are no more "
+                f"The texts of '{known.name}' were passed in Python and kept in the cache, where they no longer are "
                 f"({place}). Make the learner again with the same texts and folder, and call its `resume()`."
             )
 
@@ -271,14 +273,14 @@ def check_kept(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def model(given: Any, tokenizer: Any) -> dict[str, Any] | None:
-    """The model as a recipe has it; what is an object has :data:`BASE` in its place.
+    """Return the model in the form of a recipe, with :data:`BASE` in place of objects.
 
     Args:
-        given: hub id, folder, keys of the recipe's `model`, or a model.
-        tokenizer: hub id, folder, or a tokenizer; None for the model's own.
+        given: hub id, folder, recipe keys (`model`), or a model object.
+        tokenizer: hub id, folder, or a tokenizer object; None for the model's own.
 
     Raises:
-        ModelError: the model has adapters or is quantised, or has no tokenizer.
+        ModelError: the model has adapters or is quantised, or `tokenizer` is missing for a model object.
     """
     if isinstance(given, PreTrainedModel):
         _check(given)
@@ -327,7 +329,7 @@ def _refuse_adapters() -> NoReturn:
 
 
 def _save(model: Any, tokenizer: Any, place: Path) -> None:
-    """Save what is an object, once: a second call with the same changes nothing."""
+    """Save the objects among model and tokenizer; check that an earlier save holds the same."""
     before = files.read_json(place / files.SEAL) if files.damage(place) is None else None
     aside = place if before is None else place.with_name(f"{files.PARTIAL}{BASE}.{os.getpid()}")
     with files.new_folder(aside) as made:
@@ -337,4 +339,4 @@ def _save(model: Any, tokenizer: Any, place: Path) -> None:
         after = files.read_json(aside / files.SEAL)
         shutil.rmtree(aside)
         if after != before:
-            raise RunError(f"{place} holds another model or tokenizer than the given one. Set another `folder`.")
+            raise RunError(f"{place} holds a different model or tokenizer. Set another `folder`.")

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: finish the step, save, say how to resume. A second Ctrl-C stops at once."""
+"""Handle Ctrl-C, SIGTERM and SIGHUP: finish the step, save, and say how to resume; a second Ctrl-C stops at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Interrupted(EverlearnError):
 
 
 class Interruption:
-    """Listens for signals while a run is under way.
+    """Handle signals while a run is working.
+
+    Outside of training a signal stops the run at once: files are replaced atomically, so nothing is lost.
 
     Outside of training a signal acts at once: every file is whole or absent, so nothing is lost there.
     """
@@ -33,7 +35,7 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def of(self, folder: Path) -> Interruption:
-        """The same, for the run in this folder."""
+        """Set the run folder that messages name, and return this object."""
         self.folder = folder
         return self
 
@@ -41,7 +43,7 @@ class Interruption:
         self.asked = self.training = False
         if threading.current_thread() is threading.main_thread() and not self._before:
             for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under `nohup`
+                if signal.getsignal(number) is not signal.SIG_IGN:  # ignored signals stay ignored, as under `nohup`
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
@@ -50,7 +52,7 @@ class Interruption:
             signal.signal(number, handler)
         self._before = {}
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"Stopped. What was saved is whole; continue with `everlearn resume {self.folder}`.")
+            raise Interrupted(f"Stopped. What was saved is complete; continue with `everlearn resume {self.folder}`.")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked or not self.training:
@@ -58,11 +60,11 @@ class Interruption:
         self.asked = True
 
     def callback(self) -> TrainerCallback:
-        """Makes the Trainer save and stop after the step in which the signal came."""
+        """Return a callback that makes the Trainer save and stop after the step in which a signal arrived."""
         return _Callback(self)
 
     def stop_here(self) -> None:
-        """Raise ``Interrupted`` when a signal came during training."""
+        """Raise ``Interrupted`` if a signal arrived during training."""
         if self.asked:
             raise Interrupted(f"Stopped and saved. Continue with `everlearn resume {self.folder}`.")
 
@@ -80,8 +82,8 @@ class _Callback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         stop = self.interruption.asked
         if args.world_size > 1:
-            # A signal reaches processes at different steps, but all must stop after the same one. Asking makes an
-            # accelerator wait, so there it is done with the log, which waits anyway.
+            # A signal reaches the processes at different steps, but all must stop after the same one. Reading the vote
+            # synchronises an accelerator, so it is done there only with the log, which synchronises anyway.
             stop = False
             if args.device.type == "cpu" or control.should_log:
                 votes = torch.tensor(float(self.interruption.asked), device=args.device)

@@ -1,4 +1,4 @@
-"""Which cells a run measures: `evaluation.columns` for held-out text, `evaluation.end_tasks` for end tasks.
+"""Decide which cells a run measures: `evaluation.columns` for held-out text, `evaluation.end_tasks` for tasks.
 
 =========  ====================  ==========================================  ====================================
 columns    base model (row 0)    after domain i (row i < T)                  after the last domain (row T)
@@ -8,10 +8,11 @@ columns    base model (row 0)    after domain i (row i < T)                  aft
 ``all``    everything            everything                                  everything
 =========  ====================  ==========================================  ====================================
 
-Of T domains these are about 3 T, T²/2 and T² cells. What was learnt and forgotten follows from each of them; forward
-transfer needs ``all`` (the score right before a domain's own stage), and the max form of forgetting sees under ``own``
-the own stage and the end only. With ``learn`` there is a new last row; what the row before holds more than it would
-have to is kept. What `evaluation` itself asks (`lm_eval`, `chat`) is asked at every row.
+For T domains these are about 3 T, T²/2 and T² cells. Each setting gives what was learnt and what was forgotten. Forward
+transfer needs ``all`` (the score right before a domain's own stage). Under ``own`` the `max` form of forgetting has
+only the scores right after the own stage and at the end. When `everlearn learn` adds a domain, there is a new last row;
+extra cells of the former last row are kept. Tasks that `evaluation` itself sets (`lm_eval`, `chat`) are measured in
+every row.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from everlearn.evaluation.task import KINDS, TaskConfig
 
 
 def held_out_names(recipe: Recipe) -> list[str]:
-    """Domains that hold something out, then the general text if it does."""
+    """Return the names of domains with held-out text, then that of the general text if it has some."""
     general = [recipe.general] if recipe.general is not None else []
     return [domain.name for domain in (*recipe.domains, *general) if domain.validation]
 
 
 def wanted_sets(recipe: Recipe, row: int) -> list[str]:
-    """Held-out sets that are scored after `row` domains; 0 is the base model."""
+    """Return the held-out sets that are scored after `row` domains; 0 is the base model."""
     return held_out_names(recipe) if row in (0, len(recipe.domains)) else sets_inside(recipe, row)
 
 
 def sets_inside(recipe: Recipe, index: int) -> list[str]:
-    """Held-out sets that are scored inside the stage of domain `index` (`evaluation.every`)."""
+    """Return the held-out sets that are scored during the stage of domain `index` (`evaluation.every`)."""
     if recipe.evaluation.columns == "all":
         return held_out_names(recipe)
     domains = [domain.name for domain in recipe.domains]
@@ -41,12 +42,12 @@ def sets_inside(recipe: Recipe, index: int) -> list[str]:
 
 
 def tasks_inside(recipe: Recipe) -> list[TaskConfig]:
-    """End tasks that can be asked inside a stage (`evaluation.tasks_every`): those that fine-tune nothing."""
+    """Return the end tasks that can be scored during a stage (`evaluation.tasks_every`): those without fine-tuning."""
     return [task for task in recipe.end_tasks if not KINDS[task.kind].fine_tunes]
 
 
 def wanted_tasks(recipe: Recipe, row: int) -> list[TaskConfig]:
-    """End tasks that are measured after `row` domains."""
+    """Return the end tasks that are measured after `row` domains."""
     last, always = len(recipe.domains), recipe.evaluation.always()
     if row in (0, last) or recipe.evaluation.end_tasks == "every":
         return list(recipe.tasks)

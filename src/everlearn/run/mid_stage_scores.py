@@ -1,4 +1,4 @@
-"""Scores inside a stage (`evaluation.every`, `evaluation.tasks_every`): lines of ``metrics.jsonl``, for curves."""
+"""Score the model during a stage (`evaluation.every`, `evaluation.tasks_every`), as lines of ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from everlearn.seeding import seeded
 from everlearn.tasks.held_out import HeldOutText
 
 TASKS = "tasks"
-"""The key of a line under which the end tasks stand: metric → end task → score."""
+"""Key of a line for the end tasks: metric → end task → score."""
 
 
 class StageCurves(TrainerCallback):
-    """Scores the model that is being trained, as it stands, after every so many steps.
+    """Score the model in training at regular steps.
 
-    It is seen in evaluation mode and without gradients; no generator, weight or optimizer is touched, so the stage
-    trains on as if nobody had looked. A resumed stage writes the lines after its checkpoint again.
+    The model is put in evaluation mode and runs without gradients. Generators, weights and optimizer are left as they
+    were, so training continues as without the scores. A resumed stage writes the lines after its checkpoint again.
 
     Args:
-        every: steps between two scores of held-out text, and of the end tasks; None for none.
-        sets: held-out sets.
-        tasks: end tasks that fine-tune nothing. At the last step they are not asked: the row after the stage has them.
-        how: how they are measured.
-        model: gives the model without any distributed wrapper.
-        tokens: gives the tokens trained on so far.
-        write: takes a line; None on processes that only take part.
-        run: is told what is scored and how long it takes.
+        every: steps between two scores of held-out text, and of the end tasks; None to leave them out.
+        sets: the held-out sets.
+        tasks: end tasks without fine-tuning. They are skipped at the last step, since the row after the stage has them.
+        how: conditions of the evaluation.
+        model: returns the model without any distributed wrapper.
+        tokens: returns the number of tokens trained on so far.
+        write: writes a line; None on processes other than the first.
+        run: the open run, which reports progress and counts the time.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class StageCurves(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """After an optimizer step."""
+        """Score the model if scores are due after this optimizer step."""
         step, last = state.global_step, state.global_step == state.max_steps
         text_due, tasks_due = (every is not None and not step % every for every in self.every)
         sets = self.sets if text_due or (last and self.every[0] is not None) else []
         tasks = self.tasks if tasks_due and not last else []
         if not sets and not tasks:
             return
-        found: dict[str, Any] = {}
+        line: dict[str, Any] = {}
         work = sum(task.work(1).units for task in (*sets, *tasks))
         with (
             seeded("curves", step),
@@ -74,16 +74,16 @@ class StageCurves(TrainerCallback):
             done = Counted(tell)
             if sets:
                 metric = METRICS["bits_per_byte"]
-                found[metric.name] = {each.name: metric.score(self._cell(each, SETS, done)) for each in sets}
+                line[metric.name] = {each.name: metric.score(self._cell(each, SETS, done)) for each in sets}
             if tasks:
                 scores: dict[str, dict[str, float]] = {}
                 for task in tasks:
                     cell = self._cell(task, task.name, done)
                     for metric in metrics_of([cell]):
                         scores.setdefault(metric.name, {})[task.name] = metric.score(cell)
-                found[TASKS] = scores
-        if found and self.write is not None:
-            self.write({"step": step, "tokens": self.tokens(), **found})
+                line[TASKS] = scores
+        if line and self.write is not None:
+            self.write({"step": step, "tokens": self.tokens(), **line})
 
     def _cell(self, task: Task, kind: str, done: Counted) -> Cell:
         started, how = time.monotonic(), replace(self.how, progress=done.part())

@@ -1,7 +1,7 @@
-"""An open run: its recipe, its folder, and what its stages are made of — text, models, methods with their memory.
+"""Make what the stages of a run consist of: text, models, and methods with their memory.
 
-Everything in here is made from the recipe and from finished stages alone, and nothing is trained or measured; what
-people are told of the run's progress goes through here.
+Everything is made from the recipe and from finished stages; nothing is trained or evaluated here. Progress messages of
+a run go through :class:`OpenRun`.
 """
 
 from __future__ import annotations
@@ -55,47 +55,48 @@ from everlearn.tasks.held_out import HeldOut
 
 
 class OpenRun:
-    """What a run's stages are made of.
+    """Provide text, models and methods of a run's stages.
 
     Args:
-        recipe: of the run.
-        reporter: who is told what is going on; nobody when left out.
+        recipe: the recipe of the run.
+        reporter: shows progress; None for no output.
     """
 
     def __init__(self, recipe: Recipe, reporter: Reporter | None = None) -> None:
         self.recipe = recipe
         self.folder = RunFolder(recipe.folder())
-        # One process evaluates while the others wait: longer than the ten minutes after which they would give up.
-        # As TrainingArguments are made: told nothing, accelerate makes no group of processes without an accelerator.
+        # One process evaluates while the others wait, which can take longer than the default timeout of ten minutes.
+        # `cpu` is set as TrainingArguments set it: otherwise accelerate makes no process group on CPU.
         cpu = bool(recipe.train.get("use_cpu", not torch.accelerator.is_available()))
         self.processes = PartialState(cpu=cpu, timeout=datetime.timedelta(days=2))
         self.reporter = reporter if reporter is not None and self.processes.is_main_process else Reporter()
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
-        """What the checks found that may not be meant: in the examples of end tasks, in a domain's training."""
+        """Warnings of the checks, on the examples of end tasks and on the training of domains."""
         self._setting: TextFormat | None = None
         self._costs: list[Cost] = []
         self.passes_left = 0
-        """Rows that the methods of the present stage have declared to measure on, and have not yet."""
+        """Rows of the declared passes of this stage's methods that are still to come."""
 
-    # -- what is told -----------------------------------------------------------------------------------------
+    # -- progress ---------------------------------------------------------------------------------------------
 
     def took(self, kind: str, amount: int, seconds: float | None) -> None:
-        """Count work that is done, and tell how long the rest will take; arguments as of :meth:`Forecast.took`."""
+        """Count finished work and report the remaining time; arguments as of :meth:`Forecast.took`."""
         self.forecast.took(kind, amount, seconds)
         self.reporter.left(self.forecast.left())
 
     @contextlib.contextmanager
     def phase(self, text: str, total: int | None) -> Iterator[Advance]:
-        """Tell of a pass over so many rows outside of the training steps, and count what it takes."""
+        """Report a pass over `total` rows outside of the training steps, and count its time."""
         done, moment = 0, time.monotonic()
         with self.reporter.activity(text, total) as tell:
 
             def advance(now: int) -> None:
                 nonlocal done, moment
                 before, moment = moment, time.monotonic()
-                declared = min(now - done, self.passes_left)  # what is more takes nothing from later stages
+                # Rows beyond the declared number are not taken from later stages.
+                declared = min(now - done, self.passes_left)
                 self.passes_left -= declared
                 self.took(PASSES, declared, moment - before)
                 done = now
@@ -106,7 +107,7 @@ class OpenRun:
     # -- text -------------------------------------------------------------------------------------------------
 
     def setting(self, model: nn.Module | None = None) -> TextFormat:
-        """How text becomes what the model reads: the same for the whole run."""
+        """Return how text becomes model input; it is the same for the whole run."""
         if self._setting is None:
             if model is None:
                 model = self.some_model()
@@ -116,7 +117,7 @@ class OpenRun:
                 raise ModelError(
                     f"The tokenizer '{tokenizer.name_or_path}' has "
                     f"{wording.count(len(tokenizer), 'token')} and the model embeddings "
-                    f"for {vocabulary}: they do not belong together (`model.tokenizer`)."
+                    f"for {vocabulary}: they do not fit together (`model.tokenizer`)."
                 )
             data = self.recipe.data
             objective = make_objective(
@@ -136,7 +137,7 @@ class OpenRun:
             size = data.block_size or min(512, longest or 512)
             self._check_stride(objective, size)
             self._setting = TextFormat(tokenizer, objective, kind_of(model), size)
-            with contextlib.suppress(EverlearnError):  # of methods that do not fit, which the checks say
+            with contextlib.suppress(EverlearnError):  # a method that does not fit is reported by the checks
                 self._costs = [method.cost(model) for method in self.recipe.methods()]
         return self._setting
 
@@ -145,22 +146,22 @@ class OpenRun:
         if stride is not None and not isinstance(objective, Causal):
             raise RecipeError(
                 f"`evaluation.stride` is {stride}, but the objective is '{objective.name}': only a causal model is "
-                "scored in windows that move on. Remove it."
+                "scored in overlapping windows. Remove it."
             )
         if stride is not None and stride > size:
             raise RecipeError(
                 f"`evaluation.stride` is {stride}, but a window has {wording.count(size, 'token')} "
-                "(`data.block_size`): what lies "
+                "(`data.block_size`): tokens "
                 f"between windows would not be scored. Set it to {size} or less."
             )
 
     @property
     def corpora(self) -> tuple[Domain, ...]:
-        """The domains and, where the recipe names it, the general text."""
+        """Return the domains, and the general text if the recipe names it."""
         return (*self.recipe.domains, *([] if self.recipe.general is None else [self.recipe.general]))
 
     def prepared(self, name: str) -> Prepared:
-        """The token blocks of a domain, or of the general text, made once and cached."""
+        """Return the token blocks of a domain or of the general text; they are made once and cached."""
         if name not in self._prepared:
             format_ = self.setting()
             corpus = next(corpus for corpus in self.corpora if corpus.name == name)
@@ -181,32 +182,32 @@ class OpenRun:
         """Look for held-out text and test examples in training text (:mod:`everlearn.data.leaks`).
 
         Args:
-            corpora: those that are read; of the others the held-out rows that the run keeps are looked for.
-            tasks: end tasks whose examples are looked for.
+            corpora: the corpora that are read. For the others, the held-out rows in the run folder are looked for.
+            tasks: the end tasks whose examples are looked for.
         """
         tests = {f"test examples of '{task.name}'": make_task(task).examples() for task in tasks}
         for corpus in self.corpora:
             path = self.folder.sets / f"{corpus.name}.safetensors"
             if corpus not in corpora and path.is_file():
-                with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
+                with contextlib.suppress(RunError):  # damaged: it is drawn again or refused when it is scored
                     tests[f"held-out rows of '{corpus.name}'"] = self._texts(HeldOut.load(path))
         with self.processes.main_process_first():
             return check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
 
     def _texts(self, held_out: HeldOut) -> list[str]:
-        """Decode held-out rows: prompts and answers where these are apart, and text."""
+        """Decode held-out rows to texts; for an encoder-decoder, the prompt and the answer."""
         decode = functools.partial(self.setting().tokenizer.decode, skip_special_tokens=True)
         parts = ("input_ids", "labels") if self.setting().kind == "encoder-decoder" else ("input_ids",)
         rows = held_out.blocks.take(range(len(held_out.blocks)))
         return [" ".join(decode(row[part]) for part in parts) for row in rows]
 
     def costs(self) -> list[Cost]:
-        """What the methods add to plain training."""
+        """Return what each method adds to the cost of plain training."""
         self.setting()
         return self._costs
 
     def steps(self, domain: str) -> int:
-        """Optimizer steps of a stage: `train.max_steps`, or as many as `train.num_train_epochs` (3) passes take."""
+        """Return the optimizer steps of a stage: `train.max_steps`, or those of `train.num_train_epochs` passes."""
         args = self.arguments(domain)
         if args.max_steps > 0:
             return args.max_steps
@@ -216,21 +217,21 @@ class OpenRun:
         return max(1, int(args.num_train_epochs * source.size / self.rows_per_step(args)))
 
     def arguments(self, domain: str, steps: int = -1) -> TrainingArguments:
-        """Of a domain's training, apart from its folder and seed."""
+        """Return the training arguments of a domain, apart from its folder and seed."""
         return training_arguments(self.recipe.train_of(domain), self.folder.path, self.recipe.run.seed, steps)
 
     def all_arguments(self) -> list[TrainingArguments]:
-        """Of each domain."""
+        """Return the training arguments of every domain."""
         return [self.arguments(domain.name) for domain in self.recipe.domains]
 
     def rows_per_step(self, args: TrainingArguments) -> int:
-        """Rows of all processes and micro-batches in one optimizer step."""
+        """Return the rows of one optimizer step: of all processes and micro-batches."""
         return args.per_device_train_batch_size * args.gradient_accumulation_steps * self.processes.num_processes
 
     # -- models and methods -----------------------------------------------------------------------------------
 
     def some_model(self) -> nn.Module:
-        """The base model; years later, when it is not to be had any more, the first stage that has its weights."""
+        """Return the base model, or the first stage that has weights if the base model is no longer available."""
         try:
             return load_model(self.recipe.model, self.recipe.run.seed)
         except ModelError:
@@ -239,7 +240,7 @@ class OpenRun:
             return load_model(model)
 
     def some_tokenizer(self) -> Any:
-        """The base model's tokenizer, or the copy in the first stage."""
+        """Return the base model's tokenizer, or the copy in the first stage."""
         try:
             return load_tokenizer(self.recipe.model)
         except ModelError:
@@ -255,7 +256,7 @@ class OpenRun:
         return None
 
     def model_after(self, index: int) -> nn.Module:
-        """The model after a stage in float32; 0 is the base model."""
+        """Load the model after a stage, in float32; 0 is the base model."""
         if index == 0:
             return load_model(self.recipe.model, self.recipe.run.seed)
         name = self.recipe.domains[index - 1].name
@@ -269,11 +270,12 @@ class OpenRun:
         return self.load(self.folder.stage(index, name))
 
     def saved_after(self, index: int, copy: Path) -> str:
-        """Where the model after a stage can be read as it is: its own folder or hub id, or else a copy.
+        """Return a path from which transformers can load the model after a stage; write a copy if there is none.
 
         Args:
-            index: of the stage; 0 is the base model.
-            copy: where to write what no place holds as it is: random weights, another revision, an adapter alone.
+            index: number of the stage; 0 is the base model.
+            copy: folder for models that are stored nowhere in this form: random weights, a certain revision, or a
+                base model with an adapter.
         """
         base = self.recipe.model
         if index == 0 and base.path is not None and base.config is None and base.revision is None:
@@ -287,20 +289,20 @@ class OpenRun:
         return str(copy)
 
     def has_weights(self, index: int) -> bool:
-        """Whether :meth:`model_after` can be asked for; the base model is taken to be there."""
+        """Return whether :meth:`model_after` has weights to load; the base model is assumed to be available."""
         if index == 0:
             return True
         name = self.recipe.domains[index - 1].name
         return self.folder.finished(index, name) and not self.folder.without_weights(index, name)
 
     def carried_to(self, index: int) -> optimizer_state.Carried | None:
-        """The optimizer's state that a stage goes on from; None for a fresh one."""
+        """Return the optimizer state with which a stage begins; None for a fresh one."""
         if self.recipe.optimizer == "reset" or index == 1:
             return None
         return optimizer_state.load(self.folder.stage(index - 1, self.recipe.domains[index - 2].name))
 
     def checkpoints(self, count: int) -> Checkpoints:
-        """The models before a stage, for its methods: only those that are sealed and whole are read."""
+        """Return the models before a stage, for its methods; only sealed and intact stages are read."""
         return Checkpoints(count, self._sealed_model_after)
 
     def _sealed_model_after(self, index: int) -> nn.Module:
@@ -309,45 +311,45 @@ class OpenRun:
         return self.model_after(index)
 
     def load(self, place: Path) -> nn.Module:
-        """A model that this run saved, in float32."""
+        """Load a model that this run saved, in float32."""
         base = functools.partial(load_model, self.recipe.model, self.recipe.run.seed)
         if (place / ADAPTER).is_file():
             return with_adapter(base, str(place))
         return load_weights(str(place), self.setting().kind, self.recipe.model.attn_implementation)
 
     def adapter_of(self, model: nn.Module, methods: Sequence[Method]) -> PeftAdapter | None:
-        """All that the stream has changed in the base model so far as one adapter, if it is one."""
+        """Return everything that the stream has changed in the base model as one adapter, if it can be one."""
         base = functools.partial(self.model_after, 0)
         try:
-            found = [method.peft_adapter(model, base) for method in methods]
-        except ModelError as error:  # of a base model that is not to be had any more
+            adapters = [method.peft_adapter(model, base) for method in methods]
+        except ModelError as error:  # the base model is no longer available
             if not all(method.merges for method in methods):
                 raise
             self.reporter.say(f"The stage keeps no adapter: {error}")
             return None
-        return next((adapter for adapter in found if adapter is not None), None)
+        return next((adapter for adapter in adapters if adapter is not None), None)
 
     def to_train(self, model: nn.Module, device: torch.device, methods: Sequence[Method]) -> nn.Module:
-        """A stage's model as its training reads it: on the device; for adapters quantised, where the recipe says so."""
+        """Put a stage's model on the device for training; quantise it there if the recipe asks for adapters on it."""
         options = self.recipe.model.quantization_config
         if options is None or not any(method.adds_peft for method in methods):
             return model.to(device)
         return quantised(model, options, device)  # type: ignore[arg-type]
 
     def methods_after(self, index: int) -> list[Method]:
-        """The methods, in the order in which they act, with what they remember after a stage."""
+        """Return the methods in the order in which they act, with their memory after a stage."""
         methods = in_order(self.recipe.methods())
         if index > 0:
             load_memories(self.folder.stage(index, self.recipe.domains[index - 1].name) / MEMORY, methods)
         return methods
 
     def must_be_learnt(self, index: int, name: str) -> None:
-        """Raise ``RunError`` unless the stage of a domain is there and whole."""
+        """Raise ``RunError`` unless the stage of a domain is there and intact."""
         if self.folder.finished(index, name):
             return
         if self.folder.results_file.is_file() and name in Results.load(self.folder.results_file).domains:
             raise RunError(
-                f"Domain '{name}' was learnt, but its model is not in {self.folder.path} any more. `everlearn bench` "
+                f"Domain '{name}' was learnt, but its model is no longer in {self.folder.path}. `everlearn bench` "
                 "removes the models of finished cells unless it is told to `--keep` them; `everlearn resume "
                 f"{self.folder.path}` would train this one again."
             )
@@ -356,7 +358,7 @@ class OpenRun:
     # -- a stage ----------------------------------------------------------------------------------------------
 
     def stage(self, index: int, domain: Domain, methods: list[Method]) -> Stage:
-        """What the methods see of a domain's training, before it begins."""
+        """Return what the methods see of a domain's training, before it begins."""
         format_ = self.setting()
         args = self.arguments(domain.name, steps=1)
         model = self.to_train(self.model_after(index - 1), args.device, methods)
@@ -417,32 +419,32 @@ class OpenRun:
         )
 
     def _check_adapters(self, methods: Sequence[Method]) -> None:
-        """Refuse what can only be done with adapters beside a base model that can be read again."""
+        """Refuse adapters without a base model that can be loaded again, and quantised models without adapters."""
         for method in methods:
             if not method.merges and self.recipe.model.path is None:
                 raise MethodError(
-                    f"Method '{method.label}' keeps stages as adapters alone (`merge: false`), which a base model of "
-                    "random weights (`model.config`) cannot be read with elsewhere. Set `merge: true`."
+                    f"Method '{method.label}' keeps stages as adapters alone (`merge: false`), but a base model of "
+                    "random weights (`model.config`) cannot be loaded with them elsewhere. Set `merge: true`."
                 )
         if self.recipe.model.quantization_config is None:
             return
         check_installed()
         if not any(method.adds_peft for method in methods):
             raise MethodError(
-                "`model.quantization_config` makes weights that cannot be trained themselves: it needs a method that "
+                "`model.quantization_config` makes weights that cannot be trained: it needs a method that "
                 f"trains adapters beside them (`inc_lora`), and `method` is {[method.label for method in methods]}."
             )
         for method in methods:
             if method.needs.anatomy:
                 raise MethodError(
                     f"Method '{method.label}' reads rows and columns of the weights, which `model.quantization_config` "
-                    "packs. Leave one of them out."
+                    "packs. Remove one of the two."
                 )
         if self.recipe.train.get("fsdp"):
             raise RecipeError("`model.quantization_config` and `train.fsdp` do not go together. Use plain DDP.")
 
     def notes(self) -> list[str]:
-        """What a reader of the results should know."""
+        """Return notes for the reader of the results."""
         precision = next((name for name in ("bf16", "fp16") if self.recipe.train.get(name)), "float32")
         notes = [f"Weights and optimizer are float32; the computation is {precision}."]
         if (quantised_to := self.recipe.model.quantization_config) is not None:
@@ -459,8 +461,8 @@ class OpenRun:
         return [*notes, *self.data_notes(), *self.recipe.run.notes]
 
     def data_notes(self) -> list[str]:
-        """Return what may not be meant, in the data above all: when the run began, kept in its folder, and now."""
+        """Return the warnings of the checks and of reading the data, from the start of the run and from now."""
         read = notes_of(self.corpora, self._prepared, self.setting().block_size) if self._prepared else []
         notes = dict.fromkeys([*self.folder.data_notes(), *read, *self.found])
-        # They stand in results and on the page, which are given to others.
+        # Results and reports are shared, so local folders are left out.
         return list(without_folders([*notes], paths_of(self.recipe.to_yaml())))

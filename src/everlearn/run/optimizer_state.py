@@ -1,4 +1,4 @@
-"""An optimizer's state, carried from one domain to the next by the names of the parameters (`optimizer: carry`)."""
+"""Carry an optimizer's state from one domain to the next by the names of the parameters (`optimizer: carry`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from everlearn.errors import RunError
 
 TENSORS, FACTS = "optimizer.safetensors", "optimizer.json"
 TABLES = ("qmap", "absmax")
-"""What bitsandbytes keeps beside moments in 8 bits, in a shape of its own."""
+"""Prefixes of bitsandbytes' tables for 8-bit moments, whose shape is not the parameter's."""
 Carried = tuple[dict[str, Tensor], dict[str, Any]]
-"""Whole tensors under "<key>/<parameter>", and JSON: the optimizer's class, its numbers, the parameters' names."""
+"""Full tensors under "<key>/<parameter>", and JSON: the optimizer's class, its numbers, the parameters' names."""
 
 
 def state_of(model: nn.Module, optimizer: Optimizer) -> Carried:
-    """The state of every trained parameter, gathered; every process must call it.
+    """Return the state of every trained parameter, gathered from all processes; every process must call it.
 
     Args:
-        model: as it is trained, without a distributed wrapper.
-        optimizer: of its parameters.
+        model: the model in training, without a distributed wrapper.
+        optimizer: the optimizer of its parameters.
     """
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, float] = {}
@@ -41,35 +41,35 @@ def state_of(model: nn.Module, optimizer: Optimizer) -> Carried:
 
 
 def save(folder: Path, carried: Carried) -> None:
-    """Write it into a stage folder; plain SGD has no tensors, and then there is no file of them."""
+    """Write the state into a stage folder; plain SGD has no tensors, so no tensor file is written."""
     if carried[0]:
         files.save_tensors(folder / TENSORS, carried[0])
     files.write_json(folder / FACTS, carried[1])
 
 
 def load(folder: Path) -> Carried:
-    """Read it from a stage folder."""
+    """Read the state from a stage folder."""
     tensors = folder / TENSORS
     return files.load_tensors(tensors) if tensors.is_file() else {}, files.read_json(folder / FACTS)
 
 
 def restore(carried: Carried, model: nn.Module, optimizer: Optimizer) -> None:
-    """Let an optimizer go on from a carried state; learning rates and other settings stay its own.
+    """Set an optimizer to a carried state; its learning rate and other settings are kept.
 
     Raises:
-        RunError: it is another optimizer, or of other parameters.
+        RunError: the state is of another optimizer, or of other parameters.
     """
     tensors, facts = carried
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if type(optimizer).__name__ != facts["optimizer"]:
         raise RunError(
-            f"The state of the domain before is of the optimizer {facts['optimizer']}, but this domain has "
+            f"The previous domain was trained with the optimizer {facts['optimizer']}, but this domain uses "
             f"{type(optimizer).__name__}. Set `optimizer: reset`."
         )
     if (differ := sorted(parameters.keys() ^ set(facts["parameters"]))) or (differ := _reshaped(tensors, parameters)):
         raise RunError(
-            f"The optimizer's state of the domain before does not fit '{differ[0]}': other parameters are trained now. "
-            "Set `optimizer: reset`."
+            f"The optimizer's state of the previous domain does not fit '{differ[0]}': other parameters are trained "
+            "now. Set `optimizer: reset`."
         )
     state: dict[str, dict[str, Any]] = {}
     for path, value in {**tensors, **facts["numbers"]}.items():
@@ -81,17 +81,20 @@ def restore(carried: Carried, model: nn.Module, optimizer: Optimizer) -> None:
     names = {id(parameter): name for name, parameter in parameters.items()}
     whole = optimizer.state_dict()
     order = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-    # Through `load_state_dict`, which knows the device and type that each entry must have.
+    # `load_state_dict` moves each entry to the device and type that the optimizer needs.
     optimizer.load_state_dict(whole | {"state": {at: state[name] for at, name in enumerate(order) if name in state}})
 
 
 def _reshaped(tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter]) -> list[str]:
-    """Parameters whose moments (everything with as many dimensions) have another shape."""
-    found = []
+    """Return the parameters whose moments have another shape than they have now.
+
+    A tensor counts as a moment if it has as many dimensions as its parameter.
+    """
+    names = []
     for path, value in tensors.items():
         if path.startswith(TABLES):
             continue
         parameter = parameters[path.split("/", 1)[1]]
         if value.dim() == parameter.dim() > 0 and value.numel() > 1 and value.shape != torch.Size(parameter.shape):
-            found.append(path.split("/", 1)[1])
-    return found
+            names.append(path.split("/", 1)[1])
+    return names

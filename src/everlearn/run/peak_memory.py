@@ -31,6 +31,8 @@ def reset_peak_memory() -> None:
 def peak_memory() -> int:
     """Return the most bytes held since the last reset: by the accelerator, or without one by the process.
 
+    0 if the system does not report it (Windows without an accelerator).
+
     0 where nothing tells it (Windows without an accelerator).
     """
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Progress for people: a bar with the time left; plain lines where there is no terminal."""
+"""Report progress to people: a bar with the time left, or plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Logged:
-    """What is known at a logging step (`train.logging_steps`); times are in seconds, and estimates.
+    """Hold the values of one logging step (`train.logging_steps`).
 
-    `loss` is the objective's, `added` the sum of what methods add to it, None where they add nothing.
+    Times are estimates in seconds. `loss` is the objective's loss, and `added` the sum of the methods' losses, or None
+    if they add none.
     """
 
     domain: str
@@ -48,7 +49,7 @@ class Logged:
     run_left: float | None = None
 
     def __str__(self) -> str:
-        """One line."""
+        """Return the values in one line."""
         parts = [
             f"{self.domain} {self.stage}/{self.stages}",
             f"step {self.step:,}/{self.steps:,}",
@@ -62,22 +63,22 @@ class Logged:
 
 
 class Counted:
-    """Several parts of one phase, each of which counts from 0.
+    """Add up the progress of several parts of one phase, each of which counts from 0.
 
     Args:
-        tell: told how many steps of the whole are done.
+        tell: called with the number of steps done in all parts.
     """
 
     def __init__(self, tell: Advance) -> None:
         self._tell, self._done = tell, 0
 
     def more(self, steps: int) -> None:
-        """So many more are done."""
+        """Count further steps as done."""
         self._done += steps
         self._tell(self._done)
 
     def part(self) -> Advance:
-        """For a part that begins now: told how many of its own steps are done."""
+        """Begin a part, and return a function that takes the number of steps done in it."""
         before = self._done
 
         def advance(done: int) -> None:
@@ -88,28 +89,33 @@ class Counted:
 
 
 class Reporter:
-    """Says what is going on. The base says nothing: right for libraries, tests and processes other than the first."""
+    """Receive the progress of a run.
+
+    This base class shows nothing, which suits libraries, tests and processes other than the first.
+    """
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Show one line that stays on the screen."""
 
     @contextlib.contextmanager
     def activity(self, text: str, total: int | None) -> Iterator[Advance]:
-        """A phase that takes `total` steps, None where nobody knows; the yielded function is told how many are done.
+        """Show a phase of `total` steps (None if unknown); yield a function that takes the number of steps done.
+
+        Phases may be nested.
 
         Phases may lie inside each other.
         """
         yield lambda done: None
 
     def log(self, at: Logged) -> None:
-        """A logging step, inside the activity of learning a domain."""
+        """Show a logging step, within the phase of training a domain."""
 
     def left(self, seconds: float | None) -> None:
-        """What the rest of the run will take, as it is estimated now; None where nothing is known."""
+        """Show the estimated seconds of the rest of the run; None if there is no estimate."""
 
 
 class Terminal(Reporter):
-    """Bars with loss and time left on a terminal; elsewhere a line for each phase and each logging step."""
+    """Show bars with the loss and the time left; without a terminal, print a line for each phase and logging step."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -123,7 +129,7 @@ class Terminal(Reporter):
 
     @contextlib.contextmanager
     def activity(self, text: str, total: int | None) -> Iterator[Advance]:
-        """Show a bar with the time left, below those of the phases that it lies in."""
+        """Show a bar with the time left, below the bars of the enclosing phases."""
         if not self.console.is_terminal:
             left = None if self._ends is None else f"run {_left(self._ends - time.monotonic())}"
             self.say("  ".join(part for part in (text, left) if part is not None))
@@ -147,7 +153,7 @@ class Terminal(Reporter):
                 self._progress = None
 
     def log(self, at: Logged) -> None:
-        """Show loss and time left beside the bar; print a line where there is none."""
+        """Show the loss and the time left beside the bar; print a line if there is no bar."""
         if self._progress is None:
             self.say(f"{datetime.datetime.now():%H:%M:%S}  {at}")
         else:
@@ -155,7 +161,7 @@ class Terminal(Reporter):
         self.left(at.run_left)
 
     def left(self, seconds: float | None) -> None:
-        """Show it beside the outermost bar, and behind the name of each phase where there are no bars."""
+        """Show the time left beside the outermost bar, or without bars after the name of each phase."""
         self._ends = None if seconds is None else time.monotonic() + seconds
         if self._progress is not None and self._tasks:
             self._progress.update(self._tasks[0], ends=self._ends)
@@ -174,7 +180,7 @@ def _columns() -> list[ProgressColumn]:
 
 
 class _OfTheRun(ProgressColumn):
-    """The last logged loss, and the time left of the whole run, which goes on running down between two estimates."""
+    """Show the last logged loss and the time left of the run, which counts down between two estimates."""
 
     def render(self, task: Task) -> Text:
         loss, ends = task.fields.get("losses"), task.fields.get("ends")
@@ -185,10 +191,10 @@ class _OfTheRun(ProgressColumn):
 
 
 def losses(loss: float, added: float | None) -> str:
-    """The objective's loss, and beside it what methods add."""
+    """Return the objective's loss and, after a plus sign, the loss that the methods add."""
     return f"loss {loss:.4g}" if added is None else f"loss {loss:.4g} + {added:.3g} of methods"
 
 
 def _left(seconds: float) -> str:
-    """An estimate, which is never better than a second."""
+    """Return the time left in words, at least a second."""
     return f"~{duration(max(1.0, seconds))} left"

@@ -1,4 +1,4 @@
-"""How much work a run still has ahead, by kind, for its forecast."""
+"""Count the work that a run still has to do, by kind, for the forecast of its time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from everlearn.tasks.samples import samples_path
 
 
 def look_ahead(run: OpenRun) -> None:
-    """Tell a run's forecast what is missing, and what each kind of it takes beforehand.
+    """Set the remaining work of a run's forecast, and the expected cost of a unit of each kind.
 
-    Only the corpora of unfinished stages are looked at; of old ones only the finished stages need be there.
+    Only the corpora of unfinished stages are read; for finished stages the stage folders are enough.
     """
     run.forecast.ahead = work = _stages(run) + _cells(run)
     run.forecast.weights = {
@@ -30,7 +30,7 @@ def look_ahead(run: OpenRun) -> None:
 
 
 def declared_passes(run: OpenRun, index: int) -> int:
-    """Rows that the methods say to run outside of the training steps of domain `index`."""
+    """Return the rows that the methods declare to process outside of the training steps of domain `index`."""
     domain, first = run.recipe.domains[index - 1].name, run.recipe.domains[0].name
     trained = run.steps(domain) * run.rows_per_step(run.arguments(domain))
     rows = sum(cost.outside(_size(run, domain), trained=trained, earlier=index - 1) for cost in run.costs())
@@ -41,7 +41,7 @@ def declared_passes(run: OpenRun, index: int) -> int:
 
 
 def _size(run: OpenRun, name: str) -> int | None:
-    """Rows of a text; None where it has no known size, or cannot be read any more."""
+    """Return the number of rows of a text; None if it is unknown or the text can no longer be read."""
     try:
         return run.prepared(name).train.size
     except EverlearnError:
@@ -49,7 +49,7 @@ def _size(run: OpenRun, name: str) -> int | None:
 
 
 def _stages(run: OpenRun) -> Counter[str]:
-    """Rows of unfinished stages, and what is scored inside of them."""
+    """Count the rows of unfinished stages, and the scores during these stages."""
     recipe, evaluation = run.recipe, run.recipe.evaluation
     missing = [
         index for index, domain in enumerate(recipe.domains, 1) if not run.folder.stage(index, domain.name).is_dir()
@@ -73,7 +73,7 @@ def _stages(run: OpenRun) -> Counter[str]:
 
 
 def _cells(run: OpenRun) -> Counter[str]:
-    """Cells of the score matrix that are not there."""
+    """Count the missing cells of the score matrix."""
     recipe, cells = run.recipe, run.folder.path / "evaluation"
     work: Counter[str] = Counter()
     for row in range(len(recipe.domains) + 1):
@@ -90,7 +90,7 @@ def _cells(run: OpenRun) -> Counter[str]:
 
 
 def _weight(run: OpenRun, name: str) -> float:
-    """An end task in rows forward and backward; 0 where its files cannot be read any more."""
+    """Return the cost of an end task in rows of forward and backward passes; 0 if its files are gone."""
     try:
         config = next(task for task in run.recipe.tasks if task.name == name)
         work = make_task(config).work(run.recipe.evaluation.end_task_seeds)

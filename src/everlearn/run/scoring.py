@@ -1,7 +1,7 @@
-"""Scores of a run: which cells are missing, and how each is measured.
+"""Evaluate the checkpoints of a run: find the missing cells and measure each.
 
-Held-out blocks are drawn once and kept in the run folder, so that months later a new domain can be learnt, and
-forgetting of the old ones measured, without any old corpus.
+Held-out blocks are drawn once and kept in the run folder. A domain can thus be added months later, and forgetting of
+the old domains measured, without any of the old corpora.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from everlearn.tasks.held_out import HeldOut, HeldOutText, blocks_in
 from everlearn.tasks.samples import Samples, samples_path
 
 MASKS = "evaluation"
-"""Seeds the masks of held-out text: the same for every run, so that runs are scored on the same labels."""
+"""Name that seeds the masks of held-out text: one for all runs, so that they are scored on the same labels."""
 
 
 class Scorer:
-    """Measures one run.
+    """Evaluate the checkpoints of one run.
 
     Args:
-        run: whose models are measured.
+        run: the open run.
     """
 
     def __init__(self, run: OpenRun) -> None:
@@ -63,21 +63,21 @@ class Scorer:
         self.device = training_arguments(self.recipe.train, self.folder.path, 0, 1).device
         self.bf16 = bool(self.recipe.train.get("bf16", False))
 
-    # -- what is measured -------------------------------------------------------------------------------------
+    # -- held-out text and conditions -------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Columns of held-out text: domains that hold something out, then the general text."""
+        """Return the columns of held-out text: domains with held-out text, then the general text."""
         return held_out_names(self.recipe)
 
     def held_out(self, name: str) -> HeldOutText:
-        """The held-out blocks of a domain: those that the run kept, or a seeded sample, kept from now on."""
+        """Return the held-out blocks of a domain: those in the run folder, or else a seeded sample, which is saved."""
         path = self._set(name)
         if not path.is_file():
             self._draw(name)
         return HeldOutText(path, name if name in self.domains else None, content=self.recipe.evaluation.content)
 
     def _draw(self, name: str) -> None:
-        """Keep a seeded sample of a domain's held-out blocks."""
+        """Save a seeded sample of a domain's held-out blocks."""
         prepared = self.run.prepared(name)
         if prepared.validation is None:
             raise DataError(f"'{name}' holds out no text to measure on (`validation`).")
@@ -94,16 +94,17 @@ class Scorer:
         HeldOut(sample, prepared.bytes_per_token, rows).save(self._set(name))
 
     def prepare(self) -> None:
-        """Read, on every process, the texts of which held-out blocks are still to be drawn; draw damaged ones again.
+        """Read on every process the texts whose held-out blocks are not drawn yet, and replace damaged blocks.
 
-        :meth:`score` draws the others on one process alone, where those that read a text cannot wait for each other.
+        Reading a text waits for all processes, and :meth:`score` draws in one process only, so the texts must be read
+        before.
 
         Raises:
-            RunError: held-out blocks are damaged, and their text is gone or another one.
+            RunError: held-out blocks are damaged, and their text is gone or has changed.
         """
         wrong = {name: files.fault(self._set(name)) for name in self.names()}
         missing = [name for name in self.names() if not self._set(name).is_file()]
-        self.run.processes.wait_for_everyone()  # all have looked before one of them draws
+        self.run.processes.wait_for_everyone()  # every process must have looked before one of them writes
         for name in self.names():
             if name in missing:
                 self.run.prepared(name)
@@ -118,7 +119,7 @@ class Scorer:
             self.run.prepared(name)
         except EverlearnError as error:
             raise RunError(
-                f"{wrong}, and the text that it was drawn from cannot be read any more: {error} Restore one of them "
+                f"{wrong}, and the text that it was drawn from can no longer be read: {error} Restore one of them "
                 "from a copy: without it later models cannot be compared with earlier ones."
             ) from None
         if self.run.processes.is_main_process:
@@ -135,7 +136,7 @@ class Scorer:
         return self.folder.sets / f"{name}.safetensors"
 
     def conditions(self, row: int) -> Conditions:
-        """How a task is measured after `row` domains."""
+        """Return the conditions of an evaluation after `row` domains."""
         format_ = self.run.setting()
         evaluation = self.recipe.evaluation
         return Conditions(
@@ -149,21 +150,25 @@ class Scorer:
         )
 
     def label(self, row: int) -> str:
-        """What tables call a row."""
+        """Return the name of a row in tables."""
         return BASE if row == 0 else self.domains[row - 1]
 
-    # -- who is measured --------------------------------------------------------------------------------------
+    # -- predictors -------------------------------------------------------------------------------------------
 
     def tested(self, row: int, name: str | None) -> nn.Module:
-        """The model after `row` domains as it reads texts of a domain; None is general text."""
+        """Return the model after `row` domains as it is evaluated on texts of a domain; None is general text.
+
+        Raises:
+            ModelError: the methods evaluate with several models.
+        """
         predictor = self.predictor(row, name)
         if not isinstance(predictor, Checkpoint):
             what = type(predictor).__name__
-            raise ModelError(f"What is tested after {self.label(row)} is no single model but a {what}.")
+            raise ModelError(f"After {self.label(row)} there is not one model to evaluate, but a {what} of several.")
         return predictor.model
 
     def predictor(self, row: int, name: str | None) -> Predictor:
-        """What answers after `row` domains for texts of a domain; None is general text."""
+        """Return the predictor after `row` domains for texts of a domain; None is general text."""
         if name is None and self.recipe.general is not None:
             name = self.recipe.general.name
         domain = name if name in self.domains else None
@@ -177,7 +182,7 @@ class Scorer:
         readers: Sequence[Method],
         blocks: Callable[[], PackedBlocks],
     ) -> Predictor:
-        """The checkpoint itself, or where methods read a text with more, what they make of fresh copies of it."""
+        """Return the predictor: the checkpoint, or what the methods make of it that evaluate with more than it."""
         objective = self.conditions(row).objective
         if not readers:
             return Checkpoint(model(), objective)
@@ -187,22 +192,22 @@ class Scorer:
         return _asked(readers, predictor, reading)
 
     def _model(self, row: int) -> nn.Module:
-        """The plain checkpoint after `row` domains."""
+        """Load the checkpoint after `row` domains to the device."""
         return self.run.model_after(row).to(self.device)
 
     def _readers(self, row: int) -> list[Method]:
-        """The methods that read a text with more than the checkpoint, with what they remember."""
+        """Return the methods that evaluate with more than the saved checkpoint, with their memory."""
         return [method for method in self.run.methods_after(row) if not method.tested_as_saved]
 
     def _blocks(self, name: str | None) -> PackedBlocks:
         if name is None:
-            raise DataError("A method chooses by the text, and there is no general text (`general`). Name a domain.")
+            raise DataError("A method selects by the text, and there is no general text (`general`). Name a domain.")
         return self.held_out(name).held_out.blocks
 
     def _reading(
         self, row: int, domain: str | None, model: Callable[[], nn.Module], blocks: Callable[[], PackedBlocks]
     ) -> Reading:
-        """What a method is told of a test after `row` domains; general text is of no domain."""
+        """Return what a method is told of an evaluation after `row` domains; general text belongs to no domain."""
         objective = self.conditions(row).objective
 
         def batches(count: int) -> Iterator[Batch]:
@@ -221,7 +226,7 @@ class Scorer:
     # -- one row ----------------------------------------------------------------------------------------------
 
     def score(self, row: int) -> None:
-        """Measure what is missing of the checkpoint after `row` domains; 0 is the base model."""
+        """Measure the missing cells of the checkpoint after `row` domains; 0 is the base model."""
         if self.run.processes.is_main_process:
             self._score(row)
         self.run.processes.wait_for_everyone()
@@ -251,13 +256,14 @@ class Scorer:
                 *(samples_path(self.cells, row, n) for n in samples),
             ):
                 self._cannot(path, str(error))
-            # Learnt from long ago and not to be had any more: that is no reason not to learn a new domain.
+            # The model is no longer available: that must not prevent learning a new domain.
             who = "The base model" if row == 0 else f"The model after {self.domains[row - 1]}"
             self.run.reporter.say(f"{who} is not measured on new sets: {error}")
             return
         readers = self._readers(row)
         shared = SharedCells(self.shared_folder(), model) if row == 0 and not readers else None
-        # Where methods read with more, what answers differs from set to set; else one pass serves all.
+        # With methods that evaluate with more than the checkpoint, the predictor differs from set to set. Otherwise one
+        # pass scores all sets.
         apart = list(dict.fromkeys([*(sets if readers else []), *samples]))
         together = [] if readers else sets
         if together or apart:
@@ -283,7 +289,7 @@ class Scorer:
         return wrong is not None
 
     def _cannot(self, path: Path, why: str) -> None:
-        """Refuse to go on without a cell that was there and is damaged."""
+        """Raise ``RunError`` if a cell that cannot be measured again exists and is damaged."""
         if path.is_file() and (wrong := _damage(path)) is not None:
             raise RunError(
                 f"{wrong}, and cannot be measured again: {why} Restore it from a copy, or remove it to do without."
@@ -297,7 +303,7 @@ class Scorer:
         shared: SharedCells | None,
         done: Counted,
     ) -> None:
-        """Score the missing held-out sets of a plain checkpoint in one pass, in batches that go on across sets."""
+        """Score the missing held-out sets of a plain checkpoint in one pass, in batches that may span two sets."""
         how, moments = self.conditions(row), [time.monotonic()]
 
         def keep(cell: Cell, *, found: bool = False) -> None:
@@ -335,7 +341,7 @@ class Scorer:
         readers: Sequence[Method],
         done: Counted,
     ) -> None:
-        """Score a held-out set and ask for a few of its texts; the methods put back what they read with once."""
+        """Score one held-out set and generate samples for it, with a predictor that is built once."""
         if not scored and not sampled:
             return
         task, started = self.held_out(name), time.monotonic()
@@ -354,7 +360,7 @@ class Scorer:
         cell.save(set_path(self.cells, row, cell.task))
 
     def _samples(self, row: int) -> list[str]:
-        """Held-out sets of which texts to read are missing (`evaluation.samples`)."""
+        """Return the held-out sets whose generated samples are missing (`evaluation.samples`)."""
         if not self.recipe.evaluation.samples:
             return []
         return [name for name in wanted_sets(self.recipe, row) if self._to_measure(samples_path(self.cells, row, name))]
@@ -363,8 +369,8 @@ class Scorer:
         try:
             task.measure(predictor, self.conditions(row)).save(samples_path(self.cells, row, task.name))
         except ModelError as error:
-            # Nothing is scored by them: a page with less to read is no reason to stop.
-            self.run.reporter.say(f"What the model says of '{task.name}' is not kept, row {row}: {error}")
+            # No score depends on samples, so a report without them is no reason to stop.
+            self.run.reporter.say(f"Samples of '{task.name}' are left out in row {row}: {error}")
 
     def _end_task(
         self,
@@ -382,7 +388,7 @@ class Scorer:
             if not task_path(self.cells, 0, config.name).is_file():
                 raise
             self._cannot(task_path(self.cells, row, config.name), str(error))
-            # Learnt long ago and its labelled files are gone: that is no reason not to learn a new domain.
+            # The labelled files of an earlier task are gone: that must not prevent learning a new domain.
             self.run.reporter.say(f"End task '{config.name}' is left out {where}: {error}")
             return
         if shared is not None and (found := shared.find(task, how)) is not None:
@@ -399,11 +405,11 @@ class Scorer:
             shared.keep(task, how, cell)
 
     def _keep(self, row: int, cell: Cell) -> None:
-        """Write an end task's cell."""
+        """Save the cell of an end task."""
         cell.save(task_path(self.cells, row, cell.task))
 
     def _asked(self, row: int, task: Task, model: nn.Module, readers: Sequence[Method]) -> Predictor:
-        """What answers an end task: with methods that read with more, they are given the task's own unlabelled text."""
+        """Return the predictor of an end task; methods that adapt to a text get the task's own, without labels."""
         objective, format_ = self.conditions(row).objective, self.run.setting()
         if not readers:
             return Checkpoint(model, objective)
@@ -414,12 +420,12 @@ class Scorer:
 
         reading = self._reading(row, task.domain, lambda: model, texts)
         put_back = functools.partial(as_tested, readers, reading=reading)
-        # Only a task that asks the language model itself needs it with what the methods put back.
+        # A task that fine-tunes prepares its own copies, so it needs no prepared language model.
         language = model if task.fine_tunes else put_back(self._model(row))
         return _asked(readers, Checkpoint(language, objective, plain=model, prepare=put_back), reading)
 
     def score_alone(self, name: str, place: Path) -> None:
-        """Measure a domain's model that was trained alone."""
+        """Measure the model of a domain that was trained alone."""
         path = alone_path(self.cells, name)
         if self.run.processes.is_main_process and self._to_measure(path):
             model = self.run.load(place).to(self.device)
@@ -431,7 +437,7 @@ class Scorer:
         self.run.processes.wait_for_everyone()
 
     def _losses(self, model: nn.Module, name: str) -> Cell:
-        """A model's cell of a held-out set, whoever's model it is."""
+        """Score any model on a held-out set."""
         how = self.conditions(0)
         return self.held_out(name).measure(Checkpoint(model, how.objective), how)
 
@@ -441,12 +447,12 @@ class Scorer:
         files.write_json(path, {"seconds": round(before + seconds, 3)}, sealed=True)
 
     def shared_folder(self) -> Path:
-        """Where runs leave base scores for each other: beside the tokenised corpora."""
+        """Return the folder in which runs share the base model's cells: beside the tokenised corpora."""
         return cache_folder(self.recipe.data.cache) / "cells"
 
 
 def _damage(cell: Path) -> str | None:
-    """What is wrong with a cell: by its seal, or by its form where a kill left it unlisted."""
+    """Return what is wrong with a cell, by its seal or, if it is not listed there, by reading it."""
     if cell.name in files.listed(cell.parent):
         return files.fault(cell)
     try:
@@ -457,7 +463,7 @@ def _damage(cell: Path) -> str | None:
 
 
 def _asked(methods: Sequence[Method], predictor: Predictor, reading: Reading) -> Predictor:
-    """What the methods let answer in place of one checkpoint."""
+    """Return the predictor that the methods put in place of one checkpoint."""
     for method in methods:
         predictor = method.test_predictor(predictor, reading)
     return predictor

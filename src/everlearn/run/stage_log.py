@@ -1,4 +1,4 @@
-"""What becomes of a stage's logging steps: a line of ``metrics.jsonl``, an estimate of the time left, a word."""
+"""Handle the logging steps of a stage: write ``metrics.jsonl``, update the forecast, report progress."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from everlearn.run.trainer import ADDED
 
 
 class StageLog:
-    """Called with each logged line of one stage, on the process that writes.
+    """Handle each logged line of one stage, in the process that writes.
 
     Args:
-        run: whose stage it is.
-        stage: what is learnt.
-        step: how far the stage is already, when it is resumed.
+        run: the run of the stage.
+        stage: the stage in training.
+        step: number of steps done before; above 0 for a resumed stage.
     """
 
     def __init__(self, run: OpenRun, stage: Stage, step: int) -> None:
@@ -27,10 +27,10 @@ class StageLog:
         run.forecast.took(ROWS, step * stage.rows_per_step, None)
 
     def __call__(self, line: dict[str, Any]) -> None:
-        """Keep the line, learn from it how fast the stage is, and tell the reporter."""
+        """Write the line, update the forecast by the time that its steps took, and report it."""
         self.run.folder.log(line)
         stage, forecast, step, now = self.stage, self.run.forecast, line["step"], time.monotonic()
-        # What was scored and measured between the steps is counted apart.
+        # Scoring and methods' passes between the steps are counted as kinds of their own.
         elsewhere = forecast.measured - self._measured
         forecast.took(ROWS, (step - self._step) * stage.rows_per_step, max(0.0, now - self._time - elsewhere))
         self._step, self._time, self._measured = step, now, forecast.measured

@@ -1,8 +1,8 @@
-"""A thin ``transformers.Trainer`` for one stage: methods get their place in the step, data keep their exact position.
+"""Train one stage with ``transformers.Trainer``, under a list of methods.
 
-What is ours: the loss of :class:`~everlearn.methods.engine.protection.Protection`, masks between backward and clipping,
-checkpoints that appear whole or not at all, and a data position that is saved instead of skipped to. Everything else
-is the ecosystem's.
+Added to the Trainer are: the loss of :class:`~everlearn.methods.engine.protection.Protection`, changes to the gradients
+between backward pass and clipping, checkpoints that are written atomically, and a data position that is saved, so that
+a resumed stage skips no batches one by one. Everything else is the Trainer's.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from everlearn.wording import count
 DATA_STATE = "data_state.json"
 MEMORY = "memory"
 ADDED = "loss_added"
-"""In a logged line: the sum of what methods add to `loss`; each part stands beside it as `<method>/<name>`."""
+"""Key of a logged line: the sum of the methods' losses. Each is also logged, as `<method>/<name>`."""
 Progress = Callable[[int], None]
 
 
 class StageTrainer(Trainer):
-    """Trains one stage under a list of methods.
+    """Train one stage under a list of methods.
 
     Args:
-        protection: the methods and the stage, which they have begun.
+        protection: the methods, which have begun the stage.
         loader: batches for exactly the stage's steps.
         args: made by :func:`~everlearn.config.arguments.training_arguments`, with ``max_steps`` set.
         progress: called after each step with the number of steps done.
         log: called with each line for ``metrics.jsonl``.
-        carried: the optimizer's state of the domain before, to go on from (:mod:`everlearn.run.optimizer_state`).
+        carried: the optimizer state of the previous domain, to begin with (:mod:`everlearn.run.optimizer_state`).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StageTrainer(Trainer):
         stage = self.stage
         self._fingerprint = loader.source.fingerprint
         check_processes(args)
-        with refused({}):  # a run that is resumed elsewhere may lack what it began with
+        with refused({}):  # a run that is resumed on another machine may lack a package
             super().__init__(
                 model=stage.model,
                 args=args,
@@ -93,34 +93,34 @@ class StageTrainer(Trainer):
 
     @property
     def seconds(self) -> float:
-        """Time spent training this stage, over all its sessions."""
+        """Return the seconds spent training this stage, over all its sessions."""
         return self.seconds_before + time.monotonic() - self._started
 
     @property
     def last_loss(self) -> float | None:
-        """The objective's loss, as it was logged last."""
+        """Return the objective's loss that was logged last."""
         return next((line["loss"] for line in reversed(self.state.log_history) if "loss" in line), None)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the rows that this stage has trained on, of all processes."""
+        """Return the tokens of the rows that this stage has trained on, over all processes."""
         return self.loader.tokens
 
     # -- data -------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:
-        """Whole batches, already of this process: nothing for accelerate to shard or to read ahead."""
-        # A generator of its own: opening an iterator draws from it, which would shift the dropout after a resume.
+        """Return a loader of complete batches of this process, which accelerate must not shard or prefetch."""
+        # It has its own generator: an iterator draws from it when opened, which would shift dropout after a resume.
         return DataLoader(self.loader, batch_size=None, generator=torch.Generator())
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """To the device; methods look rows up on the host."""
+        """Move a batch to the device, and leave the original on the host for methods that look up rows."""
         self.stage.host = inputs
         prepared: dict[str, Any] = super()._prepare_inputs(inputs)
         return prepared
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Tensor]], device: torch.device) -> Tensor:
-        """Labels in the accumulated batch, over all processes."""
+        """Return the number of labels in the accumulated batch, over all processes."""
         items = torch.stack([(batch["labels"] != IGNORE).sum() for batch in batch_samples]).sum()
         return self.accelerator.reduce(items.to(device)) if self.args.world_size > 1 else items
 
@@ -133,9 +133,9 @@ class StageTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The objective's mean over the whole accumulated batch plus every method's losses, each counted once."""
+        """Return the objective's mean over the accumulated batch plus each method's loss, counted once per step."""
         outputs, extra = self.protection.forward(model, inputs)
-        # DDP averages over processes what each has summed over its own rows.
+        # DDP averages the sums of all processes, hence the factor of world_size.
         total = outputs.losses.sum() * (self.args.world_size / num_items_in_batch)
         self._objective = total.detach()
         for name, value in extra.items():
@@ -145,10 +145,10 @@ class StageTrainer(Trainer):
         return (total, outputs) if return_outputs else total
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Forward and backward; at the accumulation boundary the methods act on the gradients, before clipping.
+        """Run forward and backward pass; in the last micro-batch the methods change the gradients, before clipping.
 
         Returns:
-            The objective's loss alone, which the Trainer adds up for its logs: it can be compared with plain training.
+            The objective's loss alone, which the Trainer logs: it can be compared with plain training.
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self._bad is None:
@@ -160,7 +160,7 @@ class StageTrainer(Trainer):
         return loss if self._objective is None else self._objective
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The optimizer that `train` asks for, or what the methods make of it."""
+        """Return the optimizer of `train`, as the methods wrap it."""
         made: torch.optim.Optimizer | None = self.optimizer
         if made is None:
             with refused(given(self.args, "optim", "optim_args", "optim_target_modules")):
@@ -171,28 +171,31 @@ class StageTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """The schedule that `train` asks for, or what the methods make of it."""
+        """Return the schedule of `train`, as the methods wrap it."""
         made: torch.optim.lr_scheduler.LRScheduler | None = self.lr_scheduler
         if made is None:
             made = self.protection.schedule(super().create_scheduler(num_training_steps, optimizer))
-            self.lr_scheduler = made  # type: ignore[assignment]  # typed as the one that it makes itself
+            self.lr_scheduler = made  # type: ignore[assignment]  # the Trainer's type is that of its own schedules
         return made
 
     def on_train_begin(self) -> None:
-        """Let the optimizer go on from the domain before, unless a checkpoint says from where."""
+        """Load the optimizer state of the previous domain, unless a checkpoint is resumed."""
         if self._carried is not None and self.state.global_step == 0:
             optimizer_state.restore(self._carried, self.stage.model, self._own_optimizer)
         self._carried = None
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer inside accelerate's wrapper."""
+        """Return the optimizer inside accelerate's wrapper."""
         made: Any = self.optimizer
         own: torch.optim.Optimizer = getattr(made, "optimizer", made)
         return own
 
     def optimizer_state(self) -> optimizer_state.Carried:
-        """What the next domain may go on from; every process must call it, before the model is taken apart."""
+        """Return the optimizer state for the next domain.
+
+        Every process must call it, before the model's wrappers are removed.
+        """
         return optimizer_state.state_of(self.stage.model, self._own_optimizer)
 
     def _mean(self, value: Tensor) -> float:
@@ -205,7 +208,7 @@ class StageTrainer(Trainer):
     # -- the log ----------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """One line for ``metrics.jsonl``; stops when the loss is not finite."""
+        """Write one line to ``metrics.jsonl``; raise if the loss is not finite."""
         if "loss" in logs:
             now, step = time.monotonic(), self.state.global_step
             steps = step - self._mark[1]
@@ -225,10 +228,12 @@ class StageTrainer(Trainer):
             self._write(line | ({"shares": mixed} if mixed else {}))
 
     def check_finite(self) -> None:
-        """Stop when a loss was not finite: the one host sync that finding this out costs, at logs and checkpoints.
+        """Raise if a loss was not finite.
+
+        It is called at logs and checkpoints only, since reading the loss synchronises the device.
 
         Raises:
-            TrainingDiverged: with the step at which it began; nothing was saved after it.
+            TrainingDiverged: a loss was not finite; the message names the first such step.
         """
         bad = self._bad
         if bad is not None and self.args.world_size > 1:
@@ -237,7 +242,7 @@ class StageTrainer(Trainer):
             self._diverged("loss", int(bad))
 
     def check_weights(self) -> None:
-        """Stop before weights are saved that the last update broke, which no loss has seen yet.
+        """Raise before weights are saved that the last update made infinite or NaN, which no loss has shown yet.
 
         Raises:
             TrainingDiverged: a weight is not finite.
@@ -257,8 +262,8 @@ class StageTrainer(Trainer):
         )
 
     def on_step_end(self) -> None:
-        """Say how often the text has been gone through, and tell the progress bar."""
-        # The Trainer counts the share of this session's batches, which begins again after a resume.
+        """Set the epoch to the number of passes over the text, and advance the progress bar."""
+        # The Trainer counts this session's batches only, which start again after a resume.
         self.state.epoch = self.loader.source.passes  # type: ignore[assignment]  # None is meant, and handled
         if self._progress is not None:
             self._progress(self.state.global_step)
@@ -266,7 +271,7 @@ class StageTrainer(Trainer):
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def fit(self, checkpoint: Path | None = None) -> Any:
-        """Train to the end of the stage, from a sealed checkpoint when one is given."""
+        """Train to the end of the stage, from a sealed checkpoint if one is given."""
         if checkpoint is not None:
             with _content_of(checkpoint):
                 saved = files.read_json(checkpoint / DATA_STATE)
@@ -277,8 +282,8 @@ class StageTrainer(Trainer):
             if processes != self.args.world_size:
                 raise RunError(
                     f"{checkpoint} was written by {count(processes, 'process')} and this run has "
-                    f"{self.args.world_size}. Resume with as many, or delete the folder above it to start the domain "
-                    "again."
+                    f"{self.args.world_size}. Resume with the same number, or delete the folder above it to start "
+                    "the domain again."
                 )
             if fingerprint != self._fingerprint:
                 raise RunError(
@@ -295,7 +300,7 @@ class StageTrainer(Trainer):
         return self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint beside its place and move it there when it is whole."""
+        """Write a checkpoint in a partial folder and move it to its place when it is complete."""
         self.check_finite()
         self.check_weights()
         folder = Path(str(self.args.output_dir))
@@ -309,7 +314,7 @@ class StageTrainer(Trainer):
             super()._save_checkpoint(model, trial)
             if self.is_world_process_zero():
                 inside = writing / name
-                (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml says
+                (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml holds already
                 state = {"loader": self.loader.state_dict(), "processes": self.args.world_size}
                 state["fingerprint"] = self._fingerprint
                 files.write_json(inside / DATA_STATE, state | {"seconds": self.seconds})
@@ -341,7 +346,7 @@ class StageTrainer(Trainer):
             super()._load_rng_state(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """A checkpoint that does not fill the model must not pass with a warning."""
+        """Raise for a checkpoint without all weights, where the Trainer only warns."""
         parameters = dict(self.stage.model.named_parameters(remove_duplicate=False))
         filled = {id(p) for name, p in parameters.items() if name not in load_result.missing_keys}
         empty = [name for name in load_result.missing_keys if name in parameters and id(parameters[name]) not in filled]
@@ -351,20 +356,20 @@ class StageTrainer(Trainer):
 
 @contextlib.contextmanager
 def _content_of(checkpoint: Path | str | None) -> Iterator[None]:
-    """What a checkpoint holds may be anything, however well it is sealed: torch refuses to run what is in a pickle."""
+    """Turn any exception of reading a checkpoint into a `RunError`; a valid seal does not make its content valid."""
     try:
         yield
     except EverlearnError:
         raise
     except Exception as error:
         raise RunError(
-            f"{checkpoint} is no checkpoint of this run: {first_line(error).rstrip('.')}. Remove it, and `everlearn "
-            "resume` goes on from the one before."
+            f"{checkpoint} is not a checkpoint of this run: {first_line(error).rstrip('.')}. Remove it, and `everlearn "
+            "resume` continues from the previous one."
         ) from error
 
 
 class _output_dir:  # noqa: N801
-    """Points the Trainer at another folder for a moment."""
+    """Set the Trainer's output folder for the duration of a block."""
 
     def __init__(self, args: TrainingArguments, folder: Path) -> None:
         self.args, self.folder, self.before = args, folder, args.output_dir
@@ -377,7 +382,7 @@ class _output_dir:  # noqa: N801
 
 
 class _Updates(TrainerCallback):
-    """Our places in the Trainer's loop."""
+    """Call the stage's trainer from the Trainer's loop."""
 
     def __init__(self, trainer: StageTrainer) -> None:
         self.trainer = trainer
@@ -395,24 +400,24 @@ class _Updates(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> TrainerControl:
         self.trainer.on_step_end()
-        # A stage shorter than `logging_steps` has a line in the log too, and every stage has its last loss there.
+        # Log the last step of each stage, even of one that is shorter than `logging_steps`.
         control.should_log |= state.global_step >= state.max_steps
         return control
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders of a stage, oldest first."""
+    """Return the checkpoint folders of a stage, oldest first."""
     found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if p.name.rsplit("-", 1)[1].isdigit()]
     return sorted(found, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    """Optimizer steps behind a checkpoint."""
+    """Return the number of optimizer steps done at a checkpoint."""
     return int(checkpoint.name.rsplit("-", 1)[1])
 
 
 def save_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Each method's memory as ``<method>.safetensors`` and ``<method>.json``; nothing for an empty one."""
+    """Save each method's memory as ``<method>.safetensors`` and ``<method>.json``; write no files for an empty one."""
     for method in methods:
         memory = method.memory()
         if memory.tensors:
@@ -422,10 +427,10 @@ def save_memories(folder: Path, methods: Sequence[Method]) -> None:
 
 
 def load_memories(folder: Path, methods: Sequence[Method]) -> None:
-    """Give each method what it saved; a method that saved nothing is left as it is.
+    """Load each method's memory; a method without saved memory is left as it is.
 
     Raises:
-        RunError: what one saved is damaged, or not there any more.
+        RunError: a saved memory is damaged or missing.
     """
     for name in files.listed(folder.parent):
         if name.startswith(f"{folder.name}/") and not (folder.parent / name).is_file():
@@ -440,14 +445,14 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
 def save_model(
     model: nn.Module, tokenizer: Any, folder: Path, adapter: PeftAdapter | None = None, base: Model | None = None
 ) -> None:
-    """The model and tokenizer as ``save_pretrained`` writes them, and the adapter that makes it of the base model.
+    """Save the model and tokenizer with ``save_pretrained``, and the adapter that makes the model of the base model.
 
     Args:
-        model: a plain one.
-        tokenizer: of the model.
-        folder: of the stage.
-        adapter: where the stage has one.
-        base: the base model as the recipe names it, for the adapter.
+        model: the plain model.
+        tokenizer: the model's tokenizer.
+        folder: the stage folder.
+        adapter: the stage's adapter, if it has one.
+        base: the base model as the recipe names it, for the adapter's configuration.
     """
     core: Any = unwrap(model)
     if adapter is not None:

@@ -1,4 +1,4 @@
-"""How far each layer moved in a stage, and since the base model: one small file a stage, made of two checkpoints."""
+"""Measure how far each layer moved in a stage and since the base model, from two checkpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from everlearn.run.open_run import OpenRun
 
 
 def measure_movement(run: OpenRun, row: int) -> bool:
-    """Compare the checkpoint after `row` domains with the one before it and with the base model, once.
+    """Compare the checkpoint after `row` domains with the previous one and with the base model; write a file once.
 
     Returns:
-        Whether there is a file now. There is none where weights were removed (`run.keep_stages`).
+        Whether the file exists. There is none if the weights of a stage were removed (`run.keep_stages`).
     """
     path = run.folder.row(row) / FILE
     if path.is_file() and files.fault(path) is None:
@@ -35,7 +35,7 @@ def measure_movement(run: OpenRun, row: int) -> bool:
         base = _base(run.recipe, after)
         before = base if row == 1 else SavedWeights(run.folder.stage(row - 1, names[row - 2]))
     except ModelError as error:
-        # A stage is learnt and scored: a picture less is no reason to stop.
+        # The stage is trained and scored; a missing figure is no reason to stop.
         run.reporter.say(f"How far the layers moved is not known after {names[row - 1]}: {error}")
         return False
     since_base = None if base is None else movement(base, after, architecture)
@@ -47,7 +47,7 @@ def measure_movement(run: OpenRun, row: int) -> bool:
 
 
 def _base(recipe: Recipe, after: Weights) -> Weights | None:
-    """The base model: from its file where that has the names of a stage's, else as a loaded model has them."""
+    """Return the base model's weights: from its file if its names are those of the stage, or from a loaded model."""
     model = recipe.model
     if model.path is not None:
         try:
@@ -63,7 +63,7 @@ def _base(recipe: Recipe, after: Weights) -> Weights | None:
             if comparable(saved, after):
                 return saved
         except (ModelError, OSError, ValueError):
-            pass  # no safetensors, or not in the cache: loading says what is wrong
+            pass  # no safetensors, or not in the cache: loading below reports what is wrong
     try:
         return LoadedWeights(load_model(model, recipe.run.seed).state_dict())
     except ModelError:

@@ -1,4 +1,4 @@
-"""Whether a file or folder can be written where somebody wants it: asked before anything is loaded or computed."""
+"""Check that a file or folder can be written, before anything is loaded or computed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from everlearn.files import PARTIAL
 
 
 def check_place(option: str, place: Path, folder: bool = False) -> None:
-    """Find out, before work that takes hours, whether a file (or a folder) can be written; nothing is left behind.
+    """Check that a file or a folder can be written, before work that takes hours; nothing is left behind.
 
     Raises:
-        RecipeError: it cannot; the sentence names the option.
+        RecipeError: it cannot be written; the message names the option.
     """
     if os.path.exists(place) and os.path.isdir(place) != folder:
         there, wanted = ("file", "folder") if folder else ("folder", "file")
         raise RecipeError(f"`{option}` is '{place}', which is a {there}; it must be a {wanted}.")
     first = place.absolute() if folder else place.absolute().parent
-    # A link that leads nowhere is in the way of the folder, so it counts as there.
+    # A broken link prevents the folder from being made, so it counts as existing.
     nearest = next(each for each in (first, *first.parents) if os.path.lexists(each))
     try:
         for name in first.relative_to(nearest).parts:
             with contextlib.suppress(FileNotFoundError):
-                os.lstat(nearest / name)  # a name that is too long
-        # Named like the partial file that `write_text` begins with.
+                os.lstat(nearest / name)  # raises for a name that is too long
+        # Named like the partial file that `write_text` makes first.
         with tempfile.NamedTemporaryFile(dir=nearest, prefix=PARTIAL if folder else f"{PARTIAL}{place.name}."):
             pass
     except OSError as error:
@@ -38,18 +38,18 @@ def check_place(option: str, place: Path, folder: bool = False) -> None:
 
 
 def check_new(folder: Path) -> None:
-    """Refuse to write a model over anything, or into a run.
+    """Refuse to write a model over existing files or into a run folder.
 
     Raises:
-        RunError: the folder is there already, or inside a run.
+        RunError: the folder exists already, or is inside a run.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is there already. Name a new folder.")
+        raise RunError(f"{folder} exists already. Name a new folder.")
     for above in folder.resolve().parents:
         if is_run(above):
             raise RunError(f"{folder} is inside the run {above}, which keeps its own files only. Name another folder.")
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run is there, begun at least, and not just a recipe."""
+    """Return whether the folder holds a run that has begun, and not only a recipe."""
     return (folder / "recipe.yaml").is_file() and (folder / "environment.json").is_file()
