@@ -71,7 +71,7 @@ def test_what_no_example_has_is_kept_without_an_interval() -> None:
     assert METRICS["lm_eval_mcc"].score(cell) == 0.25
     assert METRICS["lm_eval_acc"].score(cell) == 0.5
     assert len(cell) == 1
-    with pytest.raises(ModelError, match="gives no number"):
+    with pytest.raises(ModelError, match="returns no number"):
         cell_of(found("empty", samples), "empty", "base", "m")
 
 
@@ -111,10 +111,10 @@ def test_only_one_plain_model_can_be_asked(tmp_path: Path) -> None:
     task: Any = make_task(recipe.tasks[0])
     model = small_runs.tiny.model("gpt2")
     assert task._model(Checkpoint(model)) is model
-    with pytest.raises(ModelError, match="here Ensemble answers"):
+    with pytest.raises(ModelError, match="here the predictor is Ensemble"):
         task._model(Ensemble((Checkpoint(model), Checkpoint(model))))
     model.transformer.h[0].lengthens_rows = True
-    with pytest.raises(ModelError, match="something before its texts"):
+    with pytest.raises(ModelError, match="prompts before its texts"):
         task._model(Checkpoint(model))
     with pytest.raises(ModelError, match="reads from left to right"):
         task.check_model("encoder")

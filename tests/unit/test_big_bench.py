@@ -174,17 +174,21 @@ def test_masked_models_choose_and_do_not_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "options", "sentence"),
     [
-        ({"metrics": ["bleu"], "examples": EXAMPLES}, {}, "name no metric that is measured here"),
+        ({"metrics": ["bleu"], "examples": EXAMPLES}, {}, "name no supported metric"),
         ({**TASK, "examples": []}, {}, "`examples` must be a list that is not empty"),
-        ({"examples": EXAMPLES}, {}, "name no metric that is measured here"),
-        ({**TASK, "examples": [{"input": "?", "target_scores": {"a": 10**400, "b": 0}}]}, {}, "a number each"),
-        ({"metrics": []}, {}, "it is no JSON task of BIG-bench"),
+        ({"examples": EXAMPLES}, {}, "name no supported metric"),
+        (
+            {**TASK, "examples": [{"input": "?", "target_scores": {"a": 10**400, "b": 0}}]},
+            {},
+            "two or more options to numbers",
+        ),
+        ({"metrics": []}, {}, "it is not a JSON task of BIG-bench"),
         ({**TASK, "examples": [{"input": "x"}]}, {}, "example 1 has neither `target` nor `target_scores`"),
-        ({**TASK, "examples": [{"input": "x", "target_scores": {"a": 1}}]}, {}, "two or more options a number each"),
+        ({**TASK, "examples": [{"input": "x", "target_scores": {"a": 1}}]}, {}, "map two or more options to numbers"),
         ({**TASK, "examples": [{"input": "x", "target": "a"}]}, {}, "needs `target_scores` in every example"),
         ({**TASK, "examples": EXAMPLES}, {"shots": 3}, "Set it to 2 or less"),
         ({**TASK, "examples": EXAMPLES}, {"low": 1.0}, "Set its `low` and `high`"),
-        ({**TASK, "examples": EXAMPLES, "output_regex": "("}, {}, "is no regular expression"),
+        ({**TASK, "examples": EXAMPLES, "output_regex": "("}, {}, "is not a regular expression"),
         ([], {}, "holds no mapping with `examples`"),
         ({**TASK, "examples": EXAMPLES, "append_choices_to_input": "false"}, {}, "must be true or false.*got 'false'"),
     ],
@@ -210,5 +214,5 @@ def test_a_file_without_metrics_can_be_given_some(tmp_path: Path) -> None:
 
 def test_brackets_without_end_are_no_task(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text("[" * 100_000, encoding="utf-8")
-    with pytest.raises(DataError, match="is no JSON"):
+    with pytest.raises(DataError, match="is not valid JSON"):
         asked(str(tmp_path)).check()

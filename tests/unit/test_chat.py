@@ -72,11 +72,11 @@ def test_the_end_of_a_turn_is_read_from_the_template() -> None:
 def test_what_has_no_template_or_no_end_is_refused() -> None:
     with pytest.raises(ModelError, match="has none"):
         Chat(ChatTask()).check_tokenizer(tiny.tokenizer())
-    with pytest.raises(ModelError, match="ends no turn with a token of its own"):
+    with pytest.raises(ModelError, match="does not end a turn with a special token"):
         template_of(tokenizer("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"))
     with pytest.raises(ModelError, match="cannot be used"):
         template_of(tokenizer("{{ nothing.at.all }}"))
-    with pytest.raises(ModelError, match="a masked model fills gaps"):
+    with pytest.raises(ModelError, match="a masked model only fills gaps"):
         Chat(ChatTask()).check_model("encoder")
 
 

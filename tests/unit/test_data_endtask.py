@@ -88,7 +88,7 @@ def test_labels_without_training_examples_may_count_as_wrong(tmp_path):
 @pytest.mark.parametrize(
     ("train", "test", "words"),
     [
-        ([row("a"), row("b")], [row("c"), row("a")], "labels that the training part has not: c"),
+        ([row("a"), row("b")], [row("c"), row("a")], "labels that the training part lacks: c"),
         ([row("a"), row("a")], [row("a")], "every training example has the label 'a'"),
         ([], [row("a")], r"`train: .*train.jsonl.gz` is empty"),
         ([row("a"), row("b")], [], "`test: .* is empty"),
@@ -155,14 +155,16 @@ def test_labels_that_look_a_little_like_numbers_are_classes(tmp_path, labels):
 def test_testing_on_the_training_part_is_refused_and_on_some_of_it_noted(tmp_path):
     rows = [row(str(i % 2), f"text {i}") for i in range(10)]
     same = task(tmp_path, rows, rows)
-    with pytest.raises(DataError, match=r"tested on what it learns from: .*test\.jsonl\.gz is the same file as"):
+    with pytest.raises(DataError, match=r"tested on its training examples: .*test\.jsonl\.gz is the same file as"):
         check_end_task(same)
     with pytest.raises(DataError, match="is in both"):
         check_end_task(same.model_copy(update={"test": same.train}))
     some = task(tmp_path, rows, [*rows[:3], *(row("0", f"other {i}") for i in range(5))])
     check_end_task(some)
-    assert notes_on("t", *read_end_task(some)) == ["3 of the 8 test examples of 't' have a text to learn from (38%)."]
+    assert notes_on("t", *read_end_task(some)) == [
+        "3 of the 8 test examples of 't' also occur in its training part (38%)."
+    ]
     names = task(tmp_path, [row(f"name {i}", f"text {i}") for i in range(9)], [row("name 1", "z")])
     assert notes_on("t", *read_end_task(names)) == [
-        "9 of the 9 labels of 't' have one example to learn from: is it a class?"
+        "9 of the 9 labels of 't' have only one training example: are these classes?"
     ]

@@ -168,7 +168,7 @@ def test_an_answer_ends_at_a_stop_text_and_long_prompts_lose_their_beginning(tmp
     assert len(whole) > 20
     assert seen.rows == [0, *whole[-9:]]
     task = asked(written(tmp_path, rows), kind="text-to-text", max_new_tokens=60)
-    with pytest.raises(ModelError, match=r"leaves 4 tokens for a prompt beside 60 .* Lower its `max_new_tokens`"):
+    with pytest.raises(ModelError, match=r"leaves 4 tokens for a prompt before the 60 .* Lower its `max_new_tokens`"):
         task.measure(seen, how(model))
 
 
@@ -367,7 +367,7 @@ def test_a_masked_model_does_not_write(tmp_path: Path) -> None:
         ({"kind": "text-to-txt"}, r"there is no kind of end task 'text-to-txt'\. Did you mean 'text-to-text'\?"),
         ({"max_new_token": 3}, r"Unknown key `end_tasks\.0\.max_new_token` .*Did you mean 'max_new_tokens'\?"),
         ({"max_new_tokens": 0}, r"`end_tasks\.0\.max_new_tokens`: "),
-        ({"prompt": "{text"}, r"`end_tasks\.0\.prompt`: The prompt is no template"),
+        ({"prompt": "{text"}, r"`end_tasks\.0\.prompt`: The prompt is not a template"),
         ({"prompt": "{}"}, r"may name columns only"),
         ({"prompt": "{text!r}"}, r"may name columns only"),
         ({"stop": [""]}, r"`end_tasks\.0\.stop`: An empty text"),
@@ -453,7 +453,7 @@ def test_answers_are_as_long_as_the_longest_label_and_one_more(tmp_path: Path) -
     assert lengths == [1 + len(Encoder(tiny.tokenizer(), "decoder")([labels[1]])[0])]
     assert cell["exact_match"].tolist() == [1.0]
     assert task.always("matrix")["exact_match"].tolist() == [0.0]
-    with pytest.raises(RecipeError, match=r"`max_new_tokens: null` writes as much as the longest of `labels`"):
+    with pytest.raises(RecipeError, match=r"`max_new_tokens: null` follows from the longest of `labels`"):
         asked(written(tmp_path, rows), kind="text-to-text", max_new_tokens=None)
     before = asked(written(tmp_path, rows), kind="text-to-text")
     assert "keep_last" not in before.config.marks  # marks of cells that an earlier version measured stay as they were

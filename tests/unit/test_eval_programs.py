@@ -367,7 +367,7 @@ def test_models_that_cannot_write_and_prompts_without_room(tmp_path: Path) -> No
             task.check_model("encoder")
     model = tiny.model("llama")
     with pytest.raises(
-        ModelError, match=r"leaves 0 tokens for a prompt beside 500 .* Lower its `max_new_tokens` \(now 500"
+        ModelError, match=r"leaves 0 tokens for a prompt before the 500 .* Lower its `max_new_tokens` \(now 500"
     ):
         programs(tmp_path, max_new_tokens=500).measure(Checkpoint(model), how(model))
 

@@ -1,6 +1,6 @@
-"""What a checkpoint is asked: one file a kind of task, with its options, its reader and how it asks.
+"""Define the kinds of tasks on which a checkpoint is evaluated: one file each, with options, reader and measurement.
 
-Every module in here is imported, so a new file with ``@register_kind`` is all that it takes.
+Every module in this folder is imported, so a new file with ``@register_kind`` is enough to add a kind.
 """
 
 from __future__ import annotations

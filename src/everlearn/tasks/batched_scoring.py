@@ -1,8 +1,8 @@
-"""Several held-out sets in one pass over a checkpoint: batches go on across sets, so that none is small.
+"""Score several held-out sets in one pass over a checkpoint, with batches that may span two sets.
 
-Of 200 domains with a few blocks each, a pass for each set would leave most batches half empty. What is in a batch
-follows from the sets and their order alone, not from what is measured already: a run that was killed between two sets
-gets the same scores as one that was not.
+With 200 domains of a few blocks each, a pass for each set would leave most batches half empty. The content of a batch
+depends on the sets and their order only, not on what was measured before: a run that was killed between two sets gets
+the same scores as one that was not.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from everlearn.tasks.held_out import HeldOutText
 
 @dataclass(eq=False)
 class _Set:
-    """A set under way.
+    """Hold the state of a set that is being scored.
 
     Attributes:
-        task: it.
+        task: the held-out set.
         wanted: whether its scores are to be kept.
-        without: its tokens that are no content, bool [V]; None where content is not asked for.
-        found: losses of its first blocks.
+        without: tokens that are not content tokens, bool [V]; None if content tokens are not scored apart.
+        losses: losses of the blocks scored so far.
     """
 
     task: HeldOutText
     wanted: bool
     without: Tensor | None
-    found: list[BlockLosses] = field(default_factory=list)
+    losses: list[BlockLosses] = field(default_factory=list)
 
 
 def measure_together(
@@ -47,12 +47,12 @@ def measure_together(
     """Score the held-out sets that are wanted.
 
     Args:
-        sets: every set, and whether it is wanted; the others only fill their places in the batches. They are taken one
-            after another, and no more of them are held than share a batch.
-        predictor: the same for all of them.
-        how: as for :meth:`HeldOutText.measure`, which gives the same scores to the last bits but one.
-        keep: is given each wanted set's cell as soon as its last block is scored.
-        more: is told of every batch how many blocks of wanted sets it had.
+        sets: every set, and whether it is wanted. Sets that are not wanted only fill their places in the batches. Sets
+            are read one after another, and only those that share a batch are held at a time.
+        predictor: the predictor of all sets.
+        how: conditions of the evaluation. :meth:`HeldOutText.measure` gives the same scores up to rounding.
+        keep: called with the cell of each wanted set as soon as its last block is scored.
+        more: called after each batch with its number of blocks of wanted sets.
 
     Raises:
         TrainingDiverged: a loss is not finite.
@@ -72,7 +72,7 @@ def measure_together(
 
 
 def _score(lot: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, keep: Callable[[Cell], None]) -> None:
-    """One batch. A block's number in its own set seeds its masks."""
+    """Score one batch; a block's number within its own set seeds its masks."""
     if not any(own.wanted for own, _ in lot):
         return
     blocks = [own.task.held_out.blocks.take([number])[0] for own, number in lot]
@@ -84,13 +84,13 @@ def _score(lot: list[tuple[_Set, int]], predictor: Predictor, how: Conditions, k
         empty = masks[0].new_zeros(0)
         rows = [own.without if own.without is not None else empty for own, _ in lot]
         without = torch.stack([torch.nn.functional.pad(mask, (0, longest - len(mask))) for mask in rows])
-    found = batch_losses(predictor, batch, how.objective, without)
+    losses = batch_losses(predictor, batch, how.objective, without)
     start = 0
     for own in dict.fromkeys(own for own, _ in lot):
         stop = start + sum(each is own for each, _ in lot)
-        own.found.append(found.part(start, stop))
+        own.losses.append(losses.part(start, stop))
         start = stop
-        if own.wanted and sum(map(len, (part.nats for part in own.found))) == len(own.task.held_out.blocks):
-            whole = BlockLosses.joined(own.found)
-            check_finite(whole)
-            keep(own.task.cell(whole, how))
+        if own.wanted and sum(map(len, (part.nats for part in own.losses))) == len(own.task.held_out.blocks):
+            joined = BlockLosses.joined(own.losses)
+            check_finite(joined)
+            keep(own.task.cell(joined, how))

@@ -1,9 +1,8 @@
-"""The kind of end task that is a JSON task of BIG-bench (arXiv 2206.04615).
+"""Evaluate a JSON task of BIG-bench (arXiv 2206.04615).
 
-Where options have scores the likeliest option after the prompt is chosen, log p(o | x) = Σ_i log p(o_i | x, o_<i), and
-its score counts (``multiple_choice_grade``). Written answers, by greedy decoding, count where they equal a target
-(``exact_match``). ``normalised`` is made of the score that the task prefers
-(:mod:`everlearn.tasks.big_bench_scores`).
+If options have scores, the likeliest option after the prompt is chosen, log p(o | x) = Σ_i log p(o_i | x, o_<i), and
+its score counts (``multiple_choice_grade``). Written answers, by greedy decoding, count if they equal a target
+(``exact_match``). ``normalised`` is computed from the task's preferred score (:mod:`everlearn.tasks.big_bench_scores`).
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from everlearn.tasks.prompted import check_writes
 from everlearn.tasks.text_match import exact_match, rouge_l
 
 _BYTES_PER_TOKEN = 4
-"""About, for a plan."""
+"""Rough average, for estimates of the work."""
 OUTCOME = {CHOICE: "grade", EXACT: "exact_match", ROUGE: "rouge_l"}
-"""What cells call what is measured."""
+"""BIG-bench's name of a metric → name of the outcome in a cell."""
 
 
 @register_kind(BigBenchTask)
 class BigBench(Task):
-    """Chooses options and writes answers, as the task's metrics ask for it."""
+    """Choose options and write answers, as the task's metrics require."""
 
     kind = "big-bench"
 
@@ -46,37 +45,36 @@ class BigBench(Task):
 
     @cached_property
     def subtasks(self) -> list[Subtask]:
-        """What it is made of; raises ``DataError``."""
+        """Return the subtasks; raise ``DataError`` if they cannot be read."""
         return read_big_bench(self.config)
 
     @cached_property
     def shown(self) -> list[Prompted]:
-        """The examples of all subtasks, one subtask after another."""
+        """Return the examples of all subtasks, one subtask after another."""
         return [example for subtask in self.subtasks for example in subtask.examples]
 
     @cached_property
     def measured(self) -> list[str]:
-        """Metrics, by BIG-bench's names: those asked for, or those that every subtask names and can be measured.
+        """Return the metrics by BIG-bench's names: those of the recipe, or those that all subtasks name and we support.
 
         Raises:
-            DataError: there is none, or options are asked for where examples have none.
+            DataError: there is no such metric, or options are to be scored and an example has none.
         """
         common = set.intersection(*({*subtask.metrics} for subtask in self.subtasks))
-        found = [name for name in OUTCOME if name in (self.config.metrics or common)]
-        if not found:
+        metrics = [name for name in OUTCOME if name in (self.config.metrics or common)]
+        if not metrics:
             raise DataError(
-                f"End task '{self.name}': its files name no metric that is measured here ({', '.join(OUTCOME)}). Set "
-                "its `metrics`."
+                f"End task '{self.name}': its files name no supported metric ({', '.join(OUTCOME)}). Set its `metrics`."
             )
-        if CHOICE in found and not all(example.options for example in self.shown):
+        if CHOICE in metrics and not all(example.options for example in self.shown):
             raise DataError(
-                f"End task '{self.name}': {CHOICE} needs `target_scores` in every example. Leave it out of `metrics`."
+                f"End task '{self.name}': {CHOICE} needs `target_scores` in every example. Remove it from `metrics`."
             )
-        return found
+        return metrics
 
     @cached_property
     def score(self) -> str:
-        """The metric that is normalised: the one that the task prefers, or the first of those that are measured."""
+        """Return the metric to be normalised: the one that the task prefers, or the first of the measured ones."""
         preferred = {self._ours(subtask.preferred) for subtask in self.subtasks}
         return next((name for name in self.measured if preferred == {name}), self.measured[0])
 
@@ -103,10 +101,13 @@ class BigBench(Task):
 
     @cached_property
     def limits(self) -> list[tuple[float, float]]:
-        """The scores that count as 0 and as 100, of each subtask; raises ``DataError`` where they are no interval."""
-        found = []
+        """Return for each subtask the scores that count as 0 and as 100.
+
+        Raises ``DataError`` unless the first is lower than the second.
+        """
+        bounds = []
         for subtask in self.subtasks:
-            # What a file says is of the metric that it prefers.
+            # The limits in a file belong to the metric that it prefers.
             own = (subtask.low, subtask.high) if self._ours(subtask.preferred) == self.score else (None, None)
             guessed = limits([example.scores for example in subtask.examples] if self.score == CHOICE else [])
             given = (self.config.low, self.config.high)
@@ -115,11 +116,11 @@ class BigBench(Task):
             )
             if not low < high:
                 raise DataError(
-                    f"End task '{self.name}': the score that counts as 0 is {low:g} for '{subtask.name}', and {high:g} "
-                    "counts as 100. Set its `low` and `high`."
+                    f"End task '{self.name}': for '{subtask.name}' a score of {low:g} would count as 0 and one of "
+                    f"{high:g} as 100. Set its `low` and `high`."
                 )
-            found.append((low, high))
-        return found
+            bounds.append((low, high))
+        return bounds
 
     def fingerprint(self) -> str:
         marks = self.config.model_dump_json(exclude={"name", "domain", "test"})
@@ -140,7 +141,7 @@ class BigBench(Task):
         return Work(units=len(sizes) * ((CHOICE in self.measured) + writes), rows=rows, tokens=tokens // rows + 1)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        found: dict[str, Any] = {}
+        outcomes: dict[str, Any] = {}
         numbers = np.repeat(np.arange(len(self.subtasks)), [len(s.examples) for s in self.subtasks])
         given: dict[str, Any] = {"subtask": numbers}
         texts: list[str] = []
@@ -151,10 +152,10 @@ class BigBench(Task):
             for number, example in enumerate(self.shown):
                 scores[: len(example.scores), number] = example.scores
             chosen = np.argmin(nats, axis=0)
-            found |= {"option_nats": nats, "grade": np.take_along_axis(scores, chosen[None], axis=0)[0]}
+            outcomes |= {"option_nats": nats, "grade": np.take_along_axis(scores, chosen[None], axis=0)[0]}
             given["option_scores"] = scores
         if self.measured != [CHOICE]:
-            # A blank at a prompt's end belongs to the answer, as where options are scored.
+            # White space at a prompt's end belongs to the answer, as it does for options.
             how = conditions
             if CHOICE in self.measured and (told := conditions.progress) is not None:
                 how = replace(conditions, progress=lambda done: told(len(self.shown) + done))
@@ -162,10 +163,10 @@ class BigBench(Task):
             texts = [self.subtasks[number].said(text) for number, text in zip(numbers, whole, strict=True)]
             pairs = list(zip(texts, self.shown, strict=True))
             if EXACT in self.measured:
-                found["exact_match"] = np.array([exact_match(text, e.targets) for text, e in pairs], np.float64)
+                outcomes["exact_match"] = np.array([exact_match(text, e.targets) for text, e in pairs], np.float64)
             if ROUGE in self.measured:
-                found["rouge_l"] = np.array([rouge_l(text, e.targets) for text, e in pairs], np.float64)
-        found["score"] = found[OUTCOME[self.score]]
+                outcomes["rouge_l"] = np.array([rouge_l(text, e.targets) for text, e in pairs], np.float64)
+        outcomes["score"] = outcomes[OUTCOME[self.score]]
         low, high = zip(*self.limits, strict=True)
         facts = {
             "subtasks": [subtask.name for subtask in self.subtasks],
@@ -178,7 +179,7 @@ class BigBench(Task):
             self.kind,
             self.name,
             conditions.row,
-            found,
+            outcomes,
             given,
             facts,
             texts=tuple(texts),
@@ -187,5 +188,5 @@ class BigBench(Task):
 
     @staticmethod
     def _ours(name: str) -> str:
-        """What a metric of theirs is called here."""
+        """Return our name of a BIG-bench metric."""
         return ROUGE if name.lower().startswith("rouge") else name

@@ -1,8 +1,8 @@
-"""Tasks in the JSON format of BIG-bench: examples with a target or with scored options, and how they are to be shown.
+"""Read tasks in BIG-bench's JSON format: examples with targets or scored options, and how they are shown.
 
-The keys and their defaults are those of the benchmark's documentation (arXiv 2206.04615, section 2.1): an example is
+The keys and their defaults are those of the benchmark's documentation (arXiv 2206.04615, section 2.1). An example is
 shown as `example_input_prefix`, its input, its options in a random order (`append_choices_to_input`) and
-`example_output_prefix`, with `task_prefix` before everything and `few_shot_example_separator` between examples.
+`example_output_prefix`. `task_prefix` comes before everything, and `few_shot_example_separator` between examples.
 """
 
 from __future__ import annotations
@@ -28,34 +28,36 @@ FILE = "task.json"
 CHOICE, EXACT, ROUGE = "multiple_choice_grade", "exact_str_match", "rouge_l"
 Measure = Literal["multiple_choice_grade", "exact_str_match", "rouge_l"]
 DEFAULT_REGEX = r"[^\.\?\!\;\n]+"
-"""What counts of a written answer where a task has neither `stop_string` nor `output_regex`."""
+"""The part of a written answer that counts if a task has neither `stop_string` nor `output_regex`."""
 
 
 class BigBenchTask(TaskConfig):
-    """A task of BIG-bench, or one in its format: options by their likelihood, written answers by exact match."""
+    """A task of BIG-bench or in its format: options are compared by likelihood, written answers by exact match."""
 
     paths = ("test",)
     kind: Literal["big-bench"] = "big-bench"
     """A JSON task of BIG-bench: the likeliest option, or a written answer, and the benchmark's normalised score."""
     test: str
-    """A `task.json`, or a folder with one, or with a folder of its own for each subtask, whose scores are averaged."""
+    """A `task.json`, a folder with one, or a folder with a folder for each subtask. Scores of subtasks are averaged."""
     metrics: tuple[Measure, ...] = ()
-    """What is measured; when empty those of the task's own `metrics` that can be: multiple_choice_grade,
+    """Metrics to measure. Default: those of the task's `metrics` that are supported: multiple_choice_grade,
     exact_str_match, and rouge_l for every kind of ROUGE."""
     shots: int = Field(default=0, ge=0)
-    """So many other examples of the task are shown with their answers before each one, the same ones each time."""
+    """Number of other examples of the task that are shown with their answers before each one; the same ones each
+    time."""
     low: float | None = None
-    """The score that counts as 0, such as that of guessing; when left out the task's own, else that of guessing."""
+    """The score that counts as 0. Default: the task's own, or else that of guessing."""
     high: float | None = None
-    """The score that counts as 100; when left out the task's own, else the best there can be."""
+    """The score that counts as 100. Default: the task's own, or else the best possible."""
     max_new_tokens: int = Field(default=32, ge=1)
-    """Tokens of a written answer."""
+    """Maximum number of tokens of a written answer."""
     max_length: int | None = Field(default=None, ge=8)
-    """Tokens of a prompt; what is longer is cut at its beginning. As many as the model reads when left out."""
+    """Maximum number of tokens of a prompt; longer ones are cut at the beginning. Default: the model's longest
+    input."""
     max_test: int | None = Field(default=None, ge=1)
-    """Measure on no more than so many examples of each subtask, drawn at random, the same ones each time."""
+    """Maximum number of examples of each subtask, drawn at random; the same ones each time."""
 
-    # What asking a model reads of a task, and no task of this kind chooses.
+    # Options of other kinds that the generative tasks read; fixed for this kind.
     keep_last: ClassVar[int] = 0
     separator: ClassVar[str] = ""
     stop: ClassVar[tuple[str, ...]] = ()
@@ -68,28 +70,28 @@ class BigBenchTask(TaskConfig):
         return self
 
     def files(self) -> list[Path]:
-        """The task's file, or those of its subtasks; raises ``DataError`` where there is none."""
-        given = Path(self.test).expanduser()
-        if given.is_file():
-            return [given]
-        if not given.is_dir():
-            raise DataError(f"`test: {self.test}`: there is no such file or folder.{files_beside(given)}")
-        found = [given / FILE] if (given / FILE).is_file() else []
-        found += sorted(path for path in given.rglob(FILE) if path != given / FILE)
-        if not found:
+        """Return the task's file, or those of its subtasks; raise ``DataError`` if there is none."""
+        place = Path(self.test).expanduser()
+        if place.is_file():
+            return [place]
+        if not place.is_dir():
+            raise DataError(f"`test: {self.test}`: there is no such file or folder.{files_beside(place)}")
+        paths = [place / FILE] if (place / FILE).is_file() else []
+        paths += sorted(path for path in place.rglob(FILE) if path != place / FILE)
+        if not paths:
             raise DataError(f"`test: {self.test}` is a folder without any `{FILE}`.")
-        return found
+        return paths
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """An example as a model sees it.
+    """Hold an example as a model sees it.
 
     Attributes:
-        prompt: all that stands before the answer.
-        options: the answers to choose from; empty where there are none.
-        scores: what each is worth.
-        targets: answers that are right when written.
+        prompt: everything before the answer.
+        options: the answers to choose from; empty if there are none.
+        scores: the score of each option.
+        targets: the right written answers.
     """
 
     prompt: str
@@ -100,17 +102,17 @@ class Prompted:
 
 @dataclass(frozen=True)
 class Subtask:
-    """One file of a task.
+    """Hold one file of a task.
 
     Attributes:
-        name: of its folder or file.
-        examples: as they are shown.
-        metrics: that it names, of those that can be measured.
-        preferred: the metric that it is reported by, as it calls it.
+        name: name of its folder or file.
+        examples: the examples as they are shown.
+        metrics: the supported metrics that it names.
+        preferred: its preferred metric, by its own name.
         low: the score that counts as 0; None for that of guessing.
-        high: the score that counts as 100; None for the best there can be.
+        high: the score that counts as 100; None for the best possible.
         stop: text that ends a written answer; empty for none.
-        regex: of which a written answer is the first match; empty for all of it.
+        regex: pattern whose first match is the answer; empty for all of the text.
     """
 
     name: str
@@ -123,25 +125,25 @@ class Subtask:
     regex: str
 
     def said(self, text: str) -> str:
-        """What counts of a written answer."""
+        """Return the part of a written text that counts as the answer."""
         text = text.partition(self.stop)[0] if self.stop else text
         if self.regex:
-            found = re.search(self.regex, text)
-            text = found[0] if found else ""
+            match = re.search(self.regex, text)
+            text = match[0] if match else ""
         return text.strip()
 
 
 def read_big_bench(task: BigBenchTask) -> list[Subtask]:
-    """The task's subtasks, itself alone where it has none.
+    """Read the subtasks of a task; a task without subtasks is its only one.
 
     Raises:
-        DataError: a file is none of BIG-bench's JSON tasks; the sentence names it and what it lacks.
+        DataError: a file is not a JSON task of BIG-bench; the message names it and what it lacks.
     """
     files = task.files()
     raw = [(path, _loaded(path, task)) for path in files]
-    own = [(path, content) for path, content in raw if "examples" in content]  # a parent of subtasks has none
+    own = [(path, content) for path, content in raw if "examples" in content]  # the file of a parent task has none
     if not own:
-        raise DataError(f"{files[0]} has no `examples`: it is no JSON task of BIG-bench.")
+        raise DataError(f"{files[0]} has no `examples`: it is not a JSON task of BIG-bench.")
     return [_subtask(task, path, content) for path, content in own]
 
 
@@ -150,9 +152,9 @@ def _loaded(path: Path, task: BigBenchTask) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no JSON: {error}.") from None
+        raise DataError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(content, dict):
-        raise DataError(f"{path} is no JSON task of BIG-bench: it holds no mapping with `examples`.")
+        raise DataError(f"{path} is not a JSON task of BIG-bench: it holds no mapping with `examples`.")
     return content
 
 
@@ -170,7 +172,7 @@ def _subtask(task: BigBenchTask, path: Path, raw: dict[str, Any]) -> Subtask:
         raise DataError(
             f"End task '{task.name}': `shots` is {task.shots}, and {path} has "
             f"{count(len(read), 'example')}, one of which is "
-            f"asked. Set it to {len(read) - 1} or less."
+            f"scored. Set it to {len(read) - 1} or less."
         )
     before, between = _text(raw, "task_prefix", "", path), _text(raw, "few_shot_example_separator", "\n", path)
 
@@ -189,7 +191,7 @@ def _subtask(task: BigBenchTask, path: Path, raw: dict[str, Any]) -> Subtask:
     try:
         re.compile(regex)
     except re.error as error:
-        raise DataError(f"{path}: `output_regex` is no regular expression: {error}.") from None
+        raise DataError(f"{path}: `output_regex` is not a regular expression: {error}.") from None
     return Subtask(
         name=name,
         examples=tuple(map(shown, chosen)),
@@ -213,9 +215,7 @@ def _example(path: Path, raw: dict[str, Any], number: int, example: Any, rng: np
     scores: tuple[float, ...] = ()
     if scored is not None:
         if not isinstance(scored, Mapping) or len(scored) < 2 or "" in scored or not all(map(_real, scored.values())):
-            raise DataError(
-                f"{where}: `target_scores` must give two or more options a number each (got {scored!r:.80})."
-            )
+            raise DataError(f"{where}: `target_scores` must map two or more options to numbers (got {scored!r:.80}).")
         options, scores = tuple(scored), tuple(map(float, scored.values()))
     if targets is None:
         best = max(scores)
@@ -224,7 +224,7 @@ def _example(path: Path, raw: dict[str, Any], number: int, example: Any, rng: np
     if not listed or not all(isinstance(target, str) for target in listed):
         raise DataError(f"{where}: `target` must be a text or a list of texts (got {targets!r:.80}).")
     text = _text(raw, "example_input_prefix", "\nQ: ", path) + example["input"]
-    order = rng.permutation(len(options))  # drawn in any case, so that other keys change no order
+    order = rng.permutation(len(options))  # always drawn, so that the order does not depend on other keys
     if options and _truth(raw, "append_choices_to_input", path):
         prefix = _text(raw, "choice_prefix", "\n  choice: ", path)
         text += "".join(prefix + options[i] for i in order)
@@ -232,7 +232,7 @@ def _example(path: Path, raw: dict[str, Any], number: int, example: Any, rng: np
 
 
 def _measured(names: Any, path: Path) -> tuple[Measure, ...]:
-    if names is None:  # a task's own may be given in its place
+    if names is None:  # the recipe may name metrics instead
         return ()
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{path}: `metrics` must be a list of names (got {names!r:.80}).")
@@ -264,5 +264,5 @@ def _number(raw: Mapping[str, Any], keys: Sequence[str], path: Path) -> float | 
 
 
 def _real(value: Any) -> bool:
-    # JSON knows whole numbers of any length.
+    # An integer in JSON can be too large for a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

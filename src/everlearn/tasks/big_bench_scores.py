@@ -1,8 +1,8 @@
-"""Scores of BIG-bench: the grade of the chosen option, and the normalised score that tasks are averaged by.
+"""Compute BIG-bench's scores: the grade of the chosen option, and the normalised score that is averaged over tasks.
 
 With s the task's preferred score, l the score that counts as 0 and h the one that counts as 100, the normalised score
-is 100 (s − l) / (h − l) (arXiv 2206.04615, section 3.1): 0 for guessing, negative for less. That of a task with
-subtasks is the mean over them.
+is 100 (s − l) / (h − l) (arXiv 2206.04615, section 3.1): 0 for guessing, and negative below that. For a task with
+subtasks it is the mean over them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from everlearn.evaluation.metrics import Floats, Metric, register_mean, register
 
 
 def _by_subtask(cell: Cell) -> NDArray[Any]:
-    """Score and number of the examples of each subtask, [1, 2 subtasks, n]."""
+    """Return the score and the number of the examples of each subtask, [1, 2 subtasks, n]."""
     own = (cell["subtask"] == np.arange(len(cell.facts["low"]))[:, None]).astype(np.float64)
     return np.concatenate([own * cell["score"], own])[None]
 
@@ -38,8 +38,10 @@ register_mean("multiple_choice_grade", "Multiple-choice grade", "grade")
 
 
 def limits(scores: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """What guessing is worth, and the best there can be, over examples whose options have these scores; 0 and 1 where
-    there are none to choose from."""
+    """Return the score of guessing and the best possible score over examples whose options have these scores.
+
+    0 and 1 if there are no options.
+    """
     if not scores:
         return 0.0, 1.0
     return float(np.mean([np.mean(own) for own in scores])), float(np.mean([max(own) for own in scores]))

@@ -1,8 +1,8 @@
-"""Does a model that was tuned to chat still chat? Greedy answers in the form of its tokenizer's template.
+"""Measure whether a chat model still ends its turns: greedy answers in its tokenizer's chat template.
 
-An answer counts (``chats``) where the model ends its turn within so many tokens with the token that the template ends
-a turn with (``ends_turn``), and has written none of the template's other tokens before, neither as a token nor spelled
-out (``clean``). What is said is not judged: that is what end tasks are for.
+An answer counts (``chats``) if the model ends its turn within the allowed tokens, with the token that ends a turn in
+the template (``ends_turn``), and wrote none of the template's other tokens before, neither as a token nor spelled out
+(``clean``). The content of an answer is not judged; end tasks do that.
 """
 
 from __future__ import annotations
@@ -54,52 +54,51 @@ PROMPTS = (
     "In which month does winter begin in Norway?",
     "Thanks, that was all. Goodbye!",
 )
-"""Asked where no file is named: short questions with short answers."""
+"""Default prompts: short questions with short answers."""
 
 
 class ChatTask(TaskConfig):
-    """Whether a model that was tuned to chat still does: it ends its turn, and shows nothing of its template."""
+    """Whether a chat model still chats: it ends its turn, and writes nothing of its chat template."""
 
     paths = ("prompts",)
     name: str = "chat"
-    """Its column in every table."""
+    """Name of its column in tables."""
     kind: Literal["chat"] = "chat"
     """Answers to prompts in the form of the tokenizer's chat template."""
     prompts: str | None = None
-    """Files with prompts of your own, in the column `prompt_column`, or a line each; two dozen short ones when left
-    out."""
+    """Files with your own prompts, in the column `prompt_column` or one a line. Default: 24 short prompts."""
     prompt_column: str = "text"
     """Column with the prompts."""
     system: str | None = None
-    """What stands in the system's turn; no such turn when left out."""
+    """Text of the system turn. Default: no system turn."""
     max_new_tokens: int = Field(default=256, ge=1)
-    """Tokens within which a turn must end."""
+    """Number of tokens within which a turn must end."""
 
     def asked(self) -> list[str]:
-        """The prompts; raises ``DataError`` where there are none."""
+        """Return the prompts; raise ``DataError`` if there are none."""
         if self.prompts is None:
             return list(PROMPTS)
-        found: list[Any] = [
+        prompts: list[Any] = [
             (row.where, row.values[self.prompt_column])
             for file in resolve_files(self.prompts, "evaluation.chat.prompts")
             for row in read_rows(file, [self.prompt_column], limits=self.limits)
         ]
-        if wrong := next((where for where, prompt in found if not isinstance(prompt, str) or not prompt), None):
+        if wrong := next((where for where, prompt in prompts if not isinstance(prompt, str) or not prompt), None):
             raise DataError(f"{wrong}: column '{self.prompt_column}' must hold a prompt.")
-        if not found:
+        if not prompts:
             raise DataError(f"`evaluation.chat.prompts: {self.prompts}` is empty.")
-        return [prompt for _, prompt in found]
+        return [prompt for _, prompt in prompts]
 
 
 def switched(value: Any) -> Any:
-    """`true` as a recipe may have it in the place of the mapping."""
+    """Return the mapping of options for `true` or `false` in a recipe; anything else is returned unchanged."""
     return {} if value is True else None if value is False else value
 
 
 _BYTES_PER_TOKEN = 4
-"""About, for a plan."""
+"""Rough average, for estimates of the work."""
 ANSWER = "An answer, 24."
-"""What the assistant says where a template is read."""
+"""An assistant's turn from which a template is read."""
 
 register_mean("chats", "Still chats", "chats")
 register_mean("ends_turn", "Ends its turn", "ends_turn")
@@ -108,17 +107,17 @@ register_mean("clean", "Shows nothing of its template", "clean")
 
 @register_kind(ChatTask)
 class Chat(Task):
-    """Asks prompts in the tokenizer's chat template."""
+    """Answer prompts in the tokenizer's chat template."""
 
     kind = "chat"
-    shared = False  # what cells are shared by does not know a tokenizer's chat template
+    shared = False  # the key of shared cells does not include the chat template
 
     def __init__(self, config: ChatTask) -> None:
         self.name, self.domain, self.config = config.name, config.domain, config
 
     @cached_property
     def prompts(self) -> list[str]:
-        """What is asked; raises ``DataError``."""
+        """Return the prompts; raise ``DataError`` if they cannot be read."""
         return self.config.asked()
 
     def check(self) -> str:
@@ -126,7 +125,9 @@ class Chat(Task):
 
     def check_model(self, kind: Kind) -> None:
         if kind == "encoder":
-            raise ModelError("`evaluation.chat` needs a model that writes; a masked model fills gaps. Leave it out.")
+            raise ModelError(
+                "`evaluation.chat` needs a model that generates text; a masked model only fills gaps. Remove it."
+            )
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         template_of(tokenizer)
@@ -170,12 +171,12 @@ class Chat(Task):
 
 @dataclass(frozen=True)
 class Template:
-    """What a chat template puts around a text.
+    """Hold what a chat template writes around a text.
 
     Attributes:
         end: id of the token that ends the assistant's turn.
-        marks: the tokenizer's other special tokens as they are written, and what else the template writes between two
-            turns, such as ``[INST]``, where it is no plain word.
+        marks: the tokenizer's other special tokens in text form, and any other text between two turns that is not a
+            plain word, such as ``[INST]``.
     """
 
     end: int
@@ -184,7 +185,7 @@ class Template:
 
 @dataclass(frozen=True)
 class _Limits:
-    """What :class:`Asking` reads of an end task."""
+    """Hold the options that :class:`Asking` reads of an end task."""
 
     name: str
     max_length: None = None
@@ -192,15 +193,15 @@ class _Limits:
 
 
 def template_of(tokenizer: Any) -> Template:
-    """The chat template of a tokenizer, read from what it makes of a conversation.
+    """Read the chat template of a tokenizer from its rendering of a conversation.
 
     Raises:
-        ModelError: there is none, or it does not end a turn with a token of its own.
+        ModelError: there is no template, or it does not end a turn with a special token.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"`evaluation.chat` asks as the tokenizer's chat template says, and '{tokenizer.name_or_path}' has none. "
-            "Leave it out, or set `model.tokenizer` to that of the model that was tuned to chat."
+            f"`evaluation.chat` needs the tokenizer's chat template, and '{tokenizer.name_or_path}' has none. Remove "
+            "it, or set `model.tokenizer` to that of the chat model."
         )
     ids = _ids(tokenizer, [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": ANSWER}], False)
     special = {*tokenizer.all_special_ids, *(number for number, added in _added(tokenizer).items() if added.special)}
@@ -213,8 +214,8 @@ def template_of(tokenizer: Any) -> Template:
     end = next((number for number in ids[behind + 1 :] if number in special), None) if behind >= 0 else None
     if end is None:
         raise ModelError(
-            f"The chat template of '{tokenizer.name_or_path}' ends no turn with a token of its own, so "
-            "`evaluation.chat` cannot tell where an answer ends. Leave it out."
+            f"The chat template of '{tokenizer.name_or_path}' does not end a turn with a special token, so "
+            "`evaluation.chat` cannot tell where an answer ends. Remove it."
         )
     words = {str(tokenizer.convert_ids_to_tokens(number)) for number in special}
     ending = str(tokenizer.convert_ids_to_tokens(end))
@@ -222,18 +223,18 @@ def template_of(tokenizer: Any) -> Template:
 
 
 def _between(tokenizer: Any, words: set[str]) -> set[str]:
-    """What the template writes before an assistant's and a user's turn, without special tokens."""
-    said = ("One, 1.", "Two, 2.", "Three, 3.")
+    """Return what the template writes before a turn of the assistant or the user, without special tokens."""
+    contents = ("One, 1.", "Two, 2.", "Three, 3.")
     roles = ("user", "assistant", "user")
-    turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
-    text, found = _text(tokenizer, turns, False), set()
-    for one, other in itertools.pairwise(said):
+    turns = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
+    text, marks = _text(tokenizer, turns, False), set()
+    for one, other in itertools.pairwise(contents):
         mark = text.partition(one)[2].partition(other)[0]
         for word in words:
             mark = mark.replace(word, "")
         if len(mark.strip()) > 2 and not mark.strip().isalnum():
-            found.add(mark.strip())
-    return found
+            marks.add(mark.strip())
+    return marks
 
 
 def _added(tokenizer: Any) -> dict[int, Any]:
@@ -241,14 +242,14 @@ def _added(tokenizer: Any) -> dict[int, Any]:
 
 
 def _ids(tokenizer: Any, turns: list[dict[str, str]], open_turn: bool) -> list[int]:
-    """Ids of a conversation; with the beginning of the assistant's turn where it is open."""
+    """Return the token ids of a conversation, with the start of the assistant's turn if `open_turn`."""
     return list(tokenizer(_text(tokenizer, turns, open_turn), add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _text(tokenizer: Any, turns: list[dict[str, str]], open_turn: bool) -> str:
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_turn))
-    except Exception as error:  # a template is a program of its own
+    except Exception as error:  # a template is a program and can raise anything
         raise ModelError(
             f"The chat template of '{tokenizer.name_or_path}' cannot be used: {first_line(error).rstrip('.')}."
         ) from error

@@ -1,19 +1,17 @@
-"""The kind of end task in which the model chooses: the option that is likeliest after the prompt.
+"""Evaluate multiple choice: the answer is the option that is likeliest after the prompt.
 
-An option o of tokens o_1 … o_m after the prompt x has log p(o | x) = Σ_i log p(o_i | x, o_<i). The answer is the
-option with the largest log p(o | x) (metric ``choice_accuracy``; lm_eval's acc), or with the largest log p(o | x) for
-each byte of its UTF-8 text (``choice_accuracy_per_byte``; lm_eval's acc_norm, which counts characters: the same for
-ASCII) or for each of its tokens (``choice_accuracy_per_token``; GPT-3, arXiv 2005.14165, section 2.4). Of equally good
-options the first is chosen.
+An option o of tokens o_1 … o_m after the prompt x has log p(o | x) = Σ_i log p(o_i | x, o_<i). The answer is the option
+with the largest log p(o | x) (metric ``choice_accuracy``; lm_eval's acc), the largest log p(o | x) per byte of its
+UTF-8 text (``choice_accuracy_per_byte``; lm_eval's acc_norm, which counts characters: the same for ASCII), or the
+largest per token (``choice_accuracy_per_token``; GPT-3, arXiv 2005.14165, section 2.4). Ties go to the first option.
 
-How prompt and option become tokens depends on what the model was trained on. Under a causal objective both are one
-text: the option's tokens are those of the whole behind the prompt's, and blanks at the prompt's end belong to the
-option (as in lm_eval). Under text-to-text they are tokenised apart, and an option is scored with the end of the answer.
-A masked model reads the prompt, tokenised apart too, and behind it the same number of masks for every option, of which
-an option's tokens and an end are the first; all are predicted at once: Σ_i log p(o_i | x) (arXiv 2001.07676 and
-2009.07118).
+The tokenisation of prompt and option follows the model's objective. Under a causal objective both are one text: the
+option's tokens are those after the prompt's, and white space at the prompt's end belongs to the option (as in lm_eval).
+Under text-to-text they are tokenised apart, and the end-of-answer token is scored with the option. A masked model reads
+the prompt, also tokenised apart, followed by the same number of masks for every option. The option's tokens and an end
+token are predicted at the first of these masks, all at once: Σ_i log p(o_i | x) (arXiv 2001.07676 and 2009.07118).
 
-A schema is the other way round: one text after each of several contexts, as WinoGrande is scored.
+A schema task reverses this: one text is scored after each of several contexts, as in WinoGrande.
 """
 
 from __future__ import annotations
@@ -39,22 +37,22 @@ from everlearn.wording import count
 
 
 class SchemaTask(Asked):
-    """A schema task: the context after which the model finds the text likeliest is its answer."""
+    """A schema task: the answer is the context after which the text is likeliest."""
 
     kind: Literal["schema"] = "schema"
-    """The context after which the text is likeliest is the model's answer; nothing is fine-tuned."""
+    """The answer is the context after which the text is likeliest; nothing is fine-tuned."""
     prompt: str = "{continuation}"
-    """The text that follows each context, and is scored; `{column}` stands for a column's value, `{{` for a brace."""
+    """The text that is scored after each context; `{column}` stands for a column's value, `{{` for a brace."""
     contexts_column: str = "context_options"
     """Column with the list of contexts."""
     answer_column: str = "gold"
     """Column with the right context: its number, counted from 0, or its text."""
     separator: str | None = None
-    """Between a context and the text. When left out a blank, and nothing under `objective: text-to-text`."""
+    """Text between context and scored text. Default: a blank, or nothing under `objective: text-to-text`."""
 
 
 def read_schemas(task: SchemaTask) -> list[Question]:
-    """Texts with the contexts before them, as answers.
+    """Read the scored texts, with their contexts as the answers to choose from.
 
     Raises:
         DataError: a file cannot be read, a column is missing or holds something else, or there is no example.
@@ -68,12 +66,12 @@ def read_schemas(task: SchemaTask) -> list[Question]:
 
 
 _BYTES_PER_TOKEN = 4
-"""About, for a plan."""
+"""Rough average, for estimates of the work."""
 
 
 @register_kind(ChoiceTask)
 class Choice(Task):
-    """Scores the options of each question; all options of one are rows of the same batch."""
+    """Score the options of each question; all options of one question are rows of the same batch."""
 
     kind = "choice"
 
@@ -83,7 +81,7 @@ class Choice(Task):
 
     @cached_property
     def questions(self) -> list[Question]:
-        """The examples; raises ``DataError``."""
+        """Return the examples; raise ``DataError`` if they cannot be read."""
         return read_choices(self.config)
 
     def check(self) -> str:
@@ -101,7 +99,7 @@ class Choice(Task):
         return [question.answers[option] for question, option in zip(self.questions, chosen.tolist(), strict=True)]
 
     def pairs(self, question: Question) -> list[Pair]:
-        """Each option, and the prompt before it."""
+        """Return each option with the prompt before it."""
         return [(question.prompt, option) for option in question.answers]
 
     def work(self, seeds: int) -> Work:
@@ -137,14 +135,14 @@ class Choice(Task):
 def option_nats(
     config: Any, predictor: Predictor, conditions: Conditions, questions: Sequence[Sequence[Pair]]
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """−log p of each option of each question, and its tokens, both [most options, questions].
+    """Return −log p and the number of tokens of each option, both [most options, questions].
 
     Args:
-        config: of the end task (what :class:`Asking` reads of it, and its `separator`).
-        predictor: who is asked.
-        conditions: how it is measured.
-        questions: the options of each with the prompt before each; where one has fewer than the most, its nats are
-            infinite and its tokens 0.
+        config: options of the end task: those of :class:`Asks`, and its `separator`.
+        predictor: the predictor to evaluate.
+        conditions: conditions of the evaluation.
+        questions: for each question its options, each with the prompt before it. A question with fewer options than
+            others is padded with infinite nats and 0 tokens.
     """
     nats = np.full((max(map(len, questions)), len(questions)), np.inf)
     tokens = np.zeros(nats.shape, np.int64)
@@ -163,16 +161,16 @@ def option_nats(
 
 @register_kind(SchemaTask)
 class Schema(Choice):
-    """Scores one text after each of several contexts (Trinh and Le, arXiv 1806.02847: partial scoring)."""
+    """Score one text after each of several contexts (Trinh and Le, arXiv 1806.02847: partial scoring)."""
 
     kind = "schema"
 
     def check_model(self, kind: Kind) -> None:
-        check_writes(self.config, kind)  # masks in the place of a whole text say nothing about it
+        check_writes(self.config, kind)  # a masked model cannot score a complete text
 
     @cached_property
     def questions(self) -> list[Question]:
-        """The examples, with the contexts as answers; raises ``DataError``."""
+        """Return the examples, with the contexts as answers; raise ``DataError`` if they cannot be read."""
         return read_schemas(self.config)
 
     def check(self) -> str:

@@ -1,4 +1,4 @@
-"""The kind of end task that fine-tunes a classifier (DAS, arXiv 2302.03241)."""
+"""Evaluate by fine-tuning a classifier (DAS, arXiv 2302.03241)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from everlearn.wording import count
 
 @register_kind(EndTask)
 class Classification(Task):
-    """Fine-tunes a copy of the model on labelled text, once for each seed, and predicts the test part."""
+    """Fine-tune a copy of the model on labelled text, once for each seed, and predict the test part."""
 
     kind = CLASSIFICATION
     fine_tunes = True
@@ -30,7 +30,7 @@ class Classification(Task):
 
     @cached_property
     def sets(self) -> tuple[LabelledSet, LabelledSet]:
-        """Training and test part; raises ``DataError``."""
+        """Return the training and the test part; raise ``DataError`` if they cannot be read."""
         return read_end_task(self.config)
 
     def check(self) -> str:
@@ -39,7 +39,7 @@ class Classification(Task):
         best, often = self.config.state_of_the_art, np.bincount(test.labels).max() / len(test)
         if best is not None and self.config.majority is None and often >= best:
             raise DataError(
-                f"End task '{self.name}': always the most frequent label is right in {often:.1%} of the test part, and "
+                f"End task '{self.name}': the most frequent label is right in {often:.1%} of the test part, and "
                 f"`state_of_the_art` ({best}) must be above that. Correct it, or set `majority` too."
             )
         return f"{len(train):,} to learn from, {len(test):,} to test, {count(len(train.label_names), 'label')}"
@@ -48,7 +48,10 @@ class Classification(Task):
         return notes_on(self.name, *self.sets)
 
     def fingerprint(self) -> str:
-        scale = {"majority", "state_of_the_art"} - self.config.scale.keys()  # what is not set leaves no mark
+        scale = {
+            "majority",
+            "state_of_the_art",
+        } - self.config.scale.keys()  # options that are not set do not change the fingerprint
         options = self.config.model_dump_json(exclude={"name", "domain", "train", "test", *scale})
         parts = [(part.texts, part.pairs, part.labels.tolist(), part.label_names) for part in self.sets]
         return hash_of(self.kind, options, *parts)
@@ -66,7 +69,7 @@ class Classification(Task):
         return Work(units=seeds * steps, rows=seeds * len(test), trained=trained, tokens=self.config.max_length)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        found = evaluate_task(
+        cell = evaluate_task(
             predictor,
             conditions.tokenizer,
             self.config,
@@ -76,5 +79,5 @@ class Classification(Task):
             bf16=conditions.bf16,
             progress=conditions.progress,
         )
-        facts = {**found.facts, **self.config.scale}
-        return replace(found, row=conditions.row, facts=facts, fingerprint=self.fingerprint())
+        facts = {**cell.facts, **self.config.scale}
+        return replace(cell, row=conditions.row, facts=facts, fingerprint=self.fingerprint())

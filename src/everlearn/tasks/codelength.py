@@ -1,11 +1,12 @@
-"""Online (prequential) codelength: in how few bits a task's labels can be sent by somebody who learns on the way.
+"""Measure the online (prequential) codelength of a task's labels: bits to send them while learning on the way.
 
-Of N examples in a random order, cut at s₁ < … < s_M = N,
+For N examples in a random order, cut at s₁ < … < s_M = N,
 
     L = s₁ log₂ |Y| − Σ_{i≥2} log₂ p(y_{s_{i−1}+1 … s_i} | x; θ fitted on the first s_{i−1})
 
-(Yogatama et al., arXiv 1901.11373; the cuts are those of MDL probing, Voita and Titov, arXiv 2003.12298). Fewer bits:
-learnt from fewer examples. A checkpoint's codelength against that of the base model is transfer as speed.
+(Yogatama et al., arXiv 1901.11373; the cuts are those of MDL probing, Voita and Titov, arXiv 2003.12298). Fewer bits
+mean that fewer examples were needed to learn the task. The difference to the base model's codelength measures transfer
+as learning speed.
 """
 
 from __future__ import annotations
@@ -30,19 +31,21 @@ from everlearn.tasks.fine_tuning import probabilities_after
 from everlearn.tasks.labelled import CodelengthTask, LabelledSet, read_labelled
 
 PERCENT = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.25, 12.5, 25, 50, 100)
-"""Where the examples are cut."""
+"""Cuts of the examples, in per cent."""
 register_mean("codelength", "Online codelength", "code_bits", unit="bits/label", higher_is_better=False)
 
 
 def cuts(examples: int) -> list[int]:
-    """s₁ < … < s_M; cuts that fall together in a small set are one."""
+    """Return s₁ < … < s_M; equal cuts of a small set are merged."""
     return sorted({max(1, round(percent * examples / 100)) for percent in PERCENT})
 
 
 @register_kind(CodelengthTask)
 class Codelength(Task):
-    """Fine-tunes a fresh copy of the model on every prefix and sends the labels that come next; once for each seed,
-    which also draws the order."""
+    """Fine-tune a fresh copy of the model on every prefix and score the labels that come next, for each seed.
+
+    The seed also sets the order of the examples.
+    """
 
     kind = "codelength"
     fine_tunes = True
@@ -52,22 +55,24 @@ class Codelength(Task):
 
     @cached_property
     def labelled(self) -> LabelledSet:
-        """All of them; raises ``DataError``."""
-        found = read_labelled(self.config)
-        if len(found) < 2:
-            raise DataError(f"End task '{self.name}' has {len(found)} example; a codelength needs two or more.")
-        return found
+        """Return all examples; raise ``DataError`` if they cannot be read."""
+        examples = read_labelled(self.config)
+        if len(examples) < 2:
+            raise DataError(f"End task '{self.name}' has {len(examples)} example; a codelength needs two or more.")
+        return examples
 
     def check(self) -> str:
-        found = self.labelled
+        examples = self.labelled
         return (
-            f"{len(found):,} to learn from in {wording.count(len(cuts(len(found))), 'part')}, "
-            f"{wording.count(len(found.label_names), 'label')}"
+            f"{len(examples):,} to learn from in {wording.count(len(cuts(len(examples))), 'part')}, "
+            f"{wording.count(len(examples.label_names), 'label')}"
         )
 
     def fingerprint(self) -> str:
-        found, options = self.labelled, self.config.model_dump_json(exclude={"name", "domain", "train"})
-        return hash_of(self.kind, options, found.texts, found.pairs, found.labels.tolist(), found.label_names)
+        examples, options = self.labelled, self.config.model_dump_json(exclude={"name", "domain", "train"})
+        return hash_of(
+            self.kind, options, examples.texts, examples.pairs, examples.labels.tolist(), examples.label_names
+        )
 
     def texts(self) -> Sequence[str]:
         return self.labelled.whole_texts()
@@ -87,7 +92,7 @@ class Codelength(Task):
             for place, (start, end) in enumerate(itertools.pairwise(ends)):
                 done = (number * (len(ends) - 1) + place) * self.config.steps
                 new = order[start:end]
-                found = probabilities_after(
+                probabilities = probabilities_after(
                     predictor,
                     conditions.tokenizer,
                     self.config,
@@ -99,7 +104,7 @@ class Codelength(Task):
                     bf16=conditions.bf16,
                     progress=conditions.progress and functools.partial(_advance, conditions.progress, done),
                 )
-                right = found[np.arange(len(new)), known.labels[new]]
+                right = probabilities[np.arange(len(new)), known.labels[new]]
                 bits[number, new] = -np.log2(np.maximum(right, np.finfo(np.float64).tiny))
                 part[number, new] = place + 1
         return Cell(
@@ -119,8 +124,8 @@ def _advance(told: Callable[[int], None], done: int, step: int) -> None:
 
 
 def by_part(cell: Cell) -> list[float]:
-    """Bits a label of each part, the mean over its examples of all seeds.
+    """Return the bits per label of each part, averaged over its examples of all seeds.
 
-    The first is log₂ |Y|, the last that of a model which has learnt from half of the examples.
+    The first is log₂ |Y|; the last is that of a model fine-tuned on half of the examples.
     """
     return [float(cell["code_bits"][cell["part"] == place].mean()) for place in range(len(cell.facts["cuts"]))]

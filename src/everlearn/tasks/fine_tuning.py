@@ -1,8 +1,8 @@
-"""End tasks: fine-tune a copy of a checkpoint on labelled data and see what it knows.
+"""Fine-tune a copy of a checkpoint on labelled data and predict a test set.
 
-As in DAS (arXiv 2302.03241, and its released code): AdamW at weight decay 0.01 on all parameters, learning rate
-falling linearly to 0 without warm-up, a fresh head, no gradient clipping, the last epoch is used (nothing is selected
-on held-out data), several seeds. Batches are padded to their own longest text, and texts of similar length share one.
+As in DAS (arXiv 2302.03241, and its released code): AdamW with weight decay 0.01 on all parameters, a learning rate
+that falls linearly to 0 without warm-up, a fresh head, no gradient clipping, the last epoch (nothing is selected on
+held-out data), several seeds. Texts of similar length share a batch, which is padded to its longest text.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 WEIGHT_DECAY = 0.01
 MEGA_BATCHES = 50
-"""Batches that are sorted by length together: more group better, fewer keep the order more random."""
+"""Batches that are sorted by length together. More of them pad less, fewer keep the order more random."""
 PAD_TO = 8
 _LOOK_EVERY = 50
 _EVALUATION_BATCHES = 4
-"""Batches of prediction are this many times larger: there is no backward pass."""
+"""Factor of the batch size in prediction, which has no backward pass."""
 
 Encoded = list[dict[str, list[int]]]
 
 
 def steps_of(task: EndTask, train: LabelledSet) -> int:
-    """Optimizer steps of one fine-tuning."""
+    """Return the optimizer steps of one fine-tuning."""
     return max(1, round(task.epochs * -(-len(train.texts) // task.batch_size)))
 
 
@@ -65,7 +65,7 @@ def evaluate_task(
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Cell:
-    """Fine-tune once per seed; the arguments are those of :func:`fine_tune`, progress counts the steps of all seeds."""
+    """Fine-tune once per seed; arguments as of :func:`fine_tune`, `progress` counts the steps of all seeds."""
     steps = steps_of(task, train)
     predictions = []
     for number, seed in enumerate(seeds):
@@ -103,31 +103,31 @@ def fine_tune(
 ) -> NDArray[np.int64]:
     """Fine-tune a copy with a fresh classification head and predict the test set.
 
-    The head, the order and dropout depend on `seed` alone, so a cell that was lost can be measured again: on CPU bit
-    for bit. Texts are cut to the smallest of ``task.max_length``, the tokenizer's and the model's longest input.
+    The head, the order and dropout depend on `seed` only, so a lost cell can be measured again, on CPU with identical
+    bits. Texts are cut to the smallest of ``task.max_length`` and the longest inputs of tokenizer and model.
 
     Args:
-        model: folder or hub id of a checkpoint, or a model (which is not changed), or a predictor, every model of
-            which is fine-tuned.
-        tokenizer: of the model.
+        model: folder or hub id of a checkpoint, a model (which is not changed), or a predictor, whose models are all
+            fine-tuned.
+        tokenizer: the model's tokenizer.
         task: epochs, learning_rate, batch_size, max_length.
         train: labelled texts to learn from.
-        test: labelled texts to predict; their labels are not looked at.
-        seed: of head, order and dropout.
-        prepare: given the classifier before it is trained, returns the one to train: methods that read a text with
-            adapters, gates or prompts put them back. Parameters that it freezes stay as they are.
-        device: to train on.
+        test: labelled texts to predict; their labels are not read.
+        seed: seed of head, order and dropout.
+        prepare: takes the classifier before training and returns the one to train. Methods that evaluate with
+            adapters, gates or prompts add them here. Frozen parameters are not trained.
+        device: device to train on.
         bf16: compute in bfloat16 (autocast); weights stay float32.
-        progress: told how many optimizer steps are done, of :func:`steps_of`.
+        progress: called with the number of optimizer steps done, out of :func:`steps_of`.
 
     Returns:
         Predicted label numbers, int64 [len(test.texts)].
 
     Raises:
-        ModelError: the architecture has no classification head in transformers, or there is no token to pad with.
+        ModelError: transformers has no classification head for the architecture, or there is no token to pad with.
         TrainingDiverged: the loss is not finite.
     """
-    found = probabilities_after(
+    probabilities = probabilities_after(
         model,
         tokenizer,
         task,
@@ -140,7 +140,7 @@ def fine_tune(
         bf16=bf16,
         progress=progress,
     )
-    return found.argmax(-1)
+    return probabilities.argmax(-1)
 
 
 def probabilities_after(
@@ -157,7 +157,7 @@ def probabilities_after(
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
-    """Probabilities of the classes, [len(test.texts), classes], after so many steps of :func:`fine_tune`."""
+    """Return the class probabilities, [len(test.texts), classes], after `steps` steps of :func:`fine_tune`."""
     place = torch.device(device)
 
     def tune(checkpoint: Any, prepare: Prepare | None) -> nn.Module:
@@ -171,15 +171,15 @@ def probabilities_after(
             trained: nn.Module = classifier.eval()
             return trained
 
-    asked = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=prepare)  # type: ignore[arg-type]
-    tuned = asked.fine_tuned(tune)
+    predictor = model if isinstance(model, Predictor) else Checkpoint(model, None, prepare=prepare)  # type: ignore[arg-type]
+    tuned = predictor.fine_tuned(tune)
     classifiers = models_of(tuned)
     encode = _Encoder(tokenizer, _limit(classifiers, tokenizer, task), classifiers[0].config, task.name)
     return _predict(tuned, encode, encode(test, "test"), _EVALUATION_BATCHES * task.batch_size, place, bf16)
 
 
 def _limit(models: Sequence[nn.Module], tokenizer: PreTrainedTokenizerBase, task: Fitted) -> int:
-    """Tokens that a text is cut to."""
+    """Return the number of tokens to which a text is cut."""
     return min(task.max_length, tokenizer.model_max_length, *(_positions(model) for model in models))
 
 
@@ -212,7 +212,7 @@ def _train(
         optimizer.step()
         schedule.step()
         summed += loss.detach()
-        # Looked at now and then: on a GPU each look waits for the device.
+        # Checked only now and then, since reading the loss synchronises a GPU.
         if (step % _LOOK_EVERY == 0 or step == total) and not torch.isfinite(summed):
             raise TrainingDiverged(
                 f"Fine-tuning end task '{task.name}' (seed {seed}) has a loss that is not finite by step {step} of "
@@ -223,9 +223,10 @@ def _train(
 
 
 def grouped_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[NDArray[np.int64]]:
-    """One epoch's batches in random order, each of rows of similar length; every row is in exactly one.
+    """Return the batches of one epoch in random order, each of rows of similar length.
 
-    Rows are shuffled, sorted by length within groups of :data:`MEGA_BATCHES` batches, cut, and the batches shuffled.
+    Rows are shuffled, sorted by length within groups of :data:`MEGA_BATCHES` batches, cut into batches, and the batches
+    are shuffled. Every row is in exactly one batch.
     """
     rng = generator("end task", seed, epoch)
     order, size = rng.permutation(len(lengths)), np.asarray(lengths)
@@ -239,30 +240,33 @@ def grouped_batches(lengths: Sequence[int], batch_size: int, seed: int, epoch: i
 
 
 class _Encoder:
-    """Texts to token rows, and token rows to padded batches."""
+    """Turn texts into token rows, and token rows into padded batches."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int, config: Any, task: str) -> None:
         self.tokenizer = tokenizer
         self.limit = limit
         self.config = config
         self.task = task
-        # Everything else that a tokenizer gives (token types) is padded with 0.
+        # Other columns of a tokenizer (token types) are padded with 0.
         self.padding = {"input_ids": config.pad_token_id}
 
     def __call__(self, data: LabelledSet, part: str) -> Encoded:
-        """Token rows, cut to the limit."""
+        """Return token rows, cut to the limit."""
         raw = self.tokenizer(list(data.texts), data.pairs, truncation=True, max_length=self.limit, padding=False)
         keys = [key for key in raw if key != "attention_mask"]
         rows = [{key: raw[key][i] for key in keys} for i in range(len(data.texts))]
         if self.config.is_encoder_decoder:
             self._check_ends(rows, part)
         for row in rows:
-            if not row["input_ids"]:  # an empty text of a tokenizer without special tokens: nothing to attend to
+            if not row["input_ids"]:  # an empty text under a tokenizer without special tokens has nothing to attend to
                 row.update({key: [self.padding.get(key, 0)] for key in keys})
         return rows
 
     def _check_ends(self, rows: Encoded, part: str) -> None:
-        """Encoder-decoder classifiers read the last end token and want equally many in every text of a batch."""
+        """Check that every text has the same number of end tokens.
+
+        Encoder-decoder classifiers read the last end token, and need the same number in every text of a batch.
+        """
         end = self.config.eos_token_id
         counts = [row["input_ids"].count(end) for row in rows]
         usual = counts[0] if counts else 0
@@ -279,7 +283,7 @@ class _Encoder:
             )
 
     def pad(self, rows: Encoded, device: torch.device) -> dict[str, Tensor]:
-        """A batch padded on the right to its longest row, to a multiple of :data:`PAD_TO`."""
+        """Return a batch, padded on the right to its longest row, rounded up to a multiple of :data:`PAD_TO`."""
         width = -(-max(len(row["input_ids"]) for row in rows) // PAD_TO) * PAD_TO
         batch = {}
         for key in rows[0]:
@@ -298,15 +302,15 @@ def _predict(
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for start in range(0, len(order), batch_size):
             chosen = order[start : start + batch_size]
-            found = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
-            parts.append(found.cpu().numpy())
+            probabilities = predictor.class_probabilities(encode.pad([rows[i] for i in chosen], device))
+            parts.append(probabilities.cpu().numpy())
     return np.concatenate(parts)[np.argsort(order, kind="stable")]
 
 
 def _classifier(
     model: str | Path | nn.Module, tokenizer: PreTrainedTokenizerBase, labels: int, task: str
 ) -> PreTrainedModel:
-    """A float32 copy with a fresh head of `labels` outputs, ready to pad."""
+    """Load a float32 copy with a fresh head of `labels` outputs and a padding token."""
     if isinstance(model, nn.Module):
         with tempfile.TemporaryDirectory() as folder:
             with _without_notices():
@@ -316,7 +320,7 @@ def _classifier(
     if pad is None:
         raise ModelError(
             f"End task '{task}' needs a tokenizer with a padding or end-of-text token; '{tokenizer.name_or_path}' has "
-            "neither. Give one that has (`model.tokenizer`)."
+            "neither. Set `model.tokenizer` to one that does."
         )
     with _without_notices():
         try:
@@ -324,7 +328,7 @@ def _classifier(
             if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
                 raise ModelError(
                     f"End task '{task}' cannot be fine-tuned on a model of type '{config.model_type}': transformers "
-                    "has no classification head for it. Leave out `end_tasks`."
+                    "has no classification head for it. Remove the task from `end_tasks`."
                 )
             config.num_labels = labels
             config.pad_token_id = pad
@@ -336,23 +340,23 @@ def _classifier(
 
 
 def _positions(model: nn.Module) -> int:
-    """The longest input that the model has positions for, padding to a multiple of :data:`PAD_TO` included.
+    """Return the model's longest input, a multiple of :data:`PAD_TO`.
 
-    What a method has put before the text (``taken_positions``) leaves it fewer.
+    Positions that a method uses before the text (``taken_positions``) are subtracted.
     """
     config: Any = model.config
     longest: int = getattr(config, "max_position_embeddings", None) or sys.maxsize
     for name, module in model.named_modules():
         padding = getattr(module, "padding_idx", None)
         if name.endswith("position_embeddings") and padding is not None:
-            longest -= padding + 1  # RoBERTa counts positions from the padding id upwards
+            longest -= padding + 1  # RoBERTa numbers positions from padding_idx + 1
         longest -= getattr(module, "taken_positions", 0)
     return longest // PAD_TO * PAD_TO
 
 
 @contextlib.contextmanager
 def _without_notices() -> Iterator[None]:
-    """A fresh head is what we ask for, so transformers need not warn of it."""
+    """Silence transformers' warning about the fresh head, which is intended."""
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

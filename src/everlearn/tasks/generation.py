@@ -1,7 +1,7 @@
-"""The kind of end task in which the model writes an answer: text to text, by batched greedy decoding.
+"""Evaluate generated answers: text to text, by batched greedy decoding.
 
-What a stream of tasks in the text-to-text form asks for (arXiv 1910.10683; continual: 2310.14152): the model was
-trained on a task as a domain, and is asked as it is, before and after the others.
+Streams of tasks in the text-to-text form need this (arXiv 1910.10683; continual: 2310.14152). The model is trained on
+each task as a domain, and is evaluated on all of them without further fine-tuning.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from everlearn.wording import count
 
 PAD_TO = 8
 _BYTES_PER_TOKEN = 4
-"""About, for a plan."""
+"""Rough average, for estimates of the work."""
 
 
 @register_kind(AnswerTask)
 class Generation(Task):
-    """Asks for an answer to each prompt and compares it with the right one."""
+    """Generate an answer to each prompt and compare it with the right one."""
 
     kind = "text-to-text"
 
@@ -39,7 +39,7 @@ class Generation(Task):
 
     @cached_property
     def questions(self) -> list[Question]:
-        """The examples; raises ``DataError``."""
+        """Return the examples; raise ``DataError`` if they cannot be read."""
         return read_answers(self.config)
 
     def check(self) -> str:
@@ -64,29 +64,29 @@ class Generation(Task):
         return self.cell(self.answers(predictor, conditions), conditions.row)
 
     def always(self, answer: str) -> Cell:
-        """What it would be worth to give one answer to everything."""
+        """Return the cell of a model that gives the same answer to every prompt."""
         return self.cell([answer] * len(self.questions), answer)
 
     def cell(self, texts: Sequence[str], row: str) -> Cell:
-        """What answers are worth, one to each prompt."""
+        """Return the cell of these answers, one for each prompt."""
         config, pairs = self.config, [(text, q.answers) for text, q in zip(texts, self.questions, strict=True)]
         outcomes = {
             "exact_match": [exact_match(text, right, config.match) for text, right in pairs],
             "token_f1": [token_f1(text, right) for text, right in pairs],
             "rouge_l": [rouge_l(text, right) for text, right in pairs],
         }
-        found: dict[str, Any] = {name: np.array(values, np.float64) for name, values in outcomes.items()}
+        scores: dict[str, Any] = {name: np.array(values, np.float64) for name, values in outcomes.items()}
         given: dict[str, Any] = {}
         facts: dict[str, Any] = {"targets": [list(right) for _, right in pairs]}
         if config.labels:
-            found["predictions"] = np.array([[label_of(text, config.labels) for text in texts]], np.int64)
+            scores["predictions"] = np.array([[label_of(text, config.labels) for text in texts]], np.int64)
             given["truth"] = np.array([label_of(right[0], config.labels) for _, right in pairs], np.int64)
             facts |= {"classes": list(range(len(config.labels))), "labels": list(config.labels)}
         return Cell(
             self.kind,
             self.name,
             row,
-            found,
+            scores,
             given,
             facts,
             texts=tuple(texts),
@@ -94,25 +94,25 @@ class Generation(Task):
         )
 
     def answers(self, predictor: Predictor, conditions: Conditions) -> list[str]:
-        """What the predictor writes after each prompt, without the white space around it."""
+        """Return the predictor's answer to each prompt, without surrounding white space."""
         return written(self.config, [question.prompt for question in self.questions], predictor, conditions)
 
 
 def written(config: Any, prompts: Sequence[str], predictor: Predictor, conditions: Conditions) -> list[str]:
-    """What a predictor writes after each prompt, up to the first of the task's `stop`, without white space around it.
+    """Generate the text after each prompt, up to the first of the task's `stop`, without surrounding white space.
 
     Args:
-        config: of the end task: what :class:`Asking` reads of it, `max_new_tokens`, `labels` and `stop`.
-        prompts: what is read.
-        predictor: who writes.
-        conditions: how it is measured.
+        config: options of the end task: those of :class:`Asks`, `max_new_tokens`, `labels` and `stop`.
+        prompts: the prompts.
+        predictor: the predictor to evaluate.
+        conditions: conditions of the evaluation.
     """
     asking = Asking(config, predictor, conditions)
     encoder = asking.encoder
-    # An encoder-decoder was trained to write its tokenizer's first special tokens too.
-    wanted = config.max_new_tokens or 1 + max(map(len, encoder(config.labels)))
-    most = wanted + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
-    room = asking.room(most, f"Lower its `max_new_tokens` (now {wanted}).")
+    # An encoder-decoder learnt to generate its tokenizer's leading special tokens too.
+    limit = config.max_new_tokens or 1 + max(map(len, encoder(config.labels)))
+    most = limit + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
+    room = asking.room(most, f"Lower its `max_new_tokens` (now {limit}).")
     rows = [asking.prompt(ids, room) for ids in encoder(prompts)]
     stop = [] if encoder.end is None else [encoder.end]
     return [_text(ids, config.stop, conditions) for ids in continued(asking, predictor, rows, most, stop)]
@@ -121,10 +121,10 @@ def written(config: Any, prompts: Sequence[str], predictor: Predictor, condition
 def continued(
     asking: Asking, predictor: Predictor, rows: Sequence[list[int]], most: int, stop: Sequence[int]
 ) -> list[list[int]]:
-    """Greedy continuations of rows of token ids: at most so many tokens each, and nothing from an id in `stop` on."""
+    """Return greedy continuations of rows of token ids: at most `most` tokens, up to an id of `stop`."""
     how, pad = asking.conditions, asking.encoder.pad
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # what is similarly long shares a batch
-    found: list[list[int]] = [[]] * len(rows)
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # rows of similar length share a batch
+    continuations: list[list[int]] = [[]] * len(rows)
     left = asking.kind == "decoder"
     with asking():
         for start in range(0, len(order), how.batch_size):
@@ -136,10 +136,10 @@ def continued(
             }
             inputs = {key: value.to(torch.device(how.device)) for key, value in inputs.items()}
             for i, ids in zip(chosen, predictor.generate(inputs, max_new_tokens=most, stop=stop), strict=True):
-                found[i] = ids
+                continuations[i] = ids
             if how.progress is not None:
                 how.progress(start + len(chosen))
-    return found
+    return continuations
 
 
 def _text(ids: list[int], stop: Sequence[str], conditions: Conditions) -> str:

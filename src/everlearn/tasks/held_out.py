@@ -1,4 +1,4 @@
-"""Held-out text as a task: fixed blocks of one domain or of the general text, kept for as long as the run."""
+"""Evaluate held-out text: fixed blocks of one domain or of the general text, kept in the run folder."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ if TYPE_CHECKING:
 
 _STRETCHES = 16
 _ROWS = "rows"
-"""What the names of what is known of each row begin with, in a file."""
+"""Prefix of the names of row facts in a file."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out blocks of one domain or of the general text.
+    """Hold the held-out blocks of one domain or of the general text.
 
     Attributes:
-        blocks: the rows.
-        bytes_per_token: of the whole held-out text, of which the rows may be a sample.
-        rows: what is known of each row (:mod:`everlearn.evaluation.held_out_rows`), name → array [rows]; nothing
-            where they are not known.
+        blocks: the blocks, one a row.
+        bytes_per_token: average of the complete held-out text, of which the rows may be a sample.
+        rows: facts of each row (:mod:`everlearn.evaluation.held_out_rows`), name → array [rows]; empty if unknown.
     """
 
     blocks: PackedBlocks
@@ -48,7 +47,7 @@ class HeldOut:
     rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Replace the file atomically."""
+        """Write the blocks to a file, atomically."""
         tensors = {"bytes_per_token": torch.tensor(self.bytes_per_token, dtype=torch.float64)}
         tensors |= {f"{_ROWS}.{name}": torch.from_numpy(column.copy()) for name, column in self.rows.items()}
         for key, column in self.blocks.arrays.items():
@@ -60,44 +59,44 @@ class HeldOut:
         files.save_tensors(path, tensors, sealed=True)
 
     def sample(self, count: int) -> HeldOut:
-        """So many of the blocks, the same ones each time; of more there are those of fewer, and others."""
+        """Return a sample of `count` blocks, the same one each time; a larger sample contains the smaller ones."""
         order = np.random.Generator(np.random.PCG64(seed_for("sample", self.blocks.name))).permutation(len(self.blocks))
         return self._part(np.sort(order[:count]))
 
     def half(self, number: int) -> HeldOut:
-        """One of two halves (0 or 1) that have no block in common.
+        """Return one of two halves (0 or 1) that have no block in common.
 
-        They take turns in stretches of several blocks: both have text from everywhere, and few documents that go on
-        from one block to the next are in both.
+        The halves alternate in stretches of several blocks. So both have text from everywhere, and few documents that
+        span two blocks are in both.
         """
         count = len(self.blocks)
         stretch = np.arange(count) * min(_STRETCHES, count) // max(count, 1)
         return self._part(np.flatnonzero(stretch % 2 == number))
 
     def _part(self, numbers: NDArray[np.intp]) -> HeldOut:
-        """Some of the rows, with what is known of them."""
+        """Return some of the rows with their facts."""
         blocks = PackedBlocks.from_blocks(self.blocks.take(numbers), 0, self.blocks.name)
         return replace(self, blocks=blocks, rows={name: column[numbers] for name, column in self.rows.items()})
 
     def given(self, items: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """What belongs to the rows in a cell: bytes of so many labels of each, and its document.
+        """Return the facts of a cell about its rows: the bytes of their labels, and their documents.
 
         Args:
-            items: labels of each row.
+            items: number of labels of each row.
         """
-        found: dict[str, NDArray[Any]] = {}
+        facts: dict[str, NDArray[Any]] = {}
         if BYTES in self.rows:
-            found["bytes"] = np.asarray(items * self.rows[BYTES], np.float64)
+            facts["bytes"] = np.asarray(items * self.rows[BYTES], np.float64)
         if DOCUMENT in self.rows:
-            found[DOCUMENT] = self.rows[DOCUMENT]
-        return found
+            facts[DOCUMENT] = self.rows[DOCUMENT]
+        return facts
 
     @classmethod
     def load(cls, path: Path) -> HeldOut:
-        """Read what :meth:`save` wrote.
+        """Read blocks that :meth:`save` wrote.
 
         Raises:
-            RunError: the file is missing or damaged; the sentence names it.
+            RunError: the file is missing or damaged; the message names it.
         """
         tensors = files.load_tensors(path)
         try:
@@ -130,15 +129,15 @@ def blocks_in(path: Path) -> int:
 
 @register_kind()
 class HeldOutText(Task):
-    """Losses of the labels of held-out blocks.
+    """Score the labels of held-out blocks.
 
     Args:
-        path: where the blocks are kept (:meth:`HeldOut.save`); the file's content is the fingerprint.
-        domain: whose text it is; None for general text.
-        most: measure no more than so many of the blocks, the same ones each time; None for all.
-        half: measure one half of these (:meth:`HeldOut.half`); None for both.
-        content: score content tokens too: all but so many frequent types of the set, and formatting; None to leave
-            that.
+        path: file with the blocks (:meth:`HeldOut.save`); the hash of its content is the fingerprint.
+        domain: the domain of the text; None for general text.
+        most: maximum number of blocks, the same ones each time; None for all.
+        half: half of these blocks to score (:meth:`HeldOut.half`); None for both.
+        content: also score content tokens: all except formatting and this number of most frequent token types of the
+            set. None to leave this out.
     """
 
     kind = TEXT
@@ -152,9 +151,9 @@ class HeldOutText(Task):
         content: int | None = None,
     ) -> None:
         self.name, self.domain, self.path, self.content = path.stem, domain, path, content
-        whole = HeldOut.load(path)
-        self.most = None if most is None or most >= len(whole.blocks) else most
-        self.held_out = whole if self.most is None else whole.sample(self.most)
+        held_out = HeldOut.load(path)
+        self.most = None if most is None or most >= len(held_out.blocks) else most
+        self.held_out = held_out if self.most is None else held_out.sample(self.most)
         self.part = half
         if half is not None:
             if len(self.held_out.blocks) < 2:
@@ -165,13 +164,13 @@ class HeldOutText(Task):
         return f"{wording.count(len(self.held_out.blocks), 'block')}"
 
     def fingerprint(self) -> str:
-        whole = files.digest(self.path)
+        digest = files.digest(self.path)
         content = () if self.content is None else ("content", self.content)
         if self.part is not None:
-            return hash_of(whole, self.most, "half", self.part, *content)
+            return hash_of(digest, self.most, "half", self.part, *content)
         if self.most is None and not content:
-            return whole
-        return hash_of(whole, self.most, *content)
+            return digest
+        return hash_of(digest, self.most, *content)
 
     def texts(self) -> Sequence[str]:
         raise NotImplementedError("held-out text is there as blocks already")
@@ -181,7 +180,7 @@ class HeldOutText(Task):
         return Work(units=len(blocks), rows=len(blocks), tokens=blocks.block_tokens or 0)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        found = losses_of(
+        losses = losses_of(
             predictor,
             self.held_out.blocks,
             conditions.objective,
@@ -191,10 +190,10 @@ class HeldOutText(Task):
             progress=conditions.progress,
             without_content=self.without_content(conditions.tokenizer),
         )
-        return self.cell(found, conditions)
+        return self.cell(losses, conditions)
 
     def cell(self, found: BlockLosses, conditions: Conditions) -> Cell:
-        """The cell of losses that were found."""
+        """Return the cell of these losses."""
         given = self.held_out.given(found.items)
         total = float(np.sum(found.items))
         width = float(given["bytes"].sum()) / total if "bytes" in given and total else self.held_out.bytes_per_token
@@ -204,5 +203,5 @@ class HeldOutText(Task):
         )
 
     def without_content(self, tokenizer: PreTrainedTokenizerBase) -> Tensor | None:
-        """The tokens that are no content, bool [V]; None where content tokens are not asked for."""
+        """Return the tokens that are not content tokens, bool [V]; None if content tokens are not scored apart."""
         return None if self.content is None else without_content(self.held_out.blocks, tokenizer, self.content)

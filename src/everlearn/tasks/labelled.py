@@ -1,4 +1,4 @@
-"""Labelled data that a checkpoint is fine-tuned on, to measure what it knows."""
+"""Read labelled data on which a checkpoint is fine-tuned for evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everlearn.seeding import seed_for
 
 
 class EndTask(TaskConfig):
-    """A text classification task; accuracy, macro-F1 and, where asked for, micro-F1 on its test part are reported."""
+    """A text classification task; accuracy, macro-F1 and, if set, micro-F1 of its test part are reported."""
 
     paths = ("train", "test")
     kind: Literal["classification"] = "classification"
@@ -43,21 +43,22 @@ class EndTask(TaskConfig):
     batch_size: int = Field(default=16, ge=1)
     """Examples per step."""
     max_length: int = Field(default=128, ge=4)
-    """Tokens per example; what is longer is cut."""
+    """Maximum number of tokens per example; longer ones are cut."""
     max_train: int | None = Field(default=None, ge=1)
-    """Fine-tune on no more than so many examples, drawn at random, the same ones each time."""
+    """Maximum number of training examples, drawn at random; the same ones each time."""
     max_test: int | None = Field(default=None, ge=1)
-    """Measure on no more than so many examples, drawn at random, the same ones each time."""
+    """Maximum number of test examples, drawn at random; the same ones each time."""
     unseen_labels: Literal["refuse", "wrong"] = "refuse"
-    """What to do with test examples whose label no training example has: refuse the task, or count them as wrong."""
+    """For test examples whose label no training example has: refuse the task, or count them as wrong."""
     f1: Literal["macro", "micro"] = "macro"
-    """Which F1 the table `f1` holds for this task; with one label per example micro-F1 equals accuracy. Macro-F1 and
-    accuracy have tables of their own in any case."""
+    """The F1 of this task in the table `f1`. With one label per example micro-F1 equals accuracy. Macro-F1 and accuracy
+    always have their own tables."""
     state_of_the_art: float | None = Field(default=None, gt=0, le=1)
-    """The best accuracy that is known of the task: accuracies are then also standardised, 0 for always the most
-    frequent label and 1 for this, and forgetting as a share of what was known (Arora et al., ALTA 2019)."""
+    """The best published accuracy. If set, accuracies are also standardised (0 for always predicting the most frequent
+    label, 1 for this accuracy), and forgetting is also given as a share of it (Arora et al., ALTA 2019)."""
     majority: float | None = Field(default=None, ge=0, lt=1)
-    """With `state_of_the_art`: the accuracy of always the most frequent label; that of the test part when left out."""
+    """With `state_of_the_art`: accuracy of always predicting the most frequent label. Default: that of the test
+    part."""
 
     @model_validator(mode="after")
     def _above_chance(self) -> EndTask:
@@ -72,17 +73,17 @@ class EndTask(TaskConfig):
 
     @property
     def scale(self) -> dict[str, float]:
-        """Return the accuracies that standardise this task's scores: those of the two that the recipe sets."""
+        """Return the accuracies set in the recipe that standardise this task's scores."""
         given = {"majority": self.majority, "state_of_the_art": self.state_of_the_art}
         return {key: value for key, value in given.items() if value is not None}
 
 
 class CodelengthTask(TaskConfig):
-    """How quickly a classification task is learnt: the bits in which its labels can be sent, online."""
+    """How fast a classification task is learnt: the bits needed to send its labels while learning on the way."""
 
     paths = ("train",)
     kind: Literal["codelength"] = "codelength"
-    """Prefixes of the labelled examples are learnt, and the next ones predicted (arXiv 1901.11373)."""
+    """A classifier is fine-tuned on prefixes of the examples, and predicts the next ones (arXiv 1901.11373)."""
     train: str
     """Files with the labelled examples: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
     text_column: str = "text"
@@ -92,31 +93,31 @@ class CodelengthTask(TaskConfig):
     label_column: str = "label"
     """Column with the label: a whole number or a word."""
     steps: int = Field(default=100, ge=1)
-    """Optimizer steps on every prefix, however long: a codelength is one of a budget, and budgets must be equal."""
+    """Optimizer steps on every prefix, whatever its length: codelengths compare only under the same budget."""
     learning_rate: float = Field(default=3e-5, gt=0)
     """Peak learning rate of the fine-tuning."""
     batch_size: int = Field(default=16, ge=1)
     """Examples per step."""
     max_length: int = Field(default=128, ge=4)
-    """Tokens per example; what is longer is cut."""
+    """Maximum number of tokens per example; longer ones are cut."""
     max_train: int | None = Field(default=None, ge=1)
-    """Take no more than so many examples, drawn at random, the same ones each time."""
+    """Maximum number of examples, drawn at random; the same ones each time."""
 
 
 Fitted = EndTask | CodelengthTask
-"""Tasks that a classifier is fine-tuned for."""
+"""Tasks that fine-tune a classifier."""
 
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Examples of a classification task.
+    """Hold the examples of a classification task.
 
     Attributes:
         texts: N texts.
         pairs: N second texts, or None.
         labels: int64 [N], indices into `label_names`.
-        label_names: sorted (whole numbers by value); those of the training part, and in a test part behind them those
-            that the training part has not, which no model can predict.
+        label_names: names of the labels, sorted (whole numbers by value). In a test part, labels that the training part
+            lacks, which no model can predict, come last.
     """
 
     texts: list[str]
@@ -128,12 +129,12 @@ class LabelledSet:
         return len(self.texts)
 
     def take(self, chosen: np.ndarray) -> LabelledSet:
-        """Some of the examples, in this order; the labels that there are stay the same."""
+        """Return some of the examples, in this order, with the same label names."""
         pairs = None if self.pairs is None else [self.pairs[i] for i in chosen]
         return replace(self, texts=[self.texts[i] for i in chosen], pairs=pairs, labels=self.labels[chosen])
 
     def whole_texts(self) -> list[str]:
-        """Each example's text, followed by its second text where there is one."""
+        """Return each example's text, followed by its second text if there is one."""
         if self.pairs is None:
             return list(self.texts)
         return [f"{text} {pair}" for text, pair in zip(self.texts, self.pairs, strict=True)]
@@ -144,12 +145,12 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
-    """Training and test part.
+    """Read the training and the test part.
 
     Raises:
-        DataError: a part cannot be read or is empty, a column is missing, a label is no whole number or word, labels
-            are numbers with a fraction or one word in several spellings, the training part has fewer than two labels,
-            or the test part has one that the training part lacks and `unseen_labels` refuses it.
+        DataError: a part cannot be read or is empty; a column is missing; a label is neither a whole number nor a word;
+            labels are fractional numbers, or spellings of the same word; the training part has fewer than two labels;
+            or the test part has a label that the training part lacks, and `unseen_labels` refuses it.
     """
     train, test = _read(task, "train"), _read(task, "test")
     _check_labels(task.name, {label for _, _, label in (*train, *test)})
@@ -157,7 +158,7 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
     unseen = _sorted({label for _, _, label in test} - set(names))
     if unseen and task.unseen_labels == "refuse":
         raise DataError(
-            f"End task '{task.name}': the test part has labels that the training part has not: "
+            f"End task '{task.name}': the test part has labels that the training part lacks: "
             f"{', '.join(unseen[:10])}. Those of the training part: {', '.join(names[:20])}. To count these examples "
             "as wrong, set its `unseen_labels: wrong`."
         )
@@ -166,7 +167,7 @@ def read_end_task(task: EndTask) -> tuple[LabelledSet, LabelledSet]:
 
 
 def read_labelled(task: CodelengthTask) -> LabelledSet:
-    """The labelled examples; raises ``DataError`` as :func:`read_end_task` does of a training part."""
+    """Read the labelled examples; raise ``DataError`` as :func:`read_end_task` does for a training part."""
     examples = _read(task, "train")
     _check_labels(task.name, {label for _, _, label in examples})
     return _labelled(_drawn(examples, task.max_train, task.name), _names(task.name, examples))
@@ -180,10 +181,10 @@ def _names(task: str, train: list[Example]) -> list[str]:
 
 
 def check_end_task(task: EndTask) -> None:
-    """Find out whether an end task can be used; end tasks are small, so this reads them.
+    """Check that an end task can be used; it is read for this, since end tasks are small.
 
     Raises:
-        DataError: it cannot, see :func:`read_end_task`; or it would be tested on what it learns from.
+        DataError: it cannot be used (see :func:`read_end_task`), or its test part is its training part.
     """
     check_test_apart(task)
     read_end_task(task)
@@ -193,39 +194,39 @@ def check_test_apart(task: EndTask) -> None:
     """Refuse a test part that is the training part: the same file under any name, or the same content.
 
     Raises:
-        DataError: it is; the sentence names the file.
+        DataError: they are the same; the message names the file.
     """
     if same := same_file(resolve_files(task.train, "train"), resolve_files(task.test, "test")):
         one, other = same
         which = f"{one} is in both" if one == other else f"{other} is the same file as {one}"
         raise DataError(
-            f"End task '{task.name}' would be tested on what it learns from: {which} (`train`, `test`). Keep some "
-            "examples in a file of their own."
+            f"End task '{task.name}' would be tested on its training examples: {which} (`train`, `test`). Put the "
+            "test examples into a separate file."
         )
 
 
 def notes_on(name: str, train: LabelledSet, test: LabelledSet) -> list[str]:
-    """What a reader of an end task's scores should know about its examples."""
+    """Return warnings about the examples, for the reader of the task's scores."""
     notes = []
     known = set(train.whole_texts())
     if both := sum(text in known for text in test.whole_texts()):
         share = both / len(test)
         notes.append(
-            f"{both:,} of the {wording.count(len(test), 'test example')} of '{name}' have a text to "
-            f"learn from ({share:.0%})."
+            f"{both:,} of the {wording.count(len(test), 'test example')} of '{name}' also occur "
+            f"in its training part ({share:.0%})."
         )
     counts = Counter(train.labels.tolist())
     lonely = sum(count == 1 for count in counts.values())
     if lonely > len(counts) / 2 and len(counts) > 2:
         notes.append(
-            f"{lonely:,} of the {wording.count(len(counts), 'label')} of '{name}' have one example to "
-            "learn from: is it a class?"
+            f"{lonely:,} of the {wording.count(len(counts), 'label')} of '{name}' have only one "
+            "training example: are these classes?"
         )
     return notes
 
 
 def _spelling(label: str) -> str:
-    """What labels that mean the same have in common."""
+    """Return a normal form that is the same for labels with the same meaning."""
     if re.fullmatch(r"[+-]?\d+(\.0*)?", label.strip()):
         return str(int(label.strip().partition(".")[0]))
     return " ".join(unicodedata.normalize("NFC", label).casefold().split())
@@ -240,12 +241,12 @@ def _check_labels(name: str, labels: set[str]) -> None:
             listed = ", ".join(f"'{label}'" for label in several[:5])
             raise DataError(
                 f"End task '{name}': the labels {listed} differ only in case, white space or the form of a number and "
-                f"would be {wording.count(len(several), 'class')}. Write them alike."
+                f"would be {wording.count(len(several), 'class')}. Write them in the same way."
             )
     fractions = [label for label in sorted(labels) if NUMBER.fullmatch(label.strip()) and not float(label).is_integer()]
     if fractions and all(NUMBER.fullmatch(label.strip()) for label in labels):
         raise DataError(
-            f"End task '{name}': labels such as '{fractions[0]}' are quantities, which a classifier does not predict: "
+            f"End task '{name}': labels such as '{fractions[0]}' are quantities, which a classifier cannot predict: "
             f"it would learn {wording.count(len(labels), 'class')}. Round them, or write classes as words."
         )
 
@@ -264,7 +265,7 @@ def _read(task: Fitted, part: str) -> list[Example]:
 
 
 def _drawn(examples: list[Example], most: int | None, seed: str) -> list[Example]:
-    """At most so many examples, in their order; the same ones each time."""
+    """Return at most `most` examples, in their order; the same ones each time."""
     if most is None or most >= len(examples):
         return examples
     generator = np.random.Generator(np.random.PCG64(seed_for("end task", seed)))

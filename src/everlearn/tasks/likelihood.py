@@ -1,6 +1,6 @@
-"""How likely a model finds texts after prompts: what the kinds share that score texts and do not write any.
+"""Score texts after prompts by their likelihood: shared by the tasks that generate nothing.
 
-Where a model allows it, the texts after one prompt are scored in one pass that reads the prompt once
+If the model allows it, all texts after one prompt are scored in one pass that reads the prompt once
 (:mod:`everlearn.model.one_prompt`).
 """
 
@@ -23,11 +23,11 @@ from everlearn.predictors.predictor import Checkpoint, Predictor
 from everlearn.tasks.prompted import SMALLEST, Asking, padded
 
 PAD_TO, PAD_LABELS_TO = 32, 8
-"""Few widths: on CPU every new matrix shape is compiled and kept."""
+"""Multiples to which rows are padded, since on CPU each new matrix shape is compiled and cached."""
 
 MOST_BEHIND = 1024
-"""Tokens of all options of a question that are read behind one prompt: in a longer row each would be held against all
-others, and the mask alone would be larger than rows of their own."""
+"""Maximum number of tokens of all options that share one reading of their prompt. The attention mask grows with its
+square; beyond this it costs more than reading the prompt for each option."""
 
 Batch = dict[str, Tensor]
 Pair = tuple[str, str]
@@ -35,14 +35,14 @@ Pair = tuple[str, str]
 
 
 class Option(NamedTuple):
-    """A row: a text after its prompt.
+    """One row: a text after its prompt.
 
     Attributes:
-        question: number of the question that it belongs to.
-        number: of the option.
-        prompt: token ids before it, special ones included.
-        ids: its token ids.
-        masks: of a masked model: how many stand behind the prompt, the same for all options of a question.
+        question: number of its question.
+        number: number of the option within the question.
+        prompt: token ids of the prompt, with special tokens.
+        ids: token ids of the text.
+        masks: for a masked model, the number of masks after the prompt; the same for all options of a question.
     """
 
     question: int
@@ -55,13 +55,13 @@ class Option(NamedTuple):
 def rows_of(
     asking: Asking, questions: Iterable[Sequence[Pair]], separator: str | None, *, leave_out: bool = False
 ) -> list[list[Option]]:
-    """Rows of each question.
+    """Return the options of each question as rows of token ids.
 
     Args:
-        asking: who is asked.
-        questions: the options of each, with the prompt before each.
-        separator: between prompt and option; when None a blank, and nothing where both are tokenised apart.
-        leave_out: questions whose options leave no room for their prompt, as long as there are others.
+        asking: the predictor with its limits and tokenizer.
+        questions: for each question its options, each with the prompt before it.
+        separator: text between prompt and option; None for a blank, or for nothing if both are tokenised apart.
+        leave_out: skip questions whose options leave no room for the prompt, unless that would skip all.
 
     Raises:
         ModelError: the options of a question leave no room for its prompt.
@@ -94,10 +94,10 @@ def rows_of(
 
 
 def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option]]) -> Iterator[tuple[Option, float]]:
-    """Each option with its nats, −log p(option | prompt); the options of a question come one after another.
+    """Yield each option with its nats, −log p(option | prompt); options of a question come one after another.
 
     Raises:
-        TrainingDiverged: one is not a number.
+        TrainingDiverged: a loss is not a number.
     """
     how = asking.conditions
     shared = _shares_prompts(asking, predictor, questions)
@@ -117,10 +117,10 @@ def scored(asking: Asking, predictor: Predictor, questions: Sequence[list[Option
 
 
 def _together(encode: Any, pairs: Sequence[Pair]) -> tuple[list[list[int]], list[list[int]]]:
-    """Tokens of prompt and option as one text: those of the prompt alone, and what the whole has behind them.
+    """Tokenise prompt and option as one text; return the tokens of the prompt and those after it.
 
-    Where an option has grown into the prompt's last word and nothing is behind, all options of that prompt are scored
-    from that word on.
+    An option can merge with the prompt's last token, so that nothing is left after the prompt. All options of that
+    prompt are then scored from that token on.
     """
     befores, whole = (encode(texts) for texts in ([p.rstrip() for p, _ in pairs], [p + o for p, o in pairs]))
     cuts: dict[str, int] = {}
@@ -131,7 +131,10 @@ def _together(encode: Any, pairs: Sequence[Pair]) -> tuple[list[list[int]], list
 
 
 def _shares_prompts(asking: Asking, predictor: Predictor, questions: Sequence[list[Option]]) -> bool:
-    """Whether a prompt is read once for all its options: whoever looks at rows as a whole needs them apart."""
+    """Return whether each prompt is read once for all its options.
+
+    This needs a single checkpoint whose architecture allows it, and the same prompt for all options of a question.
+    """
     if not isinstance(predictor, Checkpoint) or max(map(len, questions), default=0) < 2:
         return False
     same = all(option.prompt == question[0].prompt for question in questions for option in question)
@@ -144,9 +147,9 @@ def _shares_prompts(asking: Asking, predictor: Predictor, questions: Sequence[li
 
 
 def _batches(questions: Sequence[list[Option]], rows: int, shared: bool) -> Iterator[list[list[Option]]]:
-    """Questions of similar length, as many as have room; one with more options than rows has a batch of its own.
+    """Yield batches of questions of similar length; a question with more options than rows gets its own batch.
 
-    A question takes a row where its prompt is read once, else a row for each option.
+    A question takes one row if its prompt is read once, and otherwise a row for each option.
     """
     length = {id(q): max(len(option.prompt) + len(option.ids) for option in q) for q in questions}
     lot: list[list[Option]] = []
@@ -162,7 +165,7 @@ def _batches(questions: Sequence[list[Option]], rows: int, shared: bool) -> Iter
 
 
 def _sums(losses: Tensor, lot: list[list[Option]], shared: bool, kind: Kind) -> list[float]:
-    """Nats of each option of a batch."""
+    """Return the nats of each option of a batch."""
     if not shared or kind == "encoder-decoder":
         sums: list[float] = losses.sum(1).tolist()
         return sums
@@ -171,7 +174,7 @@ def _sums(losses: Tensor, lot: list[list[Option]], shared: bool, kind: Kind) -> 
 
 
 def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
-    """Of a decoder: a row for each question, its options one after another behind the prompt."""
+    """Make a decoder's batch with a row for each question: the prompt and its options one after another."""
     wanted = [[token for option in question for token in option.ids] for question in lot]
     whole = [[*question[0].prompt, *own] for question, own in zip(lot, wanted, strict=True)]
     labels = padded(wanted, IGNORE, PAD_LABELS_TO, count=rows)
@@ -185,7 +188,8 @@ def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
         positions.append(position)
         start = prompt
         for size, label in zip(sizes, accumulate(sizes, initial=0), strict=False):
-            # The first token of each text is predicted at the prompt's last one, every other at the one before it.
+            # The first token of each option is predicted at the prompt's last token, every other at the token before
+            # it.
             places[number, label] = prompt - 1
             places[number, label + 1 : label + size] = torch.arange(start, start + size - 1)
             start += size
@@ -199,7 +203,7 @@ def _one_row(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
 
 
 def _one_encoding(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
-    """Of an encoder-decoder: a row of the encoder for each question, one of the decoder for each option."""
+    """Make an encoder-decoder's batch with an encoder row for each question and a decoder row for each option."""
     options = [option for question in lot for option in question]
     count = rows * max(map(len, lot))
     batch = _encoder_decoder(options, asking, count)
@@ -212,15 +216,15 @@ def _one_encoding(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
 
 
 def _rows(make: Callable[[list[Option], Asking, int], Batch]) -> Callable[[list[list[Option]], Asking, int], Batch]:
-    """A row for each option."""
+    """Turn a function for a list of options into one for a list of questions, with a row for each option."""
     return lambda lot, asking, rows: make([option for question in lot for option in question], asking, rows)
 
 
 def _decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
-    """An option behind its prompt."""
+    """Make a decoder's batch with a row for each option, after its prompt."""
     labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
     ids = padded([[*option.prompt, *option.ids] for option in lot], asking.encoder.pad, PAD_TO, count=rows)
-    # The label at t is predicted at t - 1; what pads a row stands behind it and is not seen.
+    # The label at t is predicted at t - 1. Padding comes after the row, so no token attends to it.
     starts = torch.tensor([len(option.prompt) - 1 for option in lot] + [0] * (rows - len(lot)))
     places = (starts[:, None] + torch.arange(labels.shape[1])).masked_fill(labels == IGNORE, 0)
     return {
@@ -232,7 +236,7 @@ def _decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
 
 
 def _masked(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
-    """Of a masked model: a row for each question, its prompt and masks, of which every option is asked."""
+    """Make a masked model's batch with a row for each question: the prompt and the masks shared by its options."""
     labels = padded(
         [[t for option in question for t in option.ids] for question in lot], IGNORE, PAD_LABELS_TO, count=rows
     )
@@ -243,19 +247,19 @@ def _masked(lot: list[list[Option]], asking: Asking, rows: int) -> Batch:
         at = [len(prompt) + place for option in question for place in range(len(option.ids))]
         places[number, : len(at)] = torch.tensor(at)
     seen = padded([[1] * len(row) for row in whole], 0, PAD_TO, count=rows)
-    seen[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
+    seen[len(lot) :, 0] = 1  # a row that attends to nothing would give NaN
     ids = padded(whole, asking.encoder.pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": seen, "positions": places, "labels": labels}
 
 
 def _encoder_decoder(lot: list[Option], asking: Asking, rows: int) -> Batch:
-    """Prompts for the encoder, options for the decoder."""
+    """Make an encoder-decoder's batch: prompts for the encoder, options for the decoder."""
     labels = padded([option.ids for option in lot], IGNORE, PAD_LABELS_TO, count=rows)
     pad, start = asking.encoder.pad, getattr(asking.conditions.objective, "decoder_start", None)
     shifted = labels.new_full(labels.shape, start if start is not None else pad)
     shifted[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORE, pad)
     mask = padded([[1] * len(option.prompt) for option in lot], 0, PAD_TO, count=rows)
-    mask[len(lot) :, 0] = 1  # a row that attends to nothing would be no number
+    mask[len(lot) :, 0] = 1  # a row that attends to nothing would give NaN
     ids = padded([option.prompt for option in lot], pad, PAD_TO, count=rows)
     return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": shifted, "labels": labels}
 

@@ -1,10 +1,9 @@
-"""Whatever lm_eval measures, of a checkpoint as it is read here (`evaluation.lm_eval`; an extra).
+"""Run tasks of lm_eval, the Language Model Evaluation Harness, on a checkpoint (`evaluation.lm_eval`; an extra).
 
-lm_eval, the Language Model Evaluation Harness, asks, scores and aggregates; what it says of each example becomes the
-outcomes of a cell, so that its scores have intervals and can be compared in pairs like any other. An aggregate that is
-a mean over examples, or follows from one (perplexity, bits per byte), is made of these outcomes again, and is checked
-to be the number that lm_eval gave. Where one is not (a correlation, BLEU), the cell holds the aggregates alone, as one
-example, and has no intervals.
+lm_eval asks, scores and aggregates. Its outcome for each example becomes an outcome of a cell, so its scores get
+intervals and paired comparisons as all others do. An aggregate that is a mean over examples, or a function of one
+(perplexity, bits per byte), is computed again from these outcomes and must equal lm_eval's number. Otherwise (a
+correlation, BLEU) the cell holds the aggregates alone, as one example, and has no intervals.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class Harness(Options):
     tasks: tuple[str, ...] = Field(min_length=1)
     """Tasks and groups as `lm_eval ls tasks` names them, such as hellaswag, or those of `include_path`."""
     num_fewshot: int | None = Field(default=None, ge=0)
-    """Examples before each question; the task's own number when left out."""
+    """Number of examples before each question. Default: the task's own."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first so many examples of each task, to try things out."""
+    """Use only the first examples of each task, up to this number, for a trial."""
     apply_chat_template: bool = False
-    """Ask in the form of the tokenizer's chat template, for models that were tuned to chat."""
+    """Format prompts with the tokenizer's chat template, for chat models."""
     include_path: str | None = None
     """Folder with configurations (YAML) of your own tasks."""
 
     def asked(self) -> list[HarnessTask]:
-        """Each of them as a task of its own."""
+        """Return each name as a task of its own."""
         options = self.model_dump(exclude={"tasks"})
         return [HarnessTask(name=name, **options) for name in self.tasks]
 
@@ -67,28 +66,28 @@ class HarnessTask(TaskConfig):
 
 
 def named(value: Any) -> Any:
-    """A list of names, or one, as a recipe may have it in the place of the mapping."""
+    """Return the mapping of options for a list of names, or one name, in a recipe."""
     value = [value] if isinstance(value, str) else value
     return {"tasks": value} if isinstance(value, list | tuple) else value
 
 
 PREFIX, LOWER = "lm_eval_", "lm_eval_low_"
-"""Of the names of its metrics; the second of those of which less is better."""
+"""Prefixes of metric names; the second for metrics of which less is better."""
 AGGREGATES: dict[str, Callable[[Any], Any]] = {
     "mean": lambda ratio: ratio,
     "perplexity": lambda ratio: np.exp(-ratio),
     "bits": lambda ratio: -ratio / math.log(2),
 }
-"""What lm_eval makes of the ratio of two sums over examples, Σ value / Σ weight."""
+"""lm_eval's functions of a ratio of two sums over examples, Σ value / Σ weight."""
 WHOLE = "whole"
 
 
 @register_kind()
 class HarnessScore(Task):
-    """One task or group of lm_eval."""
+    """Evaluate one task or group of lm_eval."""
 
     kind = "lm_eval"
-    shared = False  # lm_eval reads its data sets itself: nothing here knows whether they are the same
+    shared = False  # lm_eval reads its datasets itself, so it is unknown whether they are the same
 
     def __init__(self, config: HarnessTask) -> None:
         self.name, self.domain, self.config = config.name, config.domain, config
@@ -97,7 +96,7 @@ class HarnessScore(Task):
         known = manager(self.config.include_path).all_tasks
         if self.name not in known:
             raise RecipeError(
-                f"`evaluation.lm_eval` names '{self.name}', which lm_eval {_version()} does not know."
+                f"`evaluation.lm_eval` names '{self.name}', which lm_eval {_version()} does not have."
                 f"{did_you_mean(self.name, known)}"
             )
         return f"known to lm_eval {_version()}"
@@ -106,7 +105,7 @@ class HarnessScore(Task):
         if kind == "encoder":
             raise ModelError(
                 f"`evaluation.lm_eval` ('{self.name}') needs a model that reads from left to right; a masked model "
-                "fills gaps. Leave it out, or change `model.path`."
+                "only fills gaps. Remove it, or change `model.path`."
             )
 
     def fingerprint(self) -> str:
@@ -114,12 +113,12 @@ class HarnessScore(Task):
 
     def texts(self) -> Sequence[str]:
         raise ModelError(
-            f"A method chooses by the text of what it is asked, and lm_eval alone knows that of '{self.name}'. Leave "
-            "`evaluation.lm_eval` out, or test another method."
+            f"A method selects by the text of the task, and only lm_eval knows the text of '{self.name}'. Remove "
+            "`evaluation.lm_eval`, or evaluate another method."
         )
 
     def work(self, seeds: int) -> Work:
-        return Work(units=1)  # how many examples there are, only lm_eval knows
+        return Work(units=1)  # only lm_eval knows the number of examples
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
         lm_eval = library()
@@ -127,13 +126,13 @@ class HarnessScore(Task):
 
         model, config = self._model(predictor), self.config
         self.check_model(kind_of(model))
-        # bf16 would be another model than that of the checkpoint's folder, whose score it is to have.
+        # float32, so that the score is the one of the saved checkpoint.
         with at_rest([model], conditions.device, bf16=False), seeded("lm_eval"), _quietly():
             try:
                 found = lm_eval.simple_evaluate(
                     HFLM(
                         pretrained=model,
-                        tokenizer=copy.deepcopy(conditions.tokenizer),  # it changes where rows are padded
+                        tokenizer=copy.deepcopy(conditions.tokenizer),  # lm_eval changes its padding side
                         batch_size=conditions.batch_size,
                     ),
                     tasks=[self.name],
@@ -143,33 +142,33 @@ class HarnessScore(Task):
                     task_manager=manager(config.include_path),
                     bootstrap_iters=0,
                 )
-            except (OSError, ValueError, LookupError, ImportError) as error:  # a data set that is not to be had
+            except (OSError, ValueError, LookupError, ImportError) as error:  # a dataset is not available
                 raise ModelError(f"lm_eval cannot measure '{self.name}': {first_line(error).rstrip('.')}.") from error
         if conditions.progress is not None:
             conditions.progress(1)
         return cell_of(found, self.name, conditions.row, self.fingerprint())
 
     def _model(self, predictor: Predictor) -> nn.Module:
-        """The one model that lm_eval can ask; raises ``ModelError`` where there is none."""
+        """Return the one model that lm_eval can evaluate; raise ``ModelError`` if there is none."""
         what = type(predictor).__name__
         if isinstance(predictor, Checkpoint) and isinstance(predictor.model, PreTrainedModel):
             if not any(getattr(module, "lengthens_rows", False) for module in predictor.model.modules()):
                 return predictor.model
-            what = "a model with something before its texts"
+            what = "a model with prompts before its texts"
         raise ModelError(
-            f"lm_eval asks one model as transformers has it, and here {what} answers. Leave `evaluation.lm_eval` out, "
-            "or test another method."
+            f"lm_eval evaluates a single transformers model, but here the predictor is {what}. Remove "
+            "`evaluation.lm_eval`, or evaluate another method."
         )
 
 
 def library() -> Any:
-    """lm_eval.
+    """Import lm_eval.
 
     Raises:
         RecipeError: it is not installed.
     """
     if importlib.util.find_spec("lm_eval") is None:
-        raise RecipeError("`evaluation.lm_eval` needs lm_eval: `pip install 'everlearn[lm-eval]'`, or leave it out.")
+        raise RecipeError("`evaluation.lm_eval` needs lm_eval: `pip install 'everlearn[lm-eval]'`, or remove it.")
     import lm_eval
 
     return lm_eval
@@ -177,7 +176,7 @@ def library() -> Any:
 
 @cache
 def manager(include_path: str | None) -> Any:
-    """lm_eval's list of tasks, which takes it seconds to read; with those of a folder of one's own."""
+    """Return lm_eval's task manager, with the tasks of `include_path`; it is cached, since it takes seconds to make."""
     library()
     from lm_eval.tasks import TaskManager
 
@@ -193,7 +192,7 @@ def _version() -> str:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Inside, lm_eval's own log and progress bars do not run through ours."""
+    """Silence lm_eval's log and progress bars, which would disturb ours."""
     log = logging.getLogger("lm_eval")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -205,45 +204,51 @@ def _quietly() -> Iterator[None]:
 
 
 def cell_of(found: Mapping[str, Any], task: str, row: str, mark: str) -> Cell:
-    """The cell of what ``lm_eval.simple_evaluate`` returns for one task or group.
+    """Return the cell of the results of ``lm_eval.simple_evaluate`` for one task or group.
 
     Args:
-        found: with `results` (and `groups`), `samples` and `higher_is_better`.
+        found: lm_eval's results, with `results` (and `groups`), `samples` and `higher_is_better`.
         task: the task or group.
         row: label of the checkpoint.
-        mark: fingerprint of how it was measured.
+        mark: fingerprint of the task and its options.
+
+    Raises:
+        ModelError: the results have no number for the task.
     """
-    said = {**found["results"].get(task, {}), **(found.get("groups") or {}).get(task, {})}
+    scores = {**found["results"].get(task, {}), **(found.get("groups") or {}).get(task, {})}
     better = (found.get("higher_is_better") or {}).get(task) or {}
     samples = [sample for name in sorted(found["samples"]) for sample in found["samples"][name]]
-    outcomes, ways, whole = dict[str, NDArray[Any]](), dict[str, str](), dict[str, NDArray[Any]]()
-    for key, value in said.items():
+    outcomes, aggregates, whole = dict[str, NDArray[Any]](), dict[str, str](), dict[str, NDArray[Any]]()
+    for key, value in scores.items():
         name, comma, chosen = key.partition(",")
         if not comma or name.endswith("_stderr") or not isinstance(value, int | float):
             continue
         called = _called(name, chosen, better.get(name) is not False)
         pairs = _pairs([s for s in samples if s["filter"] == chosen and name in s["metrics"]], name)
-        way = next((way for way in AGGREGATES if pairs is not None and _same(_aggregate(pairs, way), value)), None)
+        aggregate = next(
+            (aggregate for aggregate in AGGREGATES if pairs is not None and _same(_aggregate(pairs, aggregate), value)),
+            None,
+        )
         whole[called] = np.array([[value], [1.0]])
-        if pairs is not None and way is not None:
-            outcomes[called], ways[called] = pairs, way
+        if pairs is not None and aggregate is not None:
+            outcomes[called], aggregates[called] = pairs, aggregate
     if not whole:
-        raise ModelError(f"lm_eval gives no number for '{task}'. Name its tasks one by one in `evaluation.lm_eval`.")
+        raise ModelError(f"lm_eval returns no number for '{task}'. Name its tasks one by one in `evaluation.lm_eval`.")
     if outcomes.keys() != whole.keys() or len({pairs.shape for pairs in outcomes.values()}) > 1:
-        outcomes, ways = whole, dict.fromkeys(whole, "mean")
+        outcomes, aggregates = whole, dict.fromkeys(whole, "mean")
     hashes = ("filter", "doc_hash", "prompt_hash", "target_hash")
     read = sorted({tuple(str(sample.get(key)) for key in hashes) for sample in samples})
-    return Cell("lm_eval", task, row, outcomes, facts={"aggregates": ways}, fingerprint=hash_of(mark, read))
+    return Cell("lm_eval", task, row, outcomes, facts={"aggregates": aggregates}, fingerprint=hash_of(mark, read))
 
 
 def _called(name: str, chosen: str, more_is_better: bool) -> str:
-    """What a metric of theirs is called here; of several filters of an answer the one that was used belongs to it."""
+    """Return our name of a metric; the name of a filter other than the default becomes part of it."""
     words = name if chosen in ("", "none") else f"{name}_{chosen}"
     return (PREFIX if more_is_better else LOWER) + "".join(c if c.isalnum() else "_" for c in words)
 
 
 def _pairs(samples: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any] | None:
-    """Value and weight of each example, [2, n]; None where it has none."""
+    """Return value and weight of each example, [2, n]; None if there are none."""
     values = [sample.get(name) for sample in samples]
     pairs = [tuple(value) if isinstance(value, list | tuple) else (value, 1) for value in values]
     if not pairs or not all(len(pair) == 2 and all(isinstance(x, int | float) for x in pair) for pair in pairs):
@@ -251,9 +256,9 @@ def _pairs(samples: Sequence[Mapping[str, Any]], name: str) -> NDArray[Any] | No
     return np.array(pairs, np.float64).T
 
 
-def _aggregate(sums: NDArray[Any], way: str) -> float:
+def _aggregate(sums: NDArray[Any], name: str) -> float:
     with np.errstate(all="ignore"):
-        return float(AGGREGATES[way](sums[0].sum() / sums[1].sum()))
+        return float(AGGREGATES[name](sums[0].sum() / sums[1].sum()))
 
 
 def _same(one: float, other: float) -> bool:

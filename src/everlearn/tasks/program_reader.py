@@ -1,4 +1,4 @@
-"""Programming problems: a function's head, tests of it, and a solution, as HumanEval has them (arXiv 2107.03374)."""
+"""Read programming problems: a function's head, its tests and a solution, as in HumanEval (arXiv 2107.03374)."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from everlearn.tasks.prompts import Asked, drawn, filled, rows
 
 
 class CodeTask(Asked):
-    """Programming problems: the model writes the rest of a function, which is run on the problem's tests (pass@k)."""
+    """Programming problems: the model completes a function, which is run on the problem's tests (pass@k)."""
 
     kind: Literal["code"] = "code"
-    """The model writes the rest of a function, which is run on tests in a sandbox; nothing is fine-tuned."""
+    """The model completes a function, which is run on tests in a sandbox; nothing is fine-tuned."""
     prompt: str = "{prompt}"
-    """What the model reads, and what its program begins with; `{column}` stands for a column's value."""
+    """What the model reads, and the beginning of its program; `{column}` stands for a column's value."""
     tests_column: str = "test"
     """Column with the tests: the source of a function `check(candidate)`."""
     entry_point_column: str = "entry_point"
-    """Column with the name of the function that is checked."""
+    """Column with the name of the function to test."""
     solution_column: str | None = "canonical_solution"
     """Column with a reference solution, whose bits per byte after the prompt are measured; null for none."""
     run_code: bool | None = None
-    """Whether the programs that the model writes are run, in a sandbox. It must be said: without, the reference
-    solutions alone are measured."""
+    """Whether to run the model's programs in a sandbox. Required. If false, only the reference solutions are scored."""
     samples: int = Field(default=1, ge=1)
-    """Programs of each problem; pass@10 and pass@100 are measured where there are as many."""
+    """Number of programs per problem; pass@10 and pass@100 need at least 10 and 100."""
     temperature: float = Field(default=0.0, ge=0)
-    """0 writes the likeliest token each time; more draws tokens, from log-probabilities divided by this. Codex: 0.2 for
-    pass@1, 0.8 for pass@100."""
+    """Sampling temperature; 0 for greedy decoding. Codex: 0.2 for pass@1, 0.8 for pass@100."""
     max_new_tokens: int = Field(default=512, ge=1)
-    """Tokens that the model may write."""
+    """Maximum number of generated tokens."""
     stop: tuple[str, ...] = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-    """Texts that end a program: those of Codex, section 2.3: what follows the function."""
+    """Texts that end a program. Default: those of Codex, section 2.3, which begin what follows the function."""
     seconds: int = Field(default=3, ge=1)
-    """Of computing, for each program."""
+    """Limit on the CPU time of each program."""
     megabytes: int = Field(default=512, ge=128)
-    """Of memory, for each program."""
+    """Limit on the memory of each program."""
 
     @field_validator("stop")
     @classmethod
@@ -67,13 +65,13 @@ class CodeTask(Asked):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem.
+    """A programming problem.
 
     Attributes:
-        prompt: head of the function.
+        prompt: the head of the function.
         tests: source that defines ``check``.
         entry_point: name of the function.
-        solution: the rest of the function; None where none is read.
+        solution: reference completion of the function; None if there is none.
     """
 
     prompt: str
@@ -82,12 +80,12 @@ class Problem:
     solution: str | None = None
 
     def program(self, rest: str) -> str:
-        """What is run: the prompt with a rest of the function, and its tests behind."""
+        """Return the source to run: the prompt, a completion of the function, and the tests."""
         return f"{self.prompt}{rest}\n{self.tests}\ncheck({self.entry_point})\n"
 
 
 def read_problems(task: CodeTask) -> list[Problem]:
-    """The problems.
+    """Read the problems.
 
     Raises:
         DataError: a file cannot be read, a column is missing or holds something else, or there is no problem.

@@ -1,8 +1,8 @@
-"""The kind of end task in which the model writes programs, which are run: pass@k (arXiv 2107.03374, section 2.1).
+"""Evaluate generated programs by running them: pass@k (arXiv 2107.03374, section 2.1).
 
-With c of n programs of a problem right, pass@k is the mean over problems of 1 − C(n−c, k) / C(n, k), the unbiased
-estimate (eq. 1) of the probability that one of k programs is right. A small model solves no problem: its pass@1 is 0
-before and after. The bits per byte of reference solutions after their prompts move long before.
+With c right programs of n for a problem, pass@k is the mean over problems of 1 − C(n−c, k) / C(n, k), the unbiased
+estimate (eq. 1) of the probability that at least one of k programs is right. A small model solves no problem, so its
+pass@1 stays 0. The bits per byte of reference solutions after their prompts also show small changes.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ AT = (1, 10, 100)
 """The k of pass@k."""
 PAD_TO = 8
 _BYTES_PER_TOKEN = 4
-"""About, for a plan."""
+"""Rough average, for estimates of the work."""
 
 
 def pass_at(k: int, programs: int, right: int) -> float:
-    """1 − C(n−c, k) / C(n, k): the chance that one of k programs, taken from n of which c are right, is right."""
+    """Return 1 − C(n−c, k) / C(n, k): the chance that one of k programs is right, drawn from n with c right ones."""
     return 1.0 - comb(programs - right, k) / comb(programs, k)
 
 
 @register_kind(CodeTask)
 class Programs(Task):
-    """Asks for the rest of each function and runs it; scores the reference solutions."""
+    """Generate the rest of each function and run it; score the reference solutions."""
 
     kind = "code"
 
@@ -52,7 +52,7 @@ class Programs(Task):
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """The examples; raises ``DataError``."""
+        """Return the problems; raise ``DataError`` if they cannot be read."""
         return read_problems(self.config)
 
     def check(self) -> str:
@@ -95,7 +95,7 @@ class Programs(Task):
         if self.config.solution_column is not None:
             pairs = [_solution(problem) for problem in self.problems]
             nats, sizes = np.zeros(len(pairs)), np.zeros(len(pairs), np.int64)
-            # One that is longer than the model's longest input has no bytes and no nats, so that it does not count.
+            # A solution longer than the model's longest input has no bytes and no nats, so it does not count.
             for option, loss in scored(
                 asking, predictor, rows_of(asking, [[pair] for pair in pairs], "", leave_out=True)
             ):
@@ -110,34 +110,34 @@ class Programs(Task):
         return Cell(self.kind, self.name, conditions.row, outcomes, given, facts, texts=tuple(texts), fingerprint=mark)
 
     def verdicts(self, written: Sequence[Sequence[str]], told: Told | None = None) -> dict[str, NDArray[Any]]:
-        """Runs the rests of functions and counts: ``verdicts`` [samples, problems], ``pass_at_<k>`` [problems].
+        """Run the completions and count: ``verdicts`` [samples, problems], ``pass_at_<k>`` [problems].
 
         Args:
-            written: for each sample a rest of each problem's function.
-            told: progress.
+            written: for each sample, a completion of each problem's function.
+            told: counts the finished programs; None for no progress.
         """
         programs = [p.program(rest) for rests in written for p, rest in zip(self.problems, rests, strict=True)]
         limits = Allowance(self.config.seconds, self.config.megabytes)
         ended = run_programs(programs, limits, None if told is None else told.more)
-        found = np.array(ended, np.int64).reshape(len(written), len(self.problems))
-        right, count = (found == Verdict.PASSED).sum(0), len(written)
+        outcomes = np.array(ended, np.int64).reshape(len(written), len(self.problems))
+        right, count = (outcomes == Verdict.PASSED).sum(0), len(written)
         passed = {
             f"pass_at_{k}": np.array([pass_at(k, count, int(c)) for c in right], np.float64) for k in AT if k <= count
         }
-        return {"verdicts": found, **passed}
+        return {"verdicts": outcomes, **passed}
 
     def written(self, asking: Asking, predictor: Predictor, told: Told) -> list[list[str]]:
-        """For each sample, what the predictor writes behind each problem's prompt, up to the first text of `stop`."""
+        """Generate completions of each problem's function, up to the first text of `stop`: a list for each sample."""
         config, encoder = self.config, asking.encoder
         most = config.max_new_tokens + (len(encoder.prefix) if asking.kind == "encoder-decoder" else 0)
         room = asking.room(most, f"Lower its `max_new_tokens` (now {config.max_new_tokens}).")
         prompts = [asking.prompt(ids, room) for ids in encoder([problem.prompt for problem in self.problems])]
         rows = [(sample, i) for sample in range(config.samples) for i in range(len(prompts))]
-        rows.sort(key=lambda row: -len(prompts[row[1]]))  # what is similarly long shares a batch
+        rows.sort(key=lambda row: -len(prompts[row[1]]))  # rows of similar length share a batch
         written = [[""] * len(prompts) for _ in range(config.samples)]
         how, left = asking.conditions, asking.kind == "decoder"
         end = [] if encoder.end is None else [encoder.end]
-        said = _said(how.tokenizer, config.stop) if config.stop else None
+        ends_with_stop = _stops_at(how.tokenizer, config.stop) if config.stop else None
         with asking():
             for start in range(0, len(rows), how.batch_size):
                 lot = rows[start : start + how.batch_size]
@@ -147,7 +147,7 @@ class Programs(Task):
                     "attention_mask": padded([[1] * len(row) for row in batch], 0, PAD_TO, left=left),
                 }
                 inputs = {key: value.to(torch.device(how.device)) for key, value in inputs.items()}
-                ending = Ending(most, end, said, config.temperature, self._draws(lot, most))
+                ending = Ending(most, end, ends_with_stop, config.temperature, self._draws(lot, most))
                 for (sample, i), ids in zip(lot, predictor.write(inputs, ending), strict=True):
                     text = _rest(how.tokenizer, prompts[i] if left else [], ids)
                     written[sample][i] = text[
@@ -157,7 +157,7 @@ class Programs(Task):
         return written
 
     def _draws(self, lot: Sequence[tuple[int, int]], most: int) -> torch.Tensor | None:
-        """Random numbers of each problem's sample, whatever else is asked."""
+        """Return random numbers for each problem's sample; they do not depend on the other rows of the batch."""
         if self.config.temperature == 0:
             return None
         seeds = (seed_for("programs", self.name, sample, problem) for sample, problem in lot)
@@ -165,26 +165,26 @@ class Programs(Task):
 
 
 class Told:
-    """Counts what is done and tells it."""
+    """Count finished units and report the number."""
 
     def __init__(self, progress: Callable[[int], None] | None) -> None:
         self.progress, self.done = progress, 0
 
     def more(self, _: int = 0) -> None:
-        """One more."""
+        """Count one more unit."""
         self.done += 1
         if self.progress is not None:
             self.progress(self.done)
 
 
 def _solution(problem: Problem) -> Pair:
-    """The prompt and the solution; the white space between them is scored, and counted, with the solution."""
+    """Return the prompt and the solution; white space between them belongs to the solution."""
     prompt = problem.prompt.rstrip()
     return prompt, f"{problem.prompt[len(prompt) :]}{problem.solution}"
 
 
-def _said(tokenizer: Any, stop: Sequence[str]) -> Callable[[Sequence[int]], bool]:
-    """Whether one of the texts is at the end of what a row has written: only so many tokens can hold it."""
+def _stops_at(tokenizer: Any, stop: Sequence[str]) -> Callable[[Sequence[int]], bool]:
+    """Return a function that tells whether a row ends with one of the texts; it decodes only the row's last tokens."""
     most = max(len(text.encode()) for text in stop) + 8
 
     def said(ids: Sequence[int]) -> bool:
@@ -195,7 +195,7 @@ def _said(tokenizer: Any, stop: Sequence[str]) -> Callable[[Sequence[int]], bool
 
 
 def _rest(tokenizer: Any, prompt: list[int], ids: list[int]) -> str:
-    """What was written, white space at its beginning included, which some tokenizers take from a text's first word."""
+    """Return the generated text with its leading white space, which some tokenizers drop from a text's first word."""
     before, whole = (
         str(tokenizer.decode(part, skip_special_tokens=True, clean_up_tokenization_spaces=False))
         for part in (prompt, prompt + ids)

@@ -1,4 +1,4 @@
-"""What the kinds of end task share that ask a language model as it is: limits, tokens, batches of one shape."""
+"""Prepare prompts for the tasks that evaluate a language model without fine-tuning: limits, tokens, padding."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from everlearn.evaluation.task import Conditions, TaskConfig
 
 SMALLEST = 8
-"""Tokens of a prompt that there must be room for."""
+"""Minimum number of prompt tokens for which there must be room."""
 
 
 class Asks(Protocol):
-    """What is read of an end task: its name, and how its prompts are cut."""
+    """The options of an end task that decide how its prompts are cut."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ class Asks(Protocol):
 
 
 def check_writes(task: TaskConfig, kind: Kind) -> None:
-    """Refuse a model that fills masks: what comes next is nothing that it knows.
+    """Refuse a masked model for a task that generates text or scores it from left to right.
 
     Raises:
         ModelError: the model is an encoder.
@@ -43,20 +43,20 @@ def check_writes(task: TaskConfig, kind: Kind) -> None:
     if kind == "encoder":
         raise ModelError(
             f"End task '{task.name}' is of kind {task.kind}, which needs a model that reads from left to right; a "
-            "masked model fills gaps. Leave it out, or change `model.path`."
+            "masked model only fills gaps. Remove it, or change `model.path`."
         )
 
 
 class Asking:
-    """How a predictor is asked the prompts of a task.
+    """Cut and batch the prompts of a task for a predictor.
 
     Args:
         task: the end task.
-        predictor: who is asked; all its models are of one kind.
-        conditions: how it is measured.
+        predictor: the predictor to evaluate; all its models are of one kind.
+        conditions: conditions of the evaluation.
 
     Attributes:
-        kind: of the models.
+        kind: kind of the models.
         encoder: the tokenizer with its special tokens.
     """
 
@@ -68,33 +68,33 @@ class Asking:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Inside, every model is in evaluation mode and nothing is kept for a backward pass."""
+        """Put every model in evaluation mode, without gradients, for the duration of a block."""
         with at_rest(self.models, self.conditions.device, self.conditions.bf16):
             yield
 
     def room(self, behind: int, advice: str) -> int:
-        """Tokens of a prompt, special ones included, where `behind` tokens follow in the same row.
+        """Return the maximum tokens of a prompt, with special tokens, if `behind` tokens follow in the same row.
 
         Raises:
-            ModelError: there is no room for a prompt; the sentence ends with the advice.
+            ModelError: there is no room for a prompt; the message ends with `advice`.
         """
         most = self.left(behind)
         if most < SMALLEST:
             raise ModelError(
                 f"End task '{self.task.name}': the model's longest input leaves "
                 f"{wording.count(max(most, 0), 'token')} for a prompt "
-                f"beside {behind} that follow it; at least {SMALLEST} are needed. {advice}"
+                f"before the {behind} that follow it; at least {SMALLEST} are needed. {advice}"
             )
         return most
 
     def left(self, behind: int) -> int:
-        """As :meth:`room`, whatever it is: with less than ``SMALLEST`` nothing can be asked."""
+        """Return the same as :meth:`room`, but without an error if it is less than ``SMALLEST``."""
         apart = self.kind == "encoder-decoder"
         most = self._longest - (0 if apart else behind + (len(self.encoder.suffix) if self.kind == "encoder" else 0))
         return most if self.task.max_length is None else min(most, self.task.max_length)
 
     def _positions(self) -> int:
-        """The longest input of tokenizer and models; what a method puts before a text leaves it fewer."""
+        """Return the longest input of tokenizer and models, less the positions that a method uses before a text."""
         most: int = self.conditions.tokenizer.model_max_length
         for model in self.models:
             longest = self.conditions.objective.longest_input(model)
@@ -103,21 +103,21 @@ class Asking:
         return most
 
     def prompt(self, ids: Sequence[int], room: int) -> list[int]:
-        """A prompt with its special tokens, cut to the room: in front of the tokens that the task keeps of its end.
+        """Return a prompt with its special tokens, cut to `room`; the task's `keep_last` tokens at its end are kept.
 
-        Where it keeps none: before an encoder at its end, else at its beginning.
+        If that is 0, the prompt is cut at its end for an encoder, and otherwise at its beginning.
         """
         prefix, suffix, last = self.encoder.prefix, self.encoder.suffix, self.task.keep_last
         if self.kind == "encoder-decoder":
             return [*prefix, *shortened(ids, room - len(prefix) - len(suffix), last), *suffix]
         own = room - len(prefix)
         kept = shortened(ids, own, last or own)
-        # Something must stand before the first token that is predicted.
+        # At least one token must precede the first predicted one.
         return [*prefix, *kept] or [self.encoder.pad if self.encoder.end is None else self.encoder.end]
 
 
 def padded(rows: Sequence[Sequence[int]], value: int, to: int, *, left: bool = False, count: int = 0) -> Tensor:
-    """Rows as a tensor, int64, padded to a multiple of `to`, with empty rows up to `count`."""
+    """Return rows as an int64 tensor, padded to a multiple of `to`, with empty rows up to `count`."""
     width = -(-max(len(row) for row in rows) // to) * to
     filled = [
         [value] * (width - len(row)) + list(row) if left else list(row) + [value] * (width - len(row)) for row in rows

@@ -1,4 +1,4 @@
-"""Examples that a language model is asked as it is: a prompt with the answer it should give, or with options."""
+"""Read examples for tasks without fine-tuning: a prompt with its right answers, or with options."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ T = TypeVar("T")
 
 
 class Asked(TaskConfig):
-    """What the kinds that ask a language model share."""
+    """Options of all tasks that evaluate a language model without fine-tuning."""
 
     paths = ("test",)
     test: str
     """Files to measure on: a file, folder or glob (jsonl, json, csv, tsv, parquet; compressed or not)."""
     prompt: str = "{text}"
-    """What the model reads before the answer; `{column}` stands for a column's value, `{{` for a brace. Write spaces
-    and line ends as the model saw them in training."""
+    """What the model reads before the answer; `{column}` stands for a column's value, `{{` for a brace. Use the spaces
+    and line ends of the training text."""
     max_length: int | None = Field(default=None, ge=8)
-    """Tokens of a prompt; what is longer is cut: at its end before an encoder, as in training, else at its beginning.
-    As many as the model has positions for when left out."""
+    """Maximum number of tokens of a prompt. Longer ones are cut: for an encoder at the end, as in training, otherwise
+    at the beginning. Default: the model's longest input."""
     keep_last: int = Field(default=0, ge=0)
-    """So many tokens at a prompt's end stay where it is too long, and what is before them is cut, for every kind of
-    model: as the key of the same name does it in training. 0 cuts as `max_length` says."""
+    """Number of tokens at the end of a long prompt that are kept; the tokens before them are cut, for every kind of
+    model, as by the domain's key of the same name in training. 0: cut as `max_length` says."""
     max_test: int | None = Field(default=None, ge=1)
-    """Measure on no more than so many examples, drawn at random, the same ones each time."""
+    """Maximum number of examples, drawn at random; the same ones each time."""
 
     @property
     def marks(self) -> str:
-        """What scores depend on beside the examples, for a fingerprint; newer keys only where they are set."""
+        """Return everything but the examples on which scores depend, for a fingerprint.
+
+        Keys of later versions are included only if they are set.
+        """
         later = set() if self.keep_last else {"keep_last"}
         return self.model_dump_json(exclude={"name", "domain", "test", *later})
 
@@ -50,29 +53,30 @@ class Asked(TaskConfig):
 
 
 class AnswerTask(Asked):
-    """A text-to-text task: the model writes an answer by greedy decoding, which is compared with the right one."""
+    """A text-to-text task: the model generates an answer by greedy decoding, which is compared with the right one."""
 
     kind: Literal["text-to-text"] = "text-to-text"
-    """The model writes an answer, which is compared with the right one; nothing is fine-tuned."""
+    """The model generates an answer, which is compared with the right one; nothing is fine-tuned."""
     target_column: str = "target"
     """Column with the right answer: a text or number, or a list of which any is right."""
     max_new_tokens: int | None = Field(default=32, ge=1)
-    """Tokens that the model may write; it stops before where it writes its end-of-text token. null: one more than the
-    longest of `labels` has, so that an answer that goes on behind a label is seen to do so."""
+    """Maximum number of generated tokens; generation also stops at an end-of-text token. null: one more than the
+    longest of `labels`, which shows whether an answer continues after a label."""
     stop: tuple[str, ...] = ()
-    """Texts that end an answer, such as a line end, for models that never learnt where an answer ends."""
+    """Texts that end an answer, such as a line end, for models that did not learn where an answer ends."""
     labels: tuple[str, ...] = ()
-    """The answers that there are. Then accuracy and macro-F1 are measured too: the label that the written answer begins
-    with, whole words, whatever their case; an answer that begins with none is wrong."""
+    """All possible answers. If set, accuracy and macro-F1 are measured too: the prediction is the label with which the
+    generated answer begins, compared by whole words without case. An answer that begins with none is wrong."""
     match: Literal["exact", "words", "squad"] = "exact"
-    """What counts as an exact match: the same characters but for white space; `words`, the same words but for case and
-    ASCII punctuation; or the same after SQuAD's normalisation (as `words`, and without the articles a, an, the: not for
-    tasks whose answer may be the letter A)."""
+    """What counts as an exact match. `exact`: the same characters except for white space. `words`: the same words
+    except
+    for case and ASCII punctuation. `squad`: as `words`, and without the articles a, an, the (unsuitable if an answer
+    can be the letter A)."""
 
     @model_validator(mode="after")
     def _limited(self) -> AnswerTask:
         if self.max_new_tokens is None and not self.labels:
-            raise ValueError("`max_new_tokens: null` writes as much as the longest of `labels`, and there are none")
+            raise ValueError("`max_new_tokens: null` follows from the longest of `labels`, and there are none")
         return self
 
     @field_validator("stop")
@@ -84,21 +88,21 @@ class AnswerTask(Asked):
 
 
 class ChoiceTask(Asked):
-    """A multiple-choice task: the option that the model finds likeliest after the prompt is its answer."""
+    """A multiple-choice task: the answer is the option that is likeliest after the prompt."""
 
     kind: Literal["choice"] = "choice"
-    """The option that is likeliest after the prompt is the model's answer; nothing is fine-tuned."""
+    """The answer is the option that is likeliest after the prompt; nothing is fine-tuned."""
     prompt: str = "{query}"
-    """What stands before the options; `{column}` stands for a column's value, `{{` for a brace."""
+    """The text before each option; `{column}` stands for a column's value, `{{` for a brace."""
     choices_column: str = "choices"
     """Column with the list of options."""
     choices: tuple[str, ...] = ()
-    """The options, where they are the same for each example; then `choices_column` is not read."""
+    """The options, if they are the same for all examples; `choices_column` is then not read."""
     answer_column: str = "gold"
     """Column with the right option: its number, counted from 0, or its text."""
     separator: str | None = None
-    """Between the prompt and an option. When left out a blank, and nothing under `objective: text-to-text`, where
-    prompt and answer are tokenised apart. An option's length in bytes is measured without it."""
+    """Text between prompt and option. Default: a blank, or nothing under `objective: text-to-text`, where prompt and
+    answer are tokenised apart. It does not count towards the bytes of an option."""
 
     @model_validator(mode="after")
     def _two(self) -> ChoiceTask:
@@ -109,11 +113,11 @@ class ChoiceTask(Asked):
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and the answers to it.
+    """A prompt with its answers.
 
     Attributes:
         prompt: what the model reads.
-        answers: those that are right (text-to-text), or all options (choice).
+        answers: the right answers (text-to-text), or all options (choice).
         right: number of the right option; 0 for text-to-text.
     """
 
@@ -123,15 +127,15 @@ class Question:
 
 
 def columns_of(template: str) -> list[str]:
-    """The columns that a prompt names.
+    """Return the columns that a prompt template names.
 
     Raises:
-        ValueError: it is no template; the sentence says why.
+        ValueError: it is not a template; the message says why.
     """
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
-        raise ValueError(f"the prompt is no template: {error}; write a brace as `{{{{` or `}}}}`") from None
+        raise ValueError(f"the prompt is not a template: {error}; write a brace as `{{{{` or `}}}}`") from None
     names = [name for _, name, _, _ in parsed if name is not None]
     if bad := [name for name in names if not name] + [name for _, name, form, turn in parsed if form or turn]:
         raise ValueError(f"the prompt may name columns only, as in `{{text}}` (got '{{{bad[0]}}}')")
@@ -139,7 +143,7 @@ def columns_of(template: str) -> list[str]:
 
 
 def filled(template: str, row: Row) -> str:
-    """The template with a row's values."""
+    """Fill a template with a row's values."""
     parts = []
     for literal, name, _, _ in Formatter().parse(template):
         parts += [literal] if name is None else [literal, _word(row.values[name], name, row.where)]
@@ -147,7 +151,7 @@ def filled(template: str, row: Row) -> str:
 
 
 def read_answers(task: AnswerTask) -> list[Question]:
-    """Prompts with their right answers.
+    """Read prompts with their right answers.
 
     Raises:
         DataError: a file cannot be read, a column is missing or holds something else, or there is no example.
@@ -172,7 +176,7 @@ def read_answers(task: AnswerTask) -> list[Question]:
 
 
 def read_choices(task: ChoiceTask) -> list[Question]:
-    """Prompts with their options.
+    """Read prompts with their options.
 
     Raises:
         DataError: a file cannot be read, a column is missing or holds something else, or there is no example.
@@ -187,7 +191,7 @@ def read_choices(task: ChoiceTask) -> list[Question]:
 
 
 def listed(row: Row, column: str) -> tuple[str, ...]:
-    """Two options or more from a column; raises ``DataError``."""
+    """Return the options in a column of a row; raise ``DataError`` unless there are at least two, none empty."""
     options: Any = row.values[column]
     if not isinstance(options, list) or len(options) < 2:
         raise DataError(f"{row.where}: column '{column}' must hold a list of options (got {options!r}).")
@@ -198,28 +202,31 @@ def listed(row: Row, column: str) -> tuple[str, ...]:
 
 
 def label_of(answer: str, labels: tuple[str, ...]) -> int:
-    """Number of the longest label that an answer begins with, whole words, whatever their case; -1 for none."""
+    """Return the number of the longest label with which an answer begins; -1 for none.
+
+    Whole words are compared, without case.
+    """
     words = answer.split()
-    found, longest = -1, 0
+    number_of_longest, longest = -1, 0
     for number, label in enumerate(labels):
         parts = label.split()
         begins = [w.casefold() for w in words[: len(parts)]]
         if begins:
             begins[-1] = begins[-1] if begins[-1] == parts[-1].casefold() else begins[-1].rstrip(".,;:!?")
         if len(parts) > longest and begins == [part.casefold() for part in parts]:
-            found, longest = number, len(parts)
-    return found
+            number_of_longest, longest = number, len(parts)
+    return number_of_longest
 
 
 def rows(task: Asked, columns: list[str]) -> Iterator[Row]:
-    """The rows of its files, with these columns and those of its prompt."""
+    """Read the rows of the task's files, with these columns and those of its prompt."""
     wanted = [*columns_of(task.prompt), *columns]
     for file in resolve_files(task.test, "test"):
         yield from read_rows(file, wanted, limits=task.limits)
 
 
 def drawn(task: Asked, questions: list[T]) -> list[T]:
-    """All of them, or those that `max_test` draws."""
+    """Return all questions, or the sample that `max_test` asks for."""
     if not questions:
         raise DataError(f"End task '{task.name}': `test: {task.test}` is empty.")
     if task.max_test is None or task.max_test >= len(questions):
@@ -229,15 +236,15 @@ def drawn(task: Asked, questions: list[T]) -> list[T]:
 
 
 def right_option(row: Row, options: tuple[str, ...], column: str) -> int:
-    """Number of the right option; raises ``DataError``."""
+    """Return the number of the right option, which the column holds as text or number; else raise ``DataError``."""
     value = row.values[column]
-    said = (
+    text = (
         "" if isinstance(value, bool) or not isinstance(value, str | int | float) else _word(value, column, row.where)
     )
     numbers = tuple(str(number) for number in range(len(options)))
     for known in (options, numbers) if isinstance(value, str) else (numbers, options):
-        if said in known:
-            return known.index(said)
+        if text in known:
+            return known.index(text)
     raise DataError(
         f"{row.where}: column '{column}' must hold the right option's text, or its number from 0 to {len(options) - 1} "
         f"(got {value!r})."

@@ -1,8 +1,8 @@
-"""What a model says of a few held-out texts: the words it puts into blanks, how it goes on, what it answers.
+"""Generate samples for a few held-out texts: words for blanks, continuations or answers.
 
-Which texts, and where their blanks are, follows from the name of the set alone, so every checkpoint of every run is
-asked the same. They are for reading, not for scoring: no metric is made of them. The texts stand in the file, in plain
-words, so that a page can show them (`evaluation.samples: 0` keeps them out of both).
+The choice of texts and blanks depends on the name of the set only, so every checkpoint of every run gets the same ones.
+Samples are for reading: no metric is computed from them. The file holds the texts in plain words, which the report
+shows (`evaluation.samples: 0` leaves them out of both).
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from everlearn.tasks.prompted import padded
 
 BLANKS, CONTINUATION, ANSWER = "blanks", "continuation", "answer"
 TOP = 3
-"""Words that are kept for a blank, the likeliest first."""
+"""Number of words that are kept for a blank, the likeliest first."""
 _WINDOW, _BLANKS, _APART = 48, 5, 4
-"""Tokens of a passage with blanks, how many of its words are one, and how far apart they are."""
+"""Tokens of a passage with blanks; its maximum number of blanks; the minimum distance between two."""
 _PROMPT, _WRITTEN = 32, 24
-"""Tokens that a decoder is given, and writes at most; an answer is as long at most."""
+"""Maximum tokens of a decoder's prompt, and of its continuation or an answer."""
 _PAD_TO = 8
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One text that a model is asked.
+    """One text for which a model gives a sample.
 
     Attributes:
-        shown: what a reader sees: text, truth, text, truth … text; of a continuation or an answer `[text, truth, ""]`.
+        shown: what a reader sees: text, truth, text, truth … text; for a continuation or an answer `[text, truth, ""]`.
         block: the row that the model reads.
-        at: positions of the blanks; of what is written, where it begins.
+        at: positions of the blanks, or the position at which generation begins.
     """
 
     shown: tuple[str, ...]
@@ -54,12 +54,12 @@ class Sample:
 
 @register_kind()
 class Samples(HeldOutText):
-    """Asks for the words of a few held-out texts.
+    """Generate samples for a few held-out texts.
 
     Args:
-        path: where the held-out blocks are kept.
-        domain: whose text it is; None for general text.
-        count: how many texts.
+        path: file with the held-out blocks.
+        domain: the domain of the text; None for general text.
+        count: number of texts.
     """
 
     kind = "samples"
@@ -79,11 +79,11 @@ class Samples(HeldOutText):
         return Work(units=self.count, rows=self.count * _WRITTEN, tokens=tokens // _WRITTEN)
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        """What is said: an example is a blank, or a text that is gone on with.
+        """Return the samples as a cell whose examples are blanks, continuations or answers.
 
-        Of a cell `texts` hold what was said (of a blank one guess a line, the likeliest first), the outcome `likely`
-        [TOP, n] the probability of each guess (0 where something is written), `truth` [n] that of the true word,
-        `given["text"]` [n] the number of the text, and the facts `form` and `shown` what stands around it.
+        `texts` holds the samples (for a blank one guess a line, the likeliest first), the outcome `likely` [TOP, n] the
+        probability of each guess (0 for generated text), `truth` [n] that of the true word, `given["text"]` [n] the
+        number of the text, and the facts `form` and `shown` the text around each sample.
         """
         form, choose, ask = _FORMS[type(conditions.objective)]
         order = np.random.Generator(np.random.PCG64(seed_for("samples", self.name)))
@@ -91,24 +91,24 @@ class Samples(HeldOutText):
         chosen = order.permutation(len(blocks))[: self.count]
         questions = [choose(block, conditions) for block in blocks.take(np.sort(chosen))]
         questions = [question for question in questions if question.at]
-        said: list[tuple[str, list[float], float]] = []
+        samples: list[tuple[str, list[float], float]] = []
         numbers: list[int] = []
         with at_rest(models_of(predictor), conditions.device, conditions.bf16):
             for number, question in enumerate(questions):
-                found = ask(predictor, question, conditions)
-                said += found
-                numbers += [number] * len(found)
+                answers = ask(predictor, question, conditions)
+                samples += answers
+                numbers += [number] * len(answers)
         return Cell(
             self.kind,
             self.name,
             conditions.row,
             {
-                "likely": np.array([each[1] for each in said], np.float64).reshape(len(said), TOP).T,
-                "truth": np.array([each[2] for each in said], np.float64),
+                "likely": np.array([each[1] for each in samples], np.float64).reshape(len(samples), TOP).T,
+                "truth": np.array([each[2] for each in samples], np.float64),
             },
             {"text": np.array(numbers, np.int64)},
             {"form": form, "shown": [list(question.shown) for question in questions]},
-            texts=tuple(each[0] for each in said),
+            texts=tuple(each[0] for each in samples),
             fingerprint=self.fingerprint(),
         )
 
@@ -117,7 +117,7 @@ class Samples(HeldOutText):
 
 
 def _with_blanks(block: Block, conditions: Conditions) -> Sample:
-    """A passage from the beginning of a document where there is one, and some of its whole words as blanks."""
+    """Choose a passage, from the beginning of a document if possible, and some of its words as blanks."""
     ids = block["input_ids"]
     start, end = _longest(block)
     end = min(end, start + _WINDOW)
@@ -132,7 +132,7 @@ def _with_blanks(block: Block, conditions: Conditions) -> Sample:
     at.sort()
     shown, last = [""], start
     for i in at:
-        # What a tokenizer makes of a token depends on what is before it: texts are cut, not put together.
+        # The text of a token depends on the tokens before it, so decoded texts are cut rather than joined.
         before, behind = _text(ids[start:i], conditions), _text(ids[start : i + 1], conditions)
         shown[-1] = before[len(_text(ids[start:last], conditions)) :]
         truth = behind[len(before) :]
@@ -144,7 +144,7 @@ def _with_blanks(block: Block, conditions: Conditions) -> Sample:
 
 
 def _is_word(ids: np.ndarray, i: int, end: int, conditions: Conditions) -> bool:
-    """Whether a token is a word of three letters or more by itself."""
+    """Return whether a token is by itself a word of at least three letters."""
     if i + 1 >= end or i == 0:
         return False
     own, following = _piece(ids, i, conditions), _piece(ids, i + 1, conditions)
@@ -153,7 +153,7 @@ def _is_word(ids: np.ndarray, i: int, end: int, conditions: Conditions) -> bool:
 
 
 def _piece(ids: np.ndarray, i: int, conditions: Conditions, token: int | None = None) -> str:
-    """What a token (another one than is there) adds to the text, with the blank before it."""
+    """Return the text that a token adds, with the blank before it; `token` replaces the token at `i`."""
     before = ids[max(0, i - 1) : i]
     joined = _text([*before, ids[i] if token is None else token], conditions)
     return joined[len(_text(before, conditions)) :]
@@ -169,26 +169,26 @@ def _fill(predictor: Predictor, question: Sample, conditions: Conditions) -> lis
     device = torch.device(conditions.device)
     likely = predictor.likely({key: value.to(device) for key, value in batch.items()})[0].exp().cpu()
     best = likely.topk(TOP, -1)
-    said = []
+    samples = []
     for row, i in enumerate(question.at):
         guesses = [_piece(ids.numpy(), i, conditions, int(token)).strip() for token in best.indices[row]]
         lines = "\n".join(" ".join(guess.split()) for guess in guesses)
-        said.append((lines, best.values[row].tolist(), float(likely[row, ids[i]])))
-    return said
+        samples.append((lines, best.values[row].tolist(), float(likely[row, ids[i]])))
+    return samples
 
 
 # -- continuations and answers ------------------------------------------------------------------------------------
 
 
 def _to_go_on_with(block: Block, conditions: Conditions) -> Sample:
-    """The beginning of a document; what follows is the truth."""
+    """Take the beginning of a document as the prompt; the truth is what follows it."""
     start, end = _longest(block)
     cut = start + min(_PROMPT, (end - start) // 2)
     return _continued(block, start, cut, min(cut + _WRITTEN, end), conditions)
 
 
 def _to_answer(block: Block, conditions: Conditions) -> Sample:
-    """A prompt; its answer is the truth. Of examples that share a row the first whole one."""
+    """Take a prompt, with its answer as the truth; in a row of several examples, the first complete one."""
     labels = block["labels"]
     if "segments" not in block:
         right = labels[labels != IGNORE]
@@ -220,7 +220,7 @@ def _go_on(predictor: Predictor, question: Sample, conditions: Conditions) -> li
     }
     inputs = {key: value.to(torch.device(conditions.device)) for key, value in inputs.items()}
     stop = [] if encoder.end is None else [encoder.end]
-    # An encoder-decoder was trained to write its tokenizer's first special tokens too.
+    # An encoder-decoder learnt to generate its tokenizer's leading special tokens too.
     most = _WRITTEN + (0 if left else len(encoder.prefix))
     (written,) = predictor.generate(inputs, max_new_tokens=most, stop=stop)
     prompt = _text(ids, conditions) if left else ""
@@ -232,7 +232,10 @@ def _go_on(predictor: Predictor, question: Sample, conditions: Conditions) -> li
 
 
 def _longest(block: Block) -> tuple[int, int]:
-    """Where the longest document of a row begins and ends; of those that begin in the row if one is long enough."""
+    """Return start and end of the row's longest document.
+
+    Documents that begin within the row are preferred if one of them is long enough.
+    """
     segments = block["segments"]
     starts = np.flatnonzero(np.diff(segments, prepend=segments[0] - 1))
     pieces = list(zip(starts.tolist(), [*starts[1:].tolist(), len(segments)], strict=True))
@@ -261,5 +264,5 @@ _FORMS: dict[type[Objective], tuple[str, _Choose, _Ask]] = {
 
 
 def samples_path(folder: Path, row: int, name: str) -> Path:
-    """Where the samples of a held-out set after a row are kept; `folder` is the run's ``evaluation``."""
+    """Return the file of a held-out set's samples in a row; `folder` is the run's ``evaluation``."""
     return folder / f"stage-{row:02d}" / "samples" / f"{name}.safetensors"

@@ -1,7 +1,6 @@
-"""What a written answer has in common with the right one: exact match, F1 over words, ROUGE-L. Each is in [0, 1].
+"""Compare a generated answer with the right one: exact match, F1 over words, ROUGE-L, each in [0, 1].
 
-Where several answers are right, the best score counts. The metrics are means over examples of the outcomes of these
-names.
+With several right answers the best score counts. Each metric is the mean over examples of the outcome of the same name.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case, without ASCII punctuation, the articles a, an, the, and more than one blank.
+    """Return the text in lower case, without ASCII punctuation, the articles a, an, the, and repeated blanks.
 
-    As the evaluation script of SQuAD 1.1 does it (Rajpurkar et al., arXiv 1606.05250, section 6.1).
+    This is the normalisation of SQuAD 1.1's evaluation script (Rajpurkar et al., arXiv 1606.05250, section 6.1).
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def words_of(text: str) -> str:
-    """Lower case, without ASCII punctuation and more than one blank; articles stay.
+    """Return the text in lower case, without ASCII punctuation and repeated blanks; articles are kept.
 
-    As the continual fine-tuning benchmarks of O-LoRA (arXiv 2310.14152) and MIGU (arXiv 2406.17245) compare answers.
+    The continual fine-tuning benchmarks of O-LoRA (arXiv 2310.14152) and MIGU (arXiv 2406.17245) compare answers so.
     """
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
@@ -43,29 +42,29 @@ MATCHES: dict[str, Callable[[str], str]] = {
     "words": words_of,
     "squad": squad_normalised,
 }
-"""What two texts must have in common to count as the same answer."""
+"""Normal form of an answer; two texts with the same one count as the same answer."""
 
 
 def exact_match(answer: str, right: Sequence[str], match: str = "exact") -> float:
-    """Whether the answer is one of the right ones, by one of :data:`MATCHES`."""
+    """Return 1 if the answer is one of the right ones in the normal form of :data:`MATCHES`, and 0 otherwise."""
     plain = MATCHES[match]
     return float(any(plain(answer) == plain(one) for one in right))
 
 
 def token_f1(answer: str, right: Sequence[str]) -> float:
-    """F1 of the words that two texts share as multisets, after SQuAD's normalisation: 2 c / (m + n).
+    """Return F1 of the words that two texts share as multisets, after SQuAD's normalisation: 2 c / (m + n).
 
-    c words in common, m and n words in all. Where one of the texts has none: 1 if the other has none too (SQuAD 2.0).
+    c is the number of common words; m and n are the numbers of words. If one of the texts has none, F1 is 1 if the
+    other has none either, and 0 otherwise (SQuAD 2.0).
     """
     return max(_token_f1(squad_normalised(answer).split(), squad_normalised(one).split()) for one in right)
 
 
 def rouge_l(answer: str, right: Sequence[str]) -> float:
-    """ROUGE-L with β = 1: 2 LCS / (m + n), LCS the longest common subsequence of words.
+    """Return ROUGE-L with β = 1: 2 LCS / (m + n), with LCS the longest common subsequence of words.
 
-    C.-Y. Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004, eq. 2 to 4: R = LCS/m, P = LCS/n,
-    F = (1 + β²) R P / (R + β² P). Words are runs of letters and digits, in lower case and unstemmed; 0 where a text has
-    none.
+    C.-Y. Lin, ROUGE: A Package for Automatic Evaluation of Summaries, 2004, eq. 2 to 4: R = LCS/m, P = LCS/n, F = (1 +
+    β²) R P / (R + β² P). Words are runs of letters and digits, in lower case and unstemmed; 0 if a text has none.
     """
     return max(_rouge_l(_WORD.findall(answer.lower()), _WORD.findall(one.lower())) for one in right)
 
@@ -81,10 +80,10 @@ def _rouge_l(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def longest_common_subsequence(one: Sequence[str], other: Sequence[str]) -> int:
-    """Its length, exactly, a row of the usual table at once.
+    """Return the exact length of the longest common subsequence, computing a row of the usual table at a time.
 
-    Neighbours in a row differ by 0 or 1, so a row is a whole number with a bit for each word of `one`, 1 where they do
-    not differ (H. Hyyrö, Bit-Parallel LCS-length Computation Revisited, 2004, figure 2).
+    Neighbours in a row differ by 0 or 1, so a row is stored as an integer with a bit for each word of `one`, which is 1
+    if they do not differ (H. Hyyrö, Bit-Parallel LCS-length Computation Revisited, 2004, figure 2).
     """
     where: dict[str, int] = {}
     for place, word in enumerate(one):

@@ -57,13 +57,13 @@ CASES = [
         "tests on the training file",
         recipe("end_tasks", [{**TASK, "test": "train.jsonl"}]),
         LOOK,
-        says=("topics", "tested on what it learns from", "train.jsonl"),
+        says=("topics", "tested on its training examples", "train.jsonl"),
     ),
     Case(
         "tests on a copy of the training file",
         task(labels("a", "b"), labels("a", "b")),
         LOOK,
-        says=("tested on what it learns from", "test.jsonl is the same file as"),
+        says=("tested on its training examples", "test.jsonl is the same file as"),
     ),
     Case(
         "tests on some of the training examples",
@@ -76,7 +76,7 @@ CASES = [
         "takes names for labels",
         task(labels(*(f"name {number}" for number in range(30)))),
         FINDS,
-        says=("30 of the 30 labels of 'topics'", "is it a class?"),
+        says=("30 of the 30 labels of 'topics'", "are these classes?"),
         code=0,
     ),
     Case(
