@@ -213,7 +213,7 @@ def test_cells_on_disk(tmp_path):
 def test_what_cannot_be_compared_is_refused():
     cells = loss_cells()
     cells[2, "a"] = text_cell(np.ones(5), np.ones(5, int), 4.0)
-    with pytest.raises(RunError, match="other data after 2 domains"):
+    with pytest.raises(RunError, match="different data after 2 domains"):
         build_results(FACTS, ["a", "b", "c"], ["general"], cells)
     with pytest.raises(RunError, match="'x' after 0"):
         build_results(FACTS, ["a"], [], {(0, "x"): cells[0, "a"]})

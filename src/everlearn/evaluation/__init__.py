@@ -1,9 +1,9 @@
-"""What was learnt and what was forgotten.
+"""Evaluate checkpoints: tasks, metrics, quantities, intervals and the results of a run.
 
-A :class:`Task` asks a :class:`~everlearn.predictors.Predictor` and leaves a :class:`Cell`, the outcomes of every
-example; the kinds of tasks are in :mod:`everlearn.tasks`. Metrics (:data:`METRICS`) make scores of cells, quantities
-(:data:`QUANTITIES`) make what was learnt and forgotten of scores, :func:`resample` makes intervals, and
-:func:`build_results` all that a run has to say. Report, bench and claims read these and nothing else.
+A :class:`Task` evaluates a :class:`~everlearn.predictors.Predictor` and returns a :class:`Cell`, the outcomes of every
+example; the kinds of tasks are in :mod:`everlearn.tasks`. Metrics (:data:`METRICS`) turn cells into scores, quantities
+(:data:`QUANTITIES`) turn scores into what was learnt and forgotten, :func:`resample` gives their intervals, and
+:func:`build_results` combines everything that a run measured. Reports, grids and claims read nothing else.
 """
 
 from everlearn.evaluation.build import build_results

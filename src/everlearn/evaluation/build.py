@@ -1,6 +1,6 @@
-"""From measured cells to :class:`Results`: every metric's scores with their intervals, and all that follows.
+"""Build the :class:`Results` of a run from its cells: scores under every metric, quantities, and intervals.
 
-One column is resampled at a time and only its intervals are kept, so that memory does not grow with what was measured.
+One column is resampled at a time and only its intervals are kept, so memory does not grow with the number of columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONE_FINE_TUNING = (
     "End tasks were fine-tuned with one seed: their intervals cover the choice of test examples, not the variation "
     "between fine-tunings."
 )
-"""A note, where it is so; a table over several runs has other intervals and must say something else."""
+"""Note of a run with one fine-tuning per cell. A table over several runs has other intervals and another note."""
 
 
 def build_results(
@@ -45,25 +45,25 @@ def build_results(
     labels: Sequence[str] | None = None,
     groups: Mapping[str, str] | None = None,
 ) -> Results:
-    """Everything that can be said from the cells measured so far; what cannot be said is null or absent.
+    """Build the results from the cells measured so far; what is not known yet is null or absent.
 
     The intervals are seeded by the run's seed and the column's name, so the same cells give the same results.
 
     Args:
-        facts: what was run.
-        domains: the whole stream in order.
+        facts: facts of the run, such as its methods.
+        domains: all domains of the stream, in order.
         general: names of the general sets.
         losses: (row, name of a domain or general set) → cell; row 0 is the base model, row i after domain i.
         tasks: (row, end task) → cell.
         task_domains: every end task and the domain that it belongs to, None for a general one.
         alone: domain → cell of the base model trained on that domain alone.
         cost: time and memory.
-        mixture: shares asked for and realised.
-        notes: plain sentences worth reading.
-        resamples: of the bootstrap.
-        labels: of the rows, where they are no stream (models that exist already): then `domains` is empty, every set
-            is a general one, and nothing is learnt or forgotten.
-        groups: domain → what it belongs to.
+        mixture: requested and realised shares of the mixture.
+        notes: sentences for the reader of the results.
+        resamples: number of bootstrap resamples.
+        labels: labels of the rows if these are existing models rather than the stages of a stream. Then `domains` is
+            empty, every set is a general one, and nothing is learnt or forgotten.
+        groups: domain → its group.
 
     Raises:
         RecipeError: a name is used twice or reserved, or an end task belongs to an unknown domain.
@@ -141,7 +141,7 @@ def _check_cells(cells: Cells, columns: list[str], rows: list[str], same: bool) 
         other_row, other = first.setdefault(name, (row, cell))
         if same and not cell.same_examples(other):
             raise RunError(
-                f"'{name}' was measured on other data after {wording.count(row, 'domain')} than after "
+                f"'{name}' was measured on different data after {wording.count(row, 'domain')} than after "
                 f"{other_row}: the scores cannot be "
                 "compared. Remove the `evaluation/stage-*` folders and resume; they are measured again."
             )
@@ -156,7 +156,7 @@ def _tables(
     resamples: int,
     stream: bool,
 ) -> dict[str, tuple[ScoreTable, Summary]]:
-    """Every metric's scores and what follows from them; a column is taken up and put away before the next."""
+    """Return every metric's scores and the quantities derived from them, processing one column at a time."""
     metrics = metrics_of(cells.values())
     last = max((row for row, _ in cells), default=0)
     scores: dict[str, list[tuple[int, int, Score]]] = {metric.name: [] for metric in metrics}
@@ -180,7 +180,7 @@ def _tables(
                     bottom, top = (float(end) if np.isfinite(end) else None for end in ends)
                     scores[metric.name].append((row, place, (rows[row], name, float(value), bottom, top)))
             derived[metric.name].add(column)
-        if not measured and one_kind:  # a column that is not measured takes the mean over columns with it
+        if not measured and one_kind:  # without this column there is no mean over columns
             for derivation in derived.values():
                 derivation.add(Column(name, stage, (), np.zeros(0), np.zeros((1, 0))))
     return {
@@ -208,7 +208,7 @@ def _columns(
     seed: object,
     resamples: int,
 ) -> Iterable[tuple[Column, Metric]]:
-    """One task's scores under each of its metrics; cells of other examples are resampled by themselves."""
+    """Yield one task's scores under each of its metrics; cells of different examples are resampled separately."""
     groups: list[dict[int, Cell]] = []
     for row, cell in measured.items():
         group = next((each for each in groups if next(iter(each.values())).same_examples(cell)), None)
@@ -219,8 +219,8 @@ def _columns(
     for group in groups:
         cells = list(group.values())
         own = [metric for metric in metrics if metric.applies(cells[0])]
-        for key, found in resample(cells, own, seed=seed, resamples=resamples).items():
-            yield Column(name, stage, tuple(group), found.values, found.samples), METRICS[key]
+        for key, resampled in resample(cells, own, seed=seed, resamples=resamples).items():
+            yield Column(name, stage, tuple(group), resampled.values, resampled.samples), METRICS[key]
 
 
 def _study(
@@ -230,12 +230,12 @@ def _study(
     alone: Mapping[str, Cell],
     groups: Mapping[str, str] | None,
 ) -> Study:
-    """A perplexity is exp(loss), and forgetting is a difference of losses."""
+    """Return the perplexities of the causal study: exp(loss); forgetting is a difference of losses."""
     loss = tables["loss"]
-    found, last = loss.estimates(), len(loss.rows) - 1
+    estimates, last = loss.estimates(), len(loss.rows) - 1
 
     def perplexity(row: int, name: str) -> float | None:
-        cell = found.get((loss.rows[row], name))
+        cell = estimates.get((loss.rows[row], name))
         return None if cell is None or cell.value is None else _exp(cell.value)
 
     lists = dict[str, dict[str, float | None]]()
@@ -264,6 +264,6 @@ def _study(
 
 def _exp(loss: float) -> float | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # too large for a float: not known rather than infinite
-        found = float(np.exp(loss))
-    return found if np.isfinite(found) else None
+        warnings.simplefilter("ignore", RuntimeWarning)  # too large for a float: null rather than infinite
+        value = float(np.exp(loss))
+    return value if np.isfinite(value) else None

@@ -1,7 +1,8 @@
-"""One cell of a run's scores: what a checkpoint did on a task, example by example. Everything else follows from these.
+"""Store the outcomes of one checkpoint on one task, example by example; all scores are computed from these.
 
-``evaluation/stage-NN/<held-out set>.safetensors`` and ``evaluation/stage-NN/tasks/<end task>.safetensors``, where NN
-counts rows (00 is the base model). A file is made of tensors, one an outcome, and of facts as JSON in its header.
+Files are ``evaluation/stage-NN/<held-out set>.safetensors`` and ``evaluation/stage-NN/tasks/<end task>.safetensors``,
+where NN is the number of the row (00 is the base model). A file holds a tensor for each outcome, and facts as JSON in
+its header.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from everlearn import files
 from everlearn.errors import RunError
 
 TEXT, CLASSIFICATION = "text", "classification"
-"""The kinds that a file without a header can hold."""
+"""The kinds of held-out text and of fine-tuned classifiers."""
 _HEADER, _PARTS = "everlearn", ("given", "outcomes")
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Outcomes of one checkpoint on one task.
+    """Hold the outcomes of one checkpoint on one task.
 
     Attributes:
-        kind: of the task (:data:`everlearn.evaluation.task.KINDS`).
-        task: its name: a column.
-        row: label of the checkpoint: ``base``, the domain learnt last, or what the user calls it.
-        outcomes: what the model did: name → array whose *last* axis counts examples (held-out blocks, test examples),
-            as many in each; what is there for each fine-tuning has these on the axis before. Metrics read it.
-        given: what belongs to the examples, the same for every model: name → array [n]. Metrics read it too.
-        facts: what else a metric needs to know of the task, as JSON, the same for every model.
-        seeds: of the fine-tunings; one where nothing is random.
-        texts: what the model wrote, where it wrote, [n].
-        fingerprint: of the task and its examples; empty where it is not known.
+        kind: kind of the task (:data:`everlearn.evaluation.task.KINDS`).
+        task: name of the task, which is a column of tables.
+        row: label of the checkpoint: ``base``, the domain learnt last, or the user's name for it.
+        outcomes: outcomes of the model: name → array [..., n] over the n examples (held-out blocks, test examples).
+            Outcomes of several fine-tunings are [seeds, n]. Metrics read them.
+        given: properties of the examples, the same for every model: name → array [n]. Metrics read them too.
+        facts: further facts of the task that a metric needs, as JSON; the same for every model.
+        seeds: seeds of the fine-tunings; a single one if nothing is random.
+        texts: texts that the model generated, [n]; empty if it generated none.
+        fingerprint: hash of the task and its examples; empty if unknown.
     """
 
     kind: str
@@ -55,21 +56,21 @@ class Cell:
     def __post_init__(self) -> None:
         shapes = {name: array.shape for name, array in {**self.given, **self.outcomes}.items()}
         if len({shape[-1] for shape in shapes.values()}) != 1:
-            raise ValueError(f"The outcomes of '{self.task}' count different examples: {shapes}.")
+            raise ValueError(f"The outcomes of '{self.task}' have different numbers of examples: {shapes}.")
 
     def __len__(self) -> int:
-        """Number of examples."""
+        """Return the number of examples."""
         return int(next(iter(self.outcomes.values())).shape[-1])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """An outcome, or what is given."""
+        """Return an outcome, or a property of the examples."""
         return self.outcomes[name] if name in self.outcomes else self.given[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self.outcomes or name in self.given
 
     def same_examples(self, other: Cell) -> bool:
-        """Whether both were measured on the same examples, so that they can be compared one by one."""
+        """Return whether both were measured on the same examples, so that a paired comparison is possible."""
         known = self.fingerprint and other.fingerprint
         return (
             self.kind == other.kind
@@ -80,7 +81,7 @@ class Cell:
         )
 
     def save(self, path: Path) -> None:
-        """Replace the file atomically."""
+        """Write the cell to a file, atomically."""
         tensors = {
             f"{part}.{name}": torch.from_numpy(np.ascontiguousarray(array))
             for part in _PARTS
@@ -93,10 +94,10 @@ class Cell:
 
     @classmethod
     def load(cls, path: Path) -> Cell:
-        """Read what :meth:`save` wrote.
+        """Read a cell that :meth:`save` wrote.
 
         Raises:
-            RunError: the file is missing or damaged; the sentence names it.
+            RunError: the file is missing or damaged; the message names it.
         """
         files.check(path)
         try:
@@ -127,16 +128,16 @@ def text_cell(
     row: str = "",
     mark: str = "",
 ) -> Cell:
-    """A held-out set's losses.
+    """Make the cell of a held-out set's losses.
 
     Args:
         nats: sum of the negative log-likelihoods of each block's labels, [n].
         items: number of labels of each block, [n].
         bytes_per_token: UTF-8 bytes of the text for each label.
-        content_nats: as `nats`, of the labels that are content; None where they were not asked for.
-        content_items: number of these.
-        given: ``bytes`` of each block's labels, [n], and the number of its ``document``, [n], where they are known.
-        task: the set.
+        content_nats: the same for labels that are content tokens; None if these are not scored apart.
+        content_items: number of content tokens of each block, [n].
+        given: ``bytes`` of each block's labels, [n], and the number of its ``document``, [n], if known.
+        task: name of the set.
         row: label of the checkpoint.
         mark: fingerprint of the set.
     """
@@ -160,15 +161,15 @@ def classification_cell(
     row: str = "",
     mark: str = "",
 ) -> Cell:
-    """Predictions of a checkpoint's fine-tunings.
+    """Make the cell of the predictions of a checkpoint's fine-tunings.
 
     Args:
         truth: label numbers of the test set, [n].
         predictions: predicted label numbers, [seeds, n].
-        classes: label numbers that the training set has, sorted.
+        classes: label numbers of the training set, sorted.
         seeds: seed of each fine-tuning.
-        f1: which F1 the metric ``f1`` takes for this task: macro or micro.
-        task: the end task.
+        f1: the F1 of the metric ``f1`` for this task: macro or micro.
+        task: name of the end task.
         row: label of the checkpoint.
         mark: fingerprint of its labelled sets.
     """
@@ -178,19 +179,19 @@ def classification_cell(
 
 
 ALONE = "alone"
-"""The folder of what was trained on one domain alone: in a run's folder the runs, in its ``evaluation`` their cells."""
+"""Folder of models trained on one domain alone: of their runs in the run folder, of their cells in ``evaluation``."""
 
 
 def set_path(folder: Path, row: int, name: str) -> Path:
-    """Where a held-out set's cell of a row is kept; `folder` is the run's ``evaluation``."""
+    """Return the file of a held-out set's cell in a row; `folder` is the run's ``evaluation``."""
     return folder / f"stage-{row:02d}" / f"{name}.safetensors"
 
 
 def alone_path(folder: Path, name: str) -> Path:
-    """Where the held-out cell of a domain that was trained alone is kept; `folder` is the run's ``evaluation``."""
+    """Return the file of the cell of a domain that was trained alone; `folder` is the run's ``evaluation``."""
     return folder / ALONE / f"{name}.safetensors"
 
 
 def task_path(folder: Path, row: int, name: str) -> Path:
-    """Return where an end task's cell of a row is kept; `folder` is the run's ``evaluation``."""
+    """Return the file of an end task's cell in a row; `folder` is the run's ``evaluation``."""
     return folder / f"stage-{row:02d}" / "tasks" / f"{name}.safetensors"

@@ -1,7 +1,8 @@
-"""Cells that runs share: what starts from the same model and is measured on the same text scores the same.
+"""Share the base model's cells between runs: the same model on the same text gives the same scores.
 
-A sealed folder for each cell, named by what it depends on: the model's weights and configuration, the task with its
-examples, and how it is measured. Two processes may write the same cell at once: each makes a folder and moves it there.
+Each cell has a sealed folder, named by a hash of everything on which it depends: the model's weights and configuration,
+the task with its examples, and the conditions. Two processes may write the same cell at the same time, since each
+writes its own folder and then moves it to the final name.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
 
 CELL = "cell.safetensors"
 FORMAT = 2
-"""Part of every name: raise it when something is measured differently."""
+"""Part of every name; raise it when a measurement changes."""
 
 
 class SharedCells:
-    """Cells of one untouched model, by what they depend on.
+    """Cache the cells of one unchanged model.
 
     Args:
-        folder: where they are kept.
-        model: the model that is measured.
+        folder: folder of the cache.
+        model: the evaluated model.
     """
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
         self.folder, self.model = folder, fingerprint_of(model)
-        self._tokenizers: dict[PreTrainedTokenizerBase, str] = {}  # some hold a quarter of a million words
+        self._tokenizers: dict[PreTrainedTokenizerBase, str] = {}  # cached, since hashing a large vocabulary is slow
 
     def path(self, task: Task, how: Conditions) -> Path:
-        """The folder in which the cell is, or would be."""
+        """Return the folder of a cell, which need not exist."""
         objective = {name: value for name, value in vars(how.objective).items() if name != "tokenizer"}
         if how.tokenizer not in self._tokenizers:
             self._tokenizers[how.tokenizer] = _of_tokenizer(how.tokenizer)
@@ -54,7 +55,7 @@ class SharedCells:
         return self.folder / name
 
     def find(self, task: Task, how: Conditions) -> Cell | None:
-        """The cell under this task's and row's names, if some run has left it; a damaged one is measured again."""
+        """Return the cell with this task's and row's names; None if it is missing or damaged."""
         if not task.shared:
             return None
         folder = self.path(task, how)
@@ -66,7 +67,7 @@ class SharedCells:
             return None
 
     def keep(self, task: Task, how: Conditions, cell: Cell) -> None:
-        """Leave a cell for other runs."""
+        """Save a cell for other runs."""
         if not task.shared:
             return
         with files.new_folder(self.path(task, how)) as folder:
@@ -74,17 +75,17 @@ class SharedCells:
 
 
 def _of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What a tokenizer makes of any text, and where it ends; not how its last caller cut and padded."""
+    """Return a hash of how a tokenizer maps text to tokens, without its current truncation and padding."""
     made = json.loads(tokenizer.backend_tokenizer.to_str()) if tokenizer.is_fast else tokenizer.get_vocab()
     core = sorted((key, value) for key, value in made.items() if key not in ("truncation", "padding"))
     return hash_of(core, sorted(tokenizer.special_tokens_map.items()), tokenizer.model_max_length)
 
 
 def fingerprint_of(model: nn.Module) -> str:
-    """Of a model's weights, configuration and attention, whatever file it came from."""
+    """Return a hash of a model's weights, configuration and attention implementation."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_THE_MODEL}  # type: ignore[operator,union-attr]
     digest = hashlib.blake2b(digest_size=16)
-    attention = getattr(model.config, "_attn_implementation", None)  # other rounding
+    attention = getattr(model.config, "_attn_implementation", None)  # implementations of attention round differently
     digest.update(repr((type(model).__name__, attention, sorted(config.items(), key=lambda item: item[0]))).encode())
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

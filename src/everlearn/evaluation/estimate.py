@@ -1,4 +1,4 @@
-"""A number with its confidence interval, and what can be done with two of them."""
+"""Represent a number with its confidence interval, and compute with it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
+    """Return a finite number as a float, and None for everything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
-    except OverflowError:  # JSON knows whole numbers of any length
+        converted = float(value)
+    except OverflowError:  # an integer in JSON can be too large for a float
         return None
-    return found if math.isfinite(found) else None
+    return converted if math.isfinite(converted) else None
 
 
 @dataclass(frozen=True)
@@ -29,30 +29,31 @@ class Estimate:
 
     @classmethod
     def read(cls, raw: Any) -> Estimate:
-        """From ``{"value", "low", "high"}``, a bare number or nothing; what is not finite is absent."""
+        """Read ``{"value", "low", "high"}``, a bare number or None; what is not finite is absent."""
         if isinstance(raw, Mapping):
             return cls(number(raw.get("value")), number(raw.get("low")), number(raw.get("high")))
         return cls(number(raw))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None when an end or the value itself is absent."""
+        """Return both ends, or None if an end or the value is absent."""
         if self.value is None or self.low is None or self.high is None:
             return None
         return self.low, self.high
 
     @property
     def sign(self) -> int | None:
-        """+1 or -1 when the whole interval lies on that side of zero, 0 when it does not, None without an interval."""
+        """Return +1 or -1 if the interval lies on that side of zero, 0 if it contains zero, None if it is unknown."""
         if self.interval is None:
             return None
         low, high = self.interval
         return 1 if low > 0 else -1 if high < 0 else 0
 
     def above(self, bound: float) -> bool | None:
-        """Whether the whole interval lies above a bound, or none of it; None where it includes the bound or is unknown.
+        """Return whether the interval lies above a bound: True above, False below, None if it contains the bound.
 
-        An interval that ends at the bound does not lie above it.
+        None is also returned without an interval. An interval that begins at the bound does not lie above it; one that
+        ends there lies below it.
         """
         if self.interval is None:
             return None
@@ -60,12 +61,12 @@ class Estimate:
         return True if low > bound else False if high <= bound else None
 
     def minus(self, other: Estimate) -> Estimate:
-        """The difference of two independent estimates, with its interval from theirs.
+        """Return the difference of two independent estimates, with an interval computed from theirs.
 
-        The method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4): each
-        end of the interval takes the distances of the estimates to their own ends, so that skewed intervals stay
-        skewed. Two runs that are scored on the same text err in the same direction, which makes their true difference
-        *more* certain than this says: the interval is on the careful side.
+        This is the method of variance estimates recovery (Zou & Donner 2008, Statistics in Medicine 27:1693, eq. 4):
+        each end of the interval is computed from the distances of the estimates to their own ends, so skewed intervals
+        stay skewed. Two runs that are scored on the same text have correlated errors, so their true difference is
+        *more* certain than this says: the interval is conservative.
         """
         if self.value is None or other.value is None:
             return Estimate()
@@ -81,7 +82,7 @@ class Estimate:
 
 
 def mean(estimates: Iterable[Estimate]) -> Estimate:
-    """The mean of independent estimates; its interval by the same rule as :meth:`Estimate.minus`."""
+    """Return the mean of independent estimates, with an interval by the rule of :meth:`Estimate.minus`."""
     known = [estimate for estimate in estimates if estimate.value is not None]
     if not known:
         return Estimate()

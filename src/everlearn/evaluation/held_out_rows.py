@@ -1,8 +1,8 @@
-"""What belongs to each held-out row: how many bytes one of its tokens stands for, and which document it is of.
+"""Compute facts of held-out rows: the bytes of a row's tokens, and the document that it belongs to.
 
-Rows differ in both. The bytes of a token of the whole held-out text are not those of the rows that are scored (a level
-in bits per byte is off by a percent or two with 24 rows), and rows of one long document are alike, so that a bootstrap
-that draws them one by one takes them for more observations than they are.
+Both differ between rows. With the average bytes per token of the complete held-out text, a level in bits per byte would
+be off by one or two per cent for 24 scored rows. Rows of one document are similar, so a bootstrap that draws them one
+by one gives intervals that are too narrow.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from everlearn.data.windows import SCORED, Windows
 from everlearn.model.objectives import IGNORE
 
 BYTES, DOCUMENT = "bytes_per_token", "document"
-"""Names of what is known of each row."""
+"""Names of the facts of rows."""
 _MOST = 4096
-"""Rows that are read to know what all rows have in common."""
+"""Maximum number of rows that are decoded to estimate the average of all rows."""
 
 
 def facts_of_rows(
     blocks: PackedBlocks | Windows, chosen: NDArray[np.intp], encoder: Encoder, width: float, in_order: bool
 ) -> dict[str, NDArray[Any]]:
-    """What is known of each chosen row.
+    """Return the facts of each chosen row.
 
     Args:
         blocks: all held-out rows.
-        chosen: numbers of those that are scored.
-        encoder: of the model.
-        width: exact bytes of a token of all rows.
-        in_order: whether a document that does not end in its row goes on in the next; rows of several sources are
-            mixed.
+        chosen: numbers of the scored rows.
+        encoder: the model's encoder of texts.
+        width: exact average bytes per token of all rows.
+        in_order: whether a document that does not end in its row continues in the next row. This is false if rows of
+            several sources are mixed.
 
     Returns:
-        :data:`BYTES`, and :data:`DOCUMENT` where documents can be told apart.
+        :data:`BYTES`, and :data:`DOCUMENT` if documents can be told apart.
     """
     facts: dict[str, NDArray[Any]] = {BYTES: row_widths(blocks, chosen, encoder.tokenizer, width)}
     end = encoder.suffix[-1] if encoder.suffix else encoder.end
@@ -50,19 +50,16 @@ def facts_of_rows(
 def row_widths(
     blocks: PackedBlocks | Windows, chosen: NDArray[np.intp], tokenizer: PreTrainedTokenizerBase, width: float
 ) -> NDArray[np.float64]:
-    """Bytes of a token of each chosen row.
+    """Return the average bytes per token of each chosen row, [chosen].
 
-    A row's tokens are decoded, which may lose a little (white space, half a character where the row was cut), so what
-    counts is how a row differs from all rows: of these together the bytes of a token are known exactly.
+    A row is decoded for this, which may lose a little (white space, half a character where the row was cut). So only
+    the ratio of a row to all rows is taken from decoding, and the average of all rows is the exact one.
 
     Args:
         blocks: all held-out rows.
-        chosen: numbers of those that are scored.
-        tokenizer: of the model.
-        width: exact bytes of a token of all rows.
-
-    Returns:
-        [chosen].
+        chosen: numbers of the scored rows.
+        tokenizer: the model's tokenizer.
+        width: exact average bytes per token of all rows.
     """
     every = np.arange(len(blocks))
     if len(every) > _MOST:
@@ -76,29 +73,28 @@ def row_widths(
 
 
 def _decoded(rows: Iterable[Block], tokenizer: PreTrainedTokenizerBase) -> NDArray[np.float64]:
-    """UTF-8 bytes and tokens of what is scored in each row, [rows, 2]."""
-    found = []
+    """Return the UTF-8 bytes and the number of the scored tokens of each row, [rows, 2]."""
+    sizes = []
     for row in rows:
         ids = row.get("labels", row["input_ids"])
         ids = ids[(ids != IGNORE) & (row[SCORED] == 1)] if SCORED in row else ids[ids != IGNORE]
         text = tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        found.append((len(str(text).encode(errors="replace")), len(ids)))
-    return np.array(found, np.float64).reshape(-1, 2)
+        sizes.append((len(str(text).encode(errors="replace")), len(ids)))
+    return np.array(sizes, np.float64).reshape(-1, 2)
 
 
 def main_documents(
     blocks: PackedBlocks | Windows, chosen: NDArray[np.intp], end: int | None
 ) -> NDArray[np.int64] | None:
-    """Number of the document that most of a row's scored tokens belong to.
+    """Return for each chosen row the number of the document of most of its scored tokens, [chosen].
+
+    None if the rows are not pieces of packed text, or if nothing marks the end of a document.
 
     Args:
-        blocks: packed text in the order in which it was cut: a document that does not end in its row goes on in the
-            next.
-        chosen: numbers of the rows that are scored.
-        end: id of the token that ends a document; None where there is none.
-
-    Returns:
-        [chosen]; None where rows are no pieces of packed text, or nothing tells where a document ends.
+        blocks: packed text in the order in which it was cut: a document that does not end in its row continues in the
+            next row.
+        chosen: numbers of the scored rows.
+        end: id of the token that ends a document; None if there is none.
     """
     packed = blocks.blocks if isinstance(blocks, Windows) else blocks
     segments, ids = packed.arrays.get("segments"), packed.arrays["input_ids"]
@@ -108,7 +104,7 @@ def main_documents(
         return None
     ends = np.asarray(segments[:, -1], np.int64) + (np.asarray(ids[:, -1]) == end)
     first = np.concatenate([[0], np.cumsum(ends)[:-1]])
-    found = []
+    documents = []
     for number, row in zip(map(int, chosen), blocks.take(chosen), strict=True):
         start = number
         base = 0
@@ -116,5 +112,5 @@ def main_documents(
             start, offset = divmod(number * blocks.stride, np.asarray(ids).shape[1])
             base = int(segments[start, offset])
         own = row["segments"][row[SCORED] == 1] if SCORED in row else row["segments"]
-        found.append(int(first[start]) + base + int(np.bincount(own).argmax()))
-    return np.array(found, np.int64)
+        documents.append(int(first[start]) + base + int(np.bincount(own).argmax()))
+    return np.array(documents, np.int64)

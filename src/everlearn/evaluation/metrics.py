@@ -1,8 +1,10 @@
-"""Metrics: one small registered function each. A metric is a function of sums over examples, so that any resample of
-the examples has a score, and any two checkpoints can be compared in pairs.
+"""Define the metrics, each a small registered function of sums over examples.
 
-``f1`` is the F1 that each task asks for: macro-F1, or micro-F1, which is accuracy where an example has one label and
-every label counts. DAS (arXiv 2302.03241) tabulates it so, with micro-F1 for ChemProt.
+Since a metric only needs these sums, any resample of the examples has a score, and any two checkpoints have a paired
+comparison.
+
+``f1`` is the F1 that each task chooses: macro-F1, or micro-F1, which equals accuracy if every example has one label and
+all labels count. DAS (arXiv 2302.03241) tabulates F1 like this, with micro-F1 for ChemProt.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ def _always(cells: Sequence[Cell]) -> bool:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score of a cell.
+    """A score that can be computed from a cell.
 
     Attributes:
-        name: the word for it in results and recipes (snake_case).
-        title: as tables write it.
-        unit: of the score; ``fraction`` for a share of one.
-        higher_is_better: its direction.
-        reads: outcomes, or what is given, that a cell must have for it.
-        terms: what is summed over examples, [repeats, k, n].
-        value: from the sums [..., repeats, k] to the scores [..., repeats].
-        wanted: whether it says something about these cells that the metrics before it do not.
-        knows: facts of the task that it needs.
+        name: name in results and recipes (snake_case).
+        title: name in tables.
+        unit: unit of the score; ``fraction`` for a share of one.
+        higher_is_better: whether higher scores are better.
+        reads: outcomes and properties of examples that a cell must have.
+        terms: returns the terms that are summed over examples, [repeats, k, n].
+        value: maps sums [..., repeats, k] to scores [..., repeats].
+        wanted: whether it adds anything for these cells to the metrics registered before it.
+        knows: facts that the cell must have.
     """
 
     name: str
@@ -53,25 +55,25 @@ class Metric:
     knows: tuple[str, ...] = ()
 
     def applies(self, cell: Cell) -> bool:
-        """Whether the cell has the outcomes that are read."""
+        """Return whether the cell has everything that the metric reads."""
         return all(name in cell for name in self.reads) and all(name in cell.facts for name in self.knows)
 
     def scores(self, cell: Cell) -> Floats:
-        """The score of each repeat (fine-tuning), [repeats]."""
+        """Return the score of each repeat (fine-tuning), [repeats]."""
         with np.errstate(over="ignore"):
             return self.value(self.terms(cell).sum(-1, dtype=np.float64), cell)
 
     def score(self, cell: Cell) -> float:
-        """The mean over repeats."""
+        """Return the mean score over repeats."""
         return float(self.scores(cell).mean())
 
 
 FAMILIES: dict[str, Callable[[str], Metric]] = {}
-"""How names begin that are not known beforehand, and what makes a metric of such a name."""
+"""Prefix of names that are not known in advance → function that makes the metric of such a name."""
 
 
 class _Metrics(Registry[Metric]):
-    """Metrics by name; one of a family is made when it is asked for."""
+    """Metrics by name; a metric of a family is made when its name is looked up."""
 
     def __missing__(self, name: str) -> Metric:
         make = next((make for start, make in FAMILIES.items() if name.startswith(start)), None)
@@ -84,40 +86,40 @@ class _Metrics(Registry[Metric]):
 
 
 METRICS = _Metrics("metrics")
-"""Every metric by name; of those that a cell has, the first one leads."""
+"""Every metric by name. The first one that a cell has is its main metric."""
 
 
 def register_family(start: str, make: Callable[[str], Metric]) -> None:
-    """Make known that every outcome whose name starts so is a metric of its own, made of the name."""
+    """Register a function that makes a metric of every outcome whose name begins with `start`."""
     FAMILIES[start] = make
 
 
 def register_metric(metric: Metric) -> Metric:
-    """Make a metric known to results, tables and the bench."""
+    """Register a metric for results, tables and grids."""
     METRICS.add(metric.name, metric)
     return metric
 
 
 def register_mean(name: str, title: str, outcome: str, unit: str = "fraction", higher_is_better: bool = True) -> Metric:
-    """A metric that is the mean of one outcome over examples ([n], or [repeats, n])."""
+    """Register a metric that is the mean of one outcome over examples, [n] or [repeats, n]."""
 
     def terms(cell: Cell) -> NDArray[Any]:
-        found = np.atleast_2d(np.asarray(cell[outcome], np.float64))
-        return np.stack([found, np.ones_like(found)], axis=1)
+        values = np.atleast_2d(np.asarray(cell[outcome], np.float64))
+        return np.stack([values, np.ones_like(values)], axis=1)
 
     return register_metric(Metric(name, title, unit, higher_is_better, (outcome,), terms, _ratio))
 
 
 def metric(name: str) -> Metric:
-    """A metric by its name; ``KeyError`` where there is none."""
+    """Return a metric by its name; raise ``KeyError`` if there is none."""
     return METRICS[name]
 
 
 def metrics_of(cells: Iterable[Cell]) -> list[Metric]:
-    """Metrics that some of the cells have, in the order of :data:`METRICS`."""
+    """Return the metrics that some of the cells have, in the order of :data:`METRICS`."""
     listed = list(cells)
     for name in {name: None for cell in listed for name in cell.outcomes if name.startswith(tuple(FAMILIES))}:
-        METRICS[name]  # of a family: known from here on
+        METRICS[name]  # looking up a name of a family registers its metric
     return [each for each in METRICS.values() if (own := [c for c in listed if each.applies(c)]) and each.wanted(own)]
 
 
@@ -134,7 +136,7 @@ def _ratio(sums: Floats, cell: Cell) -> Floats:
 
 
 def _losses_and_bytes(cell: Cell) -> NDArray[Any]:
-    # Where the bytes of each row are not known, those of a token of the complete set stand for them.
+    # If the bytes of each row are unknown, the average bytes per token of the complete set are used.
     width = cell["bytes"] if "bytes" in cell else cell["items"] * cell.facts["bytes_per_token"]
     return np.stack([cell["nats"], width.astype(np.float64)])[None]
 
@@ -175,7 +177,7 @@ def _correct(cell: Cell) -> NDArray[Any]:
 
 
 def _counts(cell: Cell) -> NDArray[Any]:
-    """Hits, predicted and true of each class, [repeats, 3 classes, n]: whole numbers, exact in float32."""
+    """Return true positives, predicted and true counts of each class, [repeats, 3 classes, n], exact in float32."""
     classes = np.asarray(cell.facts["classes"])[:, None]
     predicted = cell["predictions"][:, None, :] == classes
     true = np.broadcast_to(cell["truth"] == classes, predicted.shape)
@@ -183,7 +185,7 @@ def _counts(cell: Cell) -> NDArray[Any]:
 
 
 def _macro_f1(sums: Floats, cell: Cell) -> Floats:
-    """Unweighted mean over classes of 2·TP / (predicted + true), and 0 for a class with neither."""
+    """Return the unweighted mean over classes of 2·TP / (predicted + true); 0 for a class with neither."""
     hits, predicted, true = np.split(sums, 3, axis=-1)
     total = predicted + true
     return np.asarray(np.divide(2 * hits, total, out=np.zeros_like(hits), where=total > 0).mean(-1))
@@ -194,7 +196,7 @@ def _micro(cell: Cell) -> bool:
 
 
 def _standardised(sums: Floats, cell: Cell) -> Floats:
-    """(m − majority) / (state of the art − majority), of an accuracy m."""
+    """Return (m − majority) / (state of the art − majority) for an accuracy m."""
     majority = cell.facts.get("majority")
     if majority is None:
         majority = np.unique(cell["truth"], return_counts=True)[1].max() / len(cell)
@@ -213,7 +215,7 @@ register_metric(
         _LABELS,
         lambda cell: _correct(cell) if _micro(cell) else _counts(cell),
         lambda sums, cell: _ratio(sums, cell) if _micro(cell) else _macro_f1(sums, cell),
-        wanted=lambda cells: any(map(_micro, cells)),  # it would repeat macro-F1 otherwise
+        wanted=lambda cells: any(map(_micro, cells)),  # otherwise it equals macro-F1
     )
 )
 STANDARDISED = register_metric(
@@ -228,19 +230,19 @@ STANDARDISED = register_metric(
         knows=("state_of_the_art",),
     )
 ).name
-"""0: always the most frequent label; 1: the best that is known (Arora et al., ALTA 2019)."""
+"""0: always predicting the most frequent label; 1: the best published accuracy (Arora et al., ALTA 2019)."""
 
 
 def accuracy(truth: ArrayLike, predictions: ArrayLike) -> float:
-    """Share of examples whose label is predicted."""
+    """Return the share of examples whose label is predicted."""
     return float(np.mean(np.asarray(truth) == np.asarray(predictions)))
 
 
 def macro_f1(truth: ArrayLike, predictions: ArrayLike, classes: ArrayLike) -> float:
-    """Macro-F1 over `classes`.
+    """Return macro-F1 over `classes`.
 
-    `classes` are the labels of the *training* set: a class that could be learnt counts even where the test set or the
-    predictions miss it, so that the same classes are averaged at every checkpoint.
+    `classes` are the labels of the *training* set. A class that could be learnt counts even if the test set or the
+    predictions lack it, so the same classes are averaged at every checkpoint.
     """
     from everlearn.evaluation.cell import classification_cell
 

@@ -1,7 +1,7 @@
-"""Learnt, forgotten, transferred: every number that is derived from scores, in one place.
+"""Define the quantities that are derived from scores: learnt, forgotten, transferred and others.
 
-R[i, c] is the score of column c after i domains; row 0 is the untouched base model. With U = R where higher is better
-and U = −R where lower is better, a column of the domain learnt as number j, and T domains learnt so far:
+R[i, c] is the score of column c after i domains; row 0 is the untouched base model. U = R if higher is better, and U =
+−R if lower is better. For a column of the domain learnt as number j, and T domains learnt so far:
 
 =================  ============================================  ==========================================
 quantity           column c of domain j                          source
@@ -15,19 +15,19 @@ forward_transfer   U[j−1,c] − U[0,c]            for 2 ≤ j ≤ T+1  GEM, eq
 forgetting_rate    as forgotten, the mean only  for 1 ≤ j < T    DAS
 general_drift      U[0,c] − U[T,c]              no domain        general text and tasks without a domain
 average            R[T,c]                       for 1 ≤ j ≤ T    GEM, eq. 2
-share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy alone
+share_forgotten …  (R[j,c] − R[T,c]) / |R[j,c]|  for 1 ≤ j < T   Arora et al., ALTA 2019, standardised accuracy only
 =================  ============================================  ==========================================
 
-One sign: forgotten and drift above 0 are bad, learnt and transfer above 0 are good, for every metric. A mean is the
-mean over all columns that the range of j names, and absent when one of them was not measured. The *max* form is never
-negative, so its interval does not reach below 0 even where nothing is forgotten; it takes the best of the rows that
-were measured, so it says less where few were (`evaluation.columns: own`).
+Signs are the same for every metric: positive forgetting and drift are losses, positive learning and transfer are gains.
+A mean is taken over all columns in the range of j, and is absent if one of them was not measured. The *max* form is
+never negative, so its interval never goes below 0, even if nothing was forgotten. It takes the best of the measured
+rows, so it says less if few rows were measured (`evaluation.columns: own`).
 
-The study of LSTM and CNN (Arora et al., ALTA 2019) counts forgetting as a share of what was known, of accuracies that
-are standardised (:data:`everlearn.evaluation.metrics.STANDARDISED`): f_j, and for each later step
-1/(T−1) Σ f_j / (T−j). Its code has two conventions. In the paper's branch accuracies are as they are, and where
-R[j,c] = 0 the difference is divided by 1 (``share_forgotten``); in its master they are clipped to [0, 1], and f_j = 1
-for a task that was never learnt (``share_forgotten_clipped``). Each is there ``_per_step`` too.
+The study of LSTM and CNN (Arora et al., ALTA 2019) measures forgetting as a share of what was known, on standardised
+accuracies (:data:`everlearn.evaluation.metrics.STANDARDISED`): f_j, and per later step 1/(T−1) Σ f_j / (T−j). Its code
+has two conventions. In the paper's branch accuracies are not clipped, and for R[j,c] = 0 the difference is divided by 1
+(``share_forgotten``). In its master branch they are clipped to [0, 1], and f_j = 1 for a task that was never learnt
+(``share_forgotten_clipped``). Each also exists ``_per_step``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from everlearn.plugins import Registry
 
 MEAN = "mean"
 TOLERATED_DRIFT = 0.02
-"""Bits per byte that general text may lose in a run that is worth taking, where nobody says otherwise
-(docs/evaluation.md has the reason)."""
+"""Default of the general drift, in bits per byte, up to which a run is recommended (docs/evaluation.md has the
+reason)."""
 
 
 class Scores:
-    """U of one column: ``u[row]`` is its score there, NaN where it was not measured.
+    """U of one column: ``scores[row]`` is its score in that row, NaN if it was not measured.
 
     Args:
-        rows: the rows that were measured.
-        array: [..., len(rows)].
+        rows: the measured rows.
+        array: their scores, [..., len(rows)].
     """
 
     def __init__(self, rows: Sequence[int], array: Floats) -> None:
@@ -67,7 +67,7 @@ class Scores:
         return np.asarray(self.array[..., self.place[row]])
 
     def best(self, first: int, last: int) -> Floats:
-        """The largest of these rows, both included; a row in between may not have been measured."""
+        """Return the largest score of the measured rows from `first` to `last`, both included."""
         between = self.array[..., [place for row, place in self.place.items() if first <= row <= last]]
         return np.asarray(np.where(np.isnan(between), -np.inf, between).max(-1, initial=-np.inf))
 
@@ -80,18 +80,18 @@ class Quantity:
     """A number that is derived from the scores of a column.
 
     Attributes:
-        key: its name in results.
-        title: as tables write it.
-        higher_is_better: its direction; None for a score, which has the metric's own.
-        better: what a run did that is clearly better at it.
-        worse: and one that is clearly worse.
+        key: name in results.
+        title: name in tables.
+        higher_is_better: whether higher is better; None for a plain score, whose direction is the metric's.
+        better: the words for a run that is clearly better at it, such as "learnt more".
+        worse: the words for a run that is clearly worse.
         meaning: a sentence or two for a reader.
         applies: (j, T) → whether a column of stage j has it; j is None for a general column.
         formula: (U, j, T) → the number.
-        averaged: whether a mean over columns makes sense; if not, each column is a number of its own.
-        columns: whether each column's own number is kept in results.
-        gain: what a negative loss is called: where two runs both gained, neither "forgot more".
-        of_metric: the only metric that it is of; None for all.
+        averaged: whether a mean over columns makes sense.
+        columns: whether the numbers of single columns are kept in results.
+        gain: the words for a negative loss: if two runs both gained, neither "forgot more".
+        of_metric: the only metric from which it is derived; None for all.
     """
 
     key: str
@@ -109,17 +109,17 @@ class Quantity:
 
     @property
     def signed(self) -> bool:
-        """Whether it is a change, computed from U, and not a score as it is."""
+        """Return whether it is a change, computed from U, rather than a plain score."""
         return self.higher_is_better is not None
 
     def of(self, scores: Scores, stage: int | None, last: int, higher_is_better: bool) -> Floats:
-        """The number of a column, from its scores R; which must apply to it."""
+        """Return the number of a column from its scores R; the quantity must apply to it."""
         turned = self.signed and not higher_is_better
         u = Scores(tuple(scores.place), -1.0 * scores.array) if turned else scores
         return self.formula(u, stage or 0, last)
 
     def at(self, moments: Mapping[Any, float], higher_is_better: bool) -> float:
-        """The number from ``base``, ``learnt`` (just learnt) and ``final`` scores alone; NaN where one is not known."""
+        """Return the number from the scores ``base``, ``learnt`` (just learnt) and ``final``; NaN if one is missing."""
         known = {row: moments[name] for row, name in enumerate(("base", "learnt", "final")) if name in moments}
         scores = Scores(tuple(known), np.array(list(known.values()), float))
         return float(self.of(scores, 1, 2, higher_is_better))
@@ -163,13 +163,13 @@ def _per_step(formula: Formula) -> Formula:
 
 
 def _shares_forgotten() -> list[Quantity]:
-    """Both conventions, over all later steps and for each of them."""
-    found = []
+    """Return the quantities of both conventions, over all later steps and per step."""
+    quantities = []
     for key, formula in (("", _share_forgotten), ("_clipped", _share_forgotten_clipped)):
         title = "Share forgotten, clipped" if key else "Share forgotten"
         meaning = "The share of a task's standardised accuracy, right after its own stage, that is lost at the end"
         meaning += "; accuracies are clipped to 0 … 1, and a task that was never learnt counts as lost" if key else ""
-        whole = Quantity(
+        total = Quantity(
             f"share_forgotten{key}",
             title,
             False,
@@ -181,23 +181,23 @@ def _shares_forgotten() -> list[Quantity]:
             of_metric=STANDARDISED,
         )
         each = replace(
-            whole,
-            key=f"{whole.key}_per_step",
+            total,
+            key=f"{total.key}_per_step",
             title=f"{title}, per step",
             meaning=f"{meaning}; divided by the number of later stages. Less is better.",
             formula=_per_step(formula),
             columns=False,
         )
-        found += [whole, each]
-    return found
+        quantities += [total, each]
+    return quantities
 
 
 QUANTITIES: Registry[Quantity] = Registry("quantities")
-"""Everything that follows from scores, by name: the only place where it is written down."""
+"""Every quantity that is derived from scores, by name."""
 
 
 def register_quantity(quantity: Quantity) -> Quantity:
-    """Make a quantity known to results, tables and pages."""
+    """Register a quantity for results, tables and reports."""
     QUANTITIES.add(quantity.key, quantity)
     return quantity
 
@@ -308,14 +308,14 @@ for _each in (
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One task's scores under one metric, at the rows where it was measured.
+    """One task's scores under one metric, in the rows where it was measured.
 
     Attributes:
-        name: the task's.
-        stage: the row at which its domain has just been learnt; None for a general column.
+        name: name of the task.
+        stage: the row in which its domain has just been learnt; None for a general column.
         rows: numbers of the rows.
-        values: [rows].
-        samples: of the bootstrap, [resamples, rows]; the rows are resampled together (paired), columns independently.
+        values: scores, [rows].
+        samples: bootstrap samples, [resamples, rows]; rows are resampled together (paired), columns independently.
     """
 
     name: str
@@ -326,12 +326,14 @@ class Column:
 
 
 class Derivation:
-    """Takes one metric's columns one after another and keeps what follows from them; no bootstrap is held but sums.
+    """Derive the quantities of one metric from its columns, which are added one by one.
+
+    Only sums over the bootstrap samples are kept, so memory does not grow with the number of columns.
 
     Args:
-        last: T, how many domains have been learnt at the last row.
-        higher_is_better: the metric's direction.
-        metric: its name.
+        last: T, the number of domains learnt in the last row.
+        higher_is_better: whether higher scores of the metric are better.
+        metric: name of the metric.
     """
 
     def __init__(self, last: int, higher_is_better: bool, metric: str = "") -> None:
@@ -342,7 +344,7 @@ class Derivation:
         self.sums: dict[str, Floats] = {}
 
     def add(self, column: Column) -> None:
-        """Take in one column."""
+        """Add one column."""
         with np.errstate(invalid="ignore"):  # perplexities too large for a float
             for key, quantity in self.quantities.items():
                 if not quantity.applies(column.stage, self.last):
@@ -359,7 +361,7 @@ class Derivation:
                     self.sums[key] = self.sums.get(key, np.zeros(1)) + samples
 
     def summary(self) -> dict[str, dict[str, Estimate]]:
-        """Quantity → column (and ``mean``) → estimate; absent where not known."""
+        """Return quantity → column (and ``mean``) → estimate; what is not known is absent."""
         with np.errstate(invalid="ignore"):
             for key, values in self.values.items():
                 if (mean := estimate(float(np.mean(values)), self.sums[key] / len(values))) is not None:
@@ -370,7 +372,7 @@ class Derivation:
 def summarise(
     columns: Iterable[Column], last: int, higher_is_better: bool, metric: str = ""
 ) -> dict[str, dict[str, Estimate]]:
-    """Every quantity of one metric, each with its interval."""
+    """Return every quantity of one metric, each with its interval."""
     derivation = Derivation(last, higher_is_better, metric)
     for column in columns:
         derivation.add(column)
@@ -378,7 +380,7 @@ def summarise(
 
 
 def estimate(value: Floats | float, samples: Floats) -> Estimate | None:
-    """A finite number with its percentile interval, or None."""
+    """Return a number with its percentile interval, or None if it is not finite."""
     if not np.isfinite(value):
         return None
     low, high = (float(end) if np.isfinite(end) else None for end in percentiles(samples))

@@ -1,4 +1,4 @@
-"""Scores of several cells under one bootstrap: the same examples and fine-tunings are drawn for all of them."""
+"""Bootstrap the scores of several cells together: the same examples and fine-tunings are drawn for all of them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Resampled(NamedTuple):
     """Scores under one metric.
 
     Attributes:
-        values: [cells].
-        samples: [resamples, cells]; all NaN with fewer than two examples, where there is nothing to resample.
+        values: scores, [cells].
+        samples: bootstrap samples, [resamples, cells]; all NaN if there are fewer than two examples.
     """
 
     values: Floats
@@ -29,19 +29,19 @@ class Resampled(NamedTuple):
 def resample(
     cells: Sequence[Cell], metrics: Sequence[Metric], *, seed: object, resamples: int = RESAMPLES
 ) -> dict[str, Resampled]:
-    """Scores of cells that were measured on the same examples, and a bootstrap of them.
+    """Return the scores of cells that were measured on the same examples, and bootstrap samples of them.
 
-    A resample draws examples, the same ones for every cell, so that differences are paired (B. Efron and R. Tibshirani,
-    An Introduction to the Bootstrap, 1993, ch. 8). Rows of one document are drawn together where a cell knows them:
-    they are alike, and one by one they would pass for more observations than they are. Of fewer than
-    :data:`~everlearn.evaluation.statistics.FEW` rows or documents of text the samples have Student's t
-    (:func:`~everlearn.evaluation.statistics.multipliers`). Where a cell was measured several times (fine-tunings), a
-    resample draws those too.
+    A resample draws the same examples for every cell, so that differences are paired (B. Efron and R. Tibshirani, An
+    Introduction to the Bootstrap, 1993, ch. 8). Rows of one document are drawn together if documents are known: they
+    are similar, and drawn one by one they would give intervals that are too narrow. For text with fewer than
+    :data:`~everlearn.evaluation.statistics.FEW` rows or documents the samples follow Student's t
+    (:func:`~everlearn.evaluation.statistics.multipliers`). If a cell has several fine-tunings, a resample draws those
+    too.
 
     Args:
         cells: at least one; all of the same task and examples (:meth:`Cell.same_examples`).
-        metrics: that apply to all of them.
-        seed: what the draws depend on.
+        metrics: metrics that apply to all of them.
+        seed: seed of the draws.
         resamples: number of resamples.
 
     Returns:
@@ -55,7 +55,7 @@ def resample(
     # Fine-tunings are drawn as uniform numbers, so that cells with the same seeds draw the same ones.
     lots = rng.random((resamples, max(len(cell.seeds) for cell in cells))) if fine_tuned else None
     samples = {metric.name: np.full((resamples, len(cells)), np.nan) for metric in metrics}
-    # All cells at once: what a metric knows of the task is the same for each, only the outcomes differ.
+    # All cells at once: facts of the task are the same for each, only the outcomes differ.
     terms: dict[Terms, Floats] = {each: np.concatenate([each(c) for c in cells]) for each in {m.terms for m in metrics}}
     ends = np.cumsum([len(cell.seeds) for cell in cells])
     start, few = 0, cells[0].kind == TEXT and examples < FEW
@@ -78,7 +78,7 @@ def resample(
 
 
 def _spread(weights: Floats, terms: Floats) -> Floats:
-    """Sums of a ratio's two terms [repeats, 2, n], of which the first is spread by weights with mean 0."""
+    """Return sums of a ratio's two terms [repeats, 2, n]; the first is perturbed by weights with mean 0."""
     above, below = terms[:, 0], terms[:, 1]
     sums = terms.sum(-1)
     ratio = sums[:, 0] / sums[:, 1]
@@ -87,8 +87,8 @@ def _spread(weights: Floats, terms: Floats) -> Floats:
 
 
 def _sums(often: Floats, terms: Floats) -> Floats:
-    """Terms [repeats, k, n], weighted by how often each example is drawn: [draws, repeats, k]."""
+    """Sum the terms [repeats, k, n], weighted by how often each example is drawn: [draws, repeats, k]."""
     rows = terms.reshape(-1, terms.shape[-1])
-    # Counts in float32 are whole numbers far below 2^24: the products are exact, and twice as fast.
-    found = (often.astype(rows.dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
-    return found.reshape(len(often), *terms.shape[:2])
+    # Counts are integers far below 2^24, so float32 is exact for them, and twice as fast.
+    products = (often.astype(rows.dtype, copy=False) @ rows.T).astype(np.float64, copy=False)
+    return products.reshape(len(often), *terms.shape[:2])

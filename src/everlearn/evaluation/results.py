@@ -1,7 +1,7 @@
-"""``results.json``: what a run measured, as the report and every comparison read it.
+"""Define ``results.json``: what a run measured, as reports and comparisons read it.
 
-One sign for every metric: forgetting ≥ 0 is bad, learnt and transfer ≥ 0 are good. Each number's definition is in
-:mod:`everlearn.evaluation.quantities`.
+Signs are the same for every metric: positive forgetting is a loss, positive learning and transfer are gains. The
+quantities are defined in :mod:`everlearn.evaluation.quantities`.
 """
 
 from __future__ import annotations
@@ -32,57 +32,58 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Part(BaseModel):
-    """Base of the parts of the results: unknown keys are refused."""
+    """Base class of the parts of the results; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
 
 
 Estimates = dict[str, Estimate]
-"""By column, and ``mean`` over them; a column without the number is absent."""
+"""Column (and ``mean`` over them) → estimate; a column without an estimate is absent."""
 
 
 class MethodUsed(Part):
-    """A method that the run trained with."""
+    """A method with which the run was trained."""
 
     name: str
-    """Its word in recipes."""
+    """Name in recipes."""
     title: str
-    """Its name as the paper writes it."""
+    """Name as in its paper."""
     paper: str = ""
     """URL of the paper; empty for plain training."""
     options: dict[str, Any] = {}
-    """Every option, defaults included."""
+    """All options, with defaults."""
     as_saved: bool = True
-    """Whether whoever loads a stage's folder has the model that was scored, without adapters, gates or prompts."""
+    """Whether a stage's folder alone holds the model that was scored; false if adapters, gates or prompts are
+    needed."""
 
 
 Score = Annotated[
     tuple[str, str, Number, Number | None, Number | None],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
 ]
-"""A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null: not known)."""
+"""A measured score: label of the row, column, value, lower and upper end of its 95 % interval (null if unknown)."""
 
 
 class ScoreTable(Part):
-    """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns), where they were measured.
+    """One metric's scores: checkpoints (rows) on held-out sets or end tasks (columns).
 
-    Only what was measured is kept, so that it grows with the number of measurements.
+    Only measured scores are kept, so that the size grows with the number of measurements.
     """
 
     title: str = ""
-    """Of the metric, as tables write it."""
+    """Name of the metric in tables."""
     higher_is_better: bool
     """False for losses."""
     unit: str
-    """Of the values."""
+    """Unit of the values."""
     rows: list[str]
-    """Labels: ``base``, then the domain learnt last; or what checkpoints are called."""
+    """Labels: ``base``, then the domain learnt last; or names of existing checkpoints."""
     columns: list[str]
     """Names of held-out sets or end tasks."""
     task_domains: dict[str, str | None] | None = None
-    """End tasks only: the domain that a task belongs to; null for a general task."""
+    """End tasks only: the domain of each task; null for a general task."""
     cells: list[Score]
-    """By row, then by column."""
+    """Scores, ordered by row and then by column."""
 
     @model_validator(mode="after")
     def _places(self) -> ScoreTable:
@@ -93,100 +94,100 @@ class ScoreTable(Part):
         return self
 
     def estimates(self) -> dict[tuple[str, str], Estimate]:
-        """(row, column) → score with its interval."""
+        """Return (row, column) → score with its interval."""
         return {(row, column): Estimate(*score) for row, column, *score in self.cells}
 
     def dense(self, part: Literal["value", "low", "high"] = "value") -> list[list[float | None]]:
-        """[rows][columns], None where nothing was measured; for a few rows and columns."""
-        found = self.estimates()
-        return [[getattr(found.get((row, c)), part, None) for c in self.columns] for row in self.rows]
+        """Return one part of the scores as [rows][columns], with None where nothing was measured."""
+        estimates = self.estimates()
+        return [[getattr(estimates.get((row, c)), part, None) for c in self.columns] for row in self.rows]
 
     @property
     def values(self) -> list[list[float | None]]:
-        """:meth:`dense` values."""
+        """Return the scores as [rows][columns]."""
         return self.dense()
 
     @property
     def low(self) -> list[list[float | None]]:
-        """:meth:`dense` lower ends."""
+        """Return the lower ends of the intervals as [rows][columns]."""
         return self.dense("low")
 
     @property
     def high(self) -> list[list[float | None]]:
-        """:meth:`dense` upper ends."""
+        """Return the upper ends of the intervals as [rows][columns]."""
         return self.dense("high")
 
 
 class Summary(Part):
-    """Numbers derived from one metric's scores (:data:`everlearn.evaluation.quantities.QUANTITIES`).
+    """Quantities derived from one metric's scores (:data:`everlearn.evaluation.quantities.QUANTITIES`).
 
-    Quantities that plugins bring stand beside these.
+    Quantities of plugins are further keys.
     """
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Estimates]
 
     learnt: Estimates = {}
-    """Just learnt against the base model; ≥ 0 is good."""
+    """Right after the own stage against the base model; positive is a gain."""
     forgotten: Estimates = {}
-    """Just learnt against the last checkpoint, earlier domains; ≥ 0 is bad."""
+    """Earlier domains: right after the own stage against the last checkpoint; positive is a loss."""
     gained: Estimates = {}
-    """The last checkpoint against the base model, domains seen so far; ≥ 0 is good."""
+    """Domains seen so far: the last checkpoint against the base model; positive is a gain."""
     forgotten_max: Estimates = {}
-    """Best so far against the last checkpoint."""
+    """The best checkpoint so far against the last one."""
     backward_transfer: Estimates = {}
     """The negative of `forgotten`."""
     forward_transfer: Estimates = {}
-    """Right before its own domain against the base model; ≥ 0 is good."""
+    """Right before the own stage against the base model; positive is a gain."""
     forgetting_rate: Estimates = {}
-    """``mean`` only: (1 / (T−1)) Σ over earlier domains, as DAS defines it."""
+    """``mean`` only: (1 / (T−1)) Σ over earlier domains, as defined by DAS."""
     general_drift: Estimates = {}
-    """General columns: base model against the last checkpoint; ≥ 0 is bad."""
+    """General columns: the base model against the last checkpoint; positive is a loss."""
     average: Estimates = {}
-    """``mean`` only: the last row over the domains seen so far, in the metric's own unit."""
+    """``mean`` only: mean of the last row over the domains seen so far, in the metric's unit."""
     share_forgotten: Estimates = {}
-    """Standardised accuracy alone: the share of it that is lost at the end."""
+    """Standardised accuracy only: the share of it that is lost at the end."""
     share_forgotten_per_step: Estimates = {}
-    """``mean`` only: the same divided by the number of later stages."""
+    """``mean`` only: the same, divided by the number of later stages."""
     share_forgotten_clipped: Estimates = {}
     """As `share_forgotten`, of accuracies clipped to [0, 1]; 1 for a task that was never learnt."""
     share_forgotten_clipped_per_step: Estimates = {}
-    """``mean`` only: the same divided by the number of later stages."""
+    """``mean`` only: the same, divided by the number of later stages."""
 
     @model_serializer(mode="wrap")
     def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what other metrics than the standardised one never have."""
+        """Leave out quantities of standardised accuracy for other metrics."""
         return {key: value for key, value in handler(self).items() if value or not key.startswith("share_forgotten")}
 
 
 class Spread(Part):
-    """A measure over several domains."""
+    """Mean and median of a measure over several domains."""
 
     mean: Number
-    """Over them."""
+    """Mean over the domains."""
     median: Number
-    """Over them."""
+    """Median over the domains."""
     domains: int
-    """How many have it."""
+    """Number of domains that have the measure."""
 
 
 class Study(Part):
-    """Perplexities by domain as the causal study names them, and forgetting in nats (log-perplexity)."""
+    """Perplexities by domain, with the names of the causal study, and forgetting in nats (log-perplexity)."""
 
     zero_shot: dict[str, Number | None] = {}
     """ZS: the base model."""
     fine_tuned_alone: dict[str, Number | None] = {}
-    """FT: the base model trained on this domain alone; null where that was not run."""
+    """FT: the base model trained on this domain alone; null if that was not run."""
     continual: dict[str, Number | None] = {}
     """CPT: right after the domain was learnt."""
     last_checkpoint: dict[str, Number | None] = {}
-    """LC: the last checkpoint, domains seen so far."""
+    """LC: the last checkpoint, on domains seen so far."""
     forgotten: dict[str, Number | None] = {}
-    """FG: log LC − log CPT, earlier domains."""
+    """FG: log LC − log CPT, on earlier domains."""
     forgotten_max: dict[str, Number | None] = {}
     """FG, max form: log LC − the lowest log-perplexity since the domain was learnt."""
     median: dict[str, Number | None] = {}
-    """Of each of the above over its domains: raw means of perplexities are ruled by odd domains."""
+    """Median of each of the above over its domains; a mean of perplexities would be dominated by outliers."""
     transfer: dict[str, dict[str, dict[str, Spread]]] = {}
     """Metric of text → measure (:data:`everlearn.evaluation.transfer.MEASURES`) → ``all``, and each super-domain."""
 
@@ -195,56 +196,56 @@ class Took(Part):
     """``_time.json`` beside the cells of a row."""
 
     seconds: Number
-    """That measuring them took."""
+    """Seconds that it took to measure them."""
 
 
 class SourceShare(Part):
-    """A source's share of a stage's tokens, as the stage keeps it."""
+    """A source's share of a stage's tokens, as saved with the stage."""
 
     source: str
     """What was mixed in."""
     asked: Number
-    """Share asked for."""
+    """Requested share."""
     realised: Number
-    """Share of the tokens that were trained on; of the rows where a sample of earlier rows was added."""
+    """Share of the tokens that were trained on; of the rows if a sample of earlier rows was added."""
     tokens: int
-    """How many."""
+    """Number of tokens."""
 
 
 class StageFacts(Part):
     """``stage.json`` in a stage's folder."""
 
     domain: str
-    """Its name."""
+    """Name of the domain."""
     index: int
-    """1 for the first domain."""
+    """Number of the stage, from 1."""
     steps: int
     """Optimizer steps."""
     seconds: Number
-    """Wall time of everything."""
+    """Wall time in total."""
     training_seconds: Number
-    """Of that, training."""
+    """Wall time of training."""
     peak_memory_bytes: int
-    """On the accelerator, or of the process where there is none."""
+    """Peak memory of the accelerator, or of the process if there is none."""
     tokens: int
-    """Trained on."""
+    """Tokens trained on."""
     final_loss: Number | None = None
-    """The objective's loss, without what methods add, as it was logged last."""
+    """The objective's loss that was logged last, without the methods' losses."""
     mixture: list[SourceShare] = []
-    """What was mixed in."""
+    """Sources that were mixed in."""
     fingerprint: str = ""
-    """Of the text."""
+    """Fingerprint of the text."""
     pass_steps: int | None = None
-    """Steps until text comes for the second time; null where it is not known (streams)."""
+    """Steps of one pass over the text; null if unknown (streams)."""
     notes: list[str] = []
-    """What was found about its data, a sentence each."""
+    """Warnings about its data, a sentence each."""
 
 
 class StageCost(Part):
-    """One domain's training."""
+    """The cost of training one domain."""
 
     domain: str
-    """Its name."""
+    """Name of the domain."""
     seconds: Number
     """Wall time of the stage."""
     tokens: int
@@ -252,90 +253,90 @@ class StageCost(Part):
     steps: int
     """Optimizer steps."""
     tokens_per_second: Number
-    """While training."""
+    """Throughput while training."""
     final_loss: Number | None = None
-    """The objective's loss, without what methods add, as it was logged last."""
+    """The objective's loss that was logged last, without the methods' losses."""
 
 
 class Spent(Part):
-    """Time and memory that a run took."""
+    """The time and memory that a run took."""
 
     seconds: Number = 0.0
-    """Wall time of everything."""
+    """Wall time in total."""
     training_seconds: Number = 0.0
-    """Of that, training."""
+    """Wall time of training."""
     evaluation_seconds: Number = 0.0
-    """Of that, evaluation."""
+    """Wall time of evaluation."""
     tokens: int = 0
     """Tokens trained on."""
     tokens_per_second: Number = 0.0
-    """While training."""
+    """Throughput while training."""
     peak_memory_bytes: int = 0
-    """On the accelerator, or of the process where there is none."""
+    """Peak memory of the accelerator, or of the process if there is none."""
     stages: list[StageCost] = []
-    """By domain."""
+    """Costs of the stages."""
 
 
 class Share(Part):
-    """A source's share of a stage's tokens, asked for and realised."""
+    """A source's requested and realised share of a stage's tokens."""
 
     stage: int
-    """1 for the first domain."""
+    """Number of the stage, from 1."""
     domain: str
-    """That is being learnt."""
+    """Domain of the stage."""
     source: str
     """What was mixed in."""
     asked: Number
-    """Share asked for."""
+    """Requested share."""
     realised: Number
-    """Share of the tokens that were trained on; of the rows where a sample of earlier rows was added."""
+    """Share of the tokens that were trained on; of the rows if a sample of earlier rows was added."""
     tokens: int
-    """How many tokens, counted."""
+    """Number of tokens."""
 
 
 class RunFacts(Part):
-    """What was run."""
+    """The facts of a run."""
 
     everlearn: str = __version__
     """Version that wrote the file."""
     run: str
-    """The run's name."""
+    """Name of the run."""
     methods: list[MethodUsed]
-    """In the recipe's order."""
+    """Methods, in the recipe's order."""
     status: Literal["running", "finished", "failed"] = "running"
-    """How far it is."""
+    """State of the run."""
     objective: str
-    """masked, causal or text-to-text."""
+    """Objective: masked, causal or text-to-text."""
     model: str
     """Path or hub id of the base model."""
     seed: int
-    """Of the run."""
+    """Seed of the run."""
 
 
 class Results(RunFacts):
-    """Everything a run measured."""
+    """Everything that a run measured."""
 
     domains: list[str]
-    """The whole stream, in order, learnt yet or not."""
+    """All domains of the stream in order, whether learnt yet or not."""
     general: list[str] = []
-    """Names of general sets."""
+    """Names of the general sets."""
     groups: dict[str, str] = {}
-    """Domain → what it belongs to (`domains.<name>.group`); domains of no group are absent."""
+    """Domain → its group (`domains.<name>.group`); domains without a group are absent."""
     matrices: dict[str, ScoreTable] = {}
-    """By metric, in the order of :data:`everlearn.evaluation.metrics.METRICS`."""
+    """Metric → scores, in the order of :data:`everlearn.evaluation.metrics.METRICS`."""
     summary: dict[str, Summary] = {}
-    """By metric."""
+    """Metric → quantities."""
     study: Study = Study()
     """The causal study's perplexities."""
     cost: Spent = Spent()
     """Time and memory."""
     mixture: list[Share] = []
-    """What was mixed in."""
+    """Shares of the sources that were mixed in."""
     notes: list[str] = []
-    """Plain sentences worth reading."""
+    """Sentences for the reader of the results."""
 
     def save(self, path: Path) -> None:
-        """Replace ``results.json`` atomically; `path` is the file. Every score is one line of it."""
+        """Write ``results.json`` atomically, with a line for each score; `path` is the file."""
         raw = self.model_dump(mode="json")
         scores = {f"scores of {name}": table["cells"] for name, table in raw["matrices"].items()}
         for name, table in raw["matrices"].items():
@@ -360,10 +361,10 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read(kind: type[Kind], path: Path) -> Kind:
-    """A JSON file of a run, typed.
+    """Read a JSON file of a run into its type.
 
     Raises:
-        RunError: the file is missing, damaged or of another version; the sentence names file, key and value.
+        RunError: the file is missing, damaged or of another version; the message names file, key and value.
     """
     raw = files.read_json(path)
     try:
@@ -373,15 +374,16 @@ def read(kind: type[Kind], path: Path) -> Kind:
 
 
 def check_types(raw: Any, path: Path) -> None:
-    """Refuse results whose values are not what they must be. What is missing, or more than is known, may be: a run of
-    another version, or one under way, is shown as far as it goes.
+    """Refuse results with values of wrong types.
+
+    Missing and unknown keys are allowed, so that an unfinished run, or one of another version, can be shown.
 
     Args:
         raw: the content of a ``results.json``.
-        path: where it was read, for the sentence.
+        path: the file, for the message.
 
     Raises:
-        RunError: a value is of a wrong type; the sentence names file, key and value.
+        RunError: a value has a wrong type; the message names file, key and value.
     """
     try:
         Results.model_validate_json(json.dumps(raw), strict=True)

@@ -1,16 +1,16 @@
-"""Whether later stages forget more: forgetting by the gap between a checkpoint and a domain, in buckets of checkpoints.
+"""Test whether later stages forget more: forgetting by the gap between checkpoint and domain, in buckets.
 
-B[n, i] is the loss of domain i after n > i domains, less the one right after its own stage (nats a token; above 0 is
-forgotten). Checkpoints n are put into buckets by their position. The plain mean of a bucket says little: late
-checkpoints look back further, so their gaps n − i are larger. Two controls:
+B[n, i] is the loss of domain i after n > i domains minus the loss right after its own stage (nats per token; positive
+if forgotten). Checkpoints n are grouped into buckets by their position. The plain mean of a bucket says little: late
+checkpoints look back further, so their gaps n − i are larger. There are two controls:
 
-* **equal gap**: buckets are compared at gaps that both have, each gap counting once;
-* **position**: domains of a late checkpoint's small gaps are late domains, which may be easier to forget. Where several
+* **equal gap**: buckets are compared at gaps that both have, each gap with the same weight;
+* **position**: domains at small gaps from a late checkpoint are late domains, which may be easier to forget. If several
   orders of the same domains were run, B[n, i] = gap + bucket + domain is solved by least squares, so that every domain
-  is compared with itself at other positions. In one order this is not possible: gap, position of the checkpoint and
-  domain determine each other, and the domain is left out.
+  is compared with itself at other positions. With a single order this is impossible, since gap, position and domain
+  determine each other; the domain term is then left out.
 
-The study is arXiv 2402.17400, of which "later stages forget more" is one finding; both controls are ours.
+The study is arXiv 2402.17400, one of whose findings is that later stages forget more. Both controls are ours.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from everlearn.evaluation.statistics import Floats
 from everlearn.evaluation.transfer import StreamLosses
 
 BUCKETS = 4
-"""Quartiles of the positions."""
+"""Default number of buckets: quartiles of the positions."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Checkpoints that follow each other.
+    """Consecutive checkpoints.
 
     Attributes:
         first: position of its first checkpoint.
-        last: and of its last one.
-        mean: over all of its pairs (n, i): gaps are not controlled; None where it has no pair.
-        gaps: gap n − i → mean of B over the pairs with it.
+        last: position of its last checkpoint.
+        mean: mean of B over all its pairs (n, i), without control for gaps; None if it has no pair.
+        gaps: gap n − i → mean of B over the pairs with this gap.
     """
 
     first: int
@@ -49,11 +49,11 @@ class SaturationByGap:
     """Forgetting by position and gap.
 
     Attributes:
-        buckets: by position.
-        later: of each bucket after the first, how much more it forgets than the first at equal gap; None where they
-            have no gap in common.
-        adjusted: the same from least squares, with the domain where orders differ; None where it does not follow.
-        orders: how many different orders it rests on.
+        buckets: the buckets, by position.
+        later: for each bucket after the first, how much more it forgets than the first at equal gap; None if they have
+            no gap in common.
+        adjusted: the same from least squares, with a domain term if orders differ; None if it is not determined.
+        orders: number of different orders.
     """
 
     buckets: tuple[Bucket, ...]
@@ -63,23 +63,23 @@ class SaturationByGap:
 
 
 def forgotten(stream: StreamLosses) -> Floats:
-    """B[n, i] for all n > i ≥ 1, [T + 1, D]; NaN elsewhere and where it was not measured."""
-    found = np.full(stream.losses.shape, np.nan)
+    """Return B[n, i] for all n > i ≥ 1, [T + 1, D]; NaN elsewhere and where it was not measured."""
+    differences = np.full(stream.losses.shape, np.nan)
     for column, own in enumerate(stream.stages):
-        found[own + 1 :, column] = stream.losses[own + 1 :, column] - stream.losses[own, column]
-    return found
+        differences[own + 1 :, column] = stream.losses[own + 1 :, column] - stream.losses[own, column]
+    return differences
 
 
 def long_enough(domains: int, buckets: int = BUCKETS) -> bool:
-    """Whether each bucket of a stream has two checkpoints. The first checkpoint is in none: nothing lies before it."""
+    """Return whether each bucket has at least two checkpoints; the first one, without a past, is in none."""
     return domains - 1 >= 2 * buckets
 
 
 def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> SaturationByGap | None:
-    """Of one run, or of several of the same length (seeds, orders), whose pairs are put together.
+    """Compare buckets of one run, or of several of the same length (seeds, orders), whose pairs are combined.
 
     Returns:
-        None where they are not :func:`long_enough`.
+        The comparison; None if the runs are not :func:`long_enough`.
     """
     longest = min((len(stream.losses) - 1 for stream in streams), default=0)
     if not long_enough(longest, buckets):
@@ -93,7 +93,7 @@ def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> Satur
         for column, value in enumerate(forgotten(stream)[row].tolist())
         if np.isfinite(value)
     ]
-    found = []
+    made = []
     for number, part in enumerate(parts):
         own = [pair for pair in pairs if pair[0] == number]
         gaps = {
@@ -101,18 +101,18 @@ def saturation(streams: Sequence[StreamLosses], buckets: int = BUCKETS) -> Satur
             for gap in sorted({pair[1] for pair in own})
         }
         mean = float(np.mean([pair[3] for pair in own])) if own else None
-        found.append(Bucket(int(part[0]), int(part[-1]), mean, gaps))
+        made.append(Bucket(int(part[0]), int(part[-1]), mean, gaps))
     orders = len({stream.domains for stream in streams})
     return SaturationByGap(
-        tuple(found),
-        tuple(at_equal_gap(bucket, found[0]) for bucket in found[1:]),
+        tuple(made),
+        tuple(at_equal_gap(bucket, made[0]) for bucket in made[1:]),
         _least_squares(pairs, buckets, with_domains=orders > 1),
         orders,
     )
 
 
 def at_equal_gap(late: Bucket, early: Bucket) -> float | None:
-    """How much more `late` forgets: the mean of the differences at the gaps that both have."""
+    """Return how much more `late` forgets: the mean difference over the gaps that both have."""
     both = late.gaps.keys() & early.gaps.keys()
     return float(np.mean([late.gaps[gap] - early.gaps[gap] for gap in both])) if both else None
 
@@ -120,7 +120,7 @@ def at_equal_gap(late: Bucket, early: Bucket) -> float | None:
 def _least_squares(
     pairs: Sequence[tuple[int, int, str, float]], buckets: int, *, with_domains: bool
 ) -> tuple[float | None, ...]:
-    """B = gap + bucket (+ domain): the term of each bucket after the first; None where it is not determined."""
+    """Solve B = gap + bucket (+ domain) and return the term of each bucket after the first; None if undetermined."""
     gaps = {gap: place for place, gap in enumerate(sorted({pair[1] for pair in pairs}))}
     domains = {domain: place for place, domain in enumerate(sorted({pair[2] for pair in pairs}))}
     places = [[gaps[gap]] for _, gap, _, _ in pairs]
@@ -132,13 +132,13 @@ def _least_squares(
     ends = np.cumsum([0, *map(len, places)])
     from scipy.sparse import csr_array  # takes long to import
 
-    # Hundreds of domains have hundreds of thousands of pairs, with three ones each.
+    # Sparse: hundreds of domains have hundreds of thousands of pairs, with three ones in each row.
     design = csr_array((np.ones(len(columns)), columns, ends), shape=(len(pairs), width))
     sizes, directions = np.linalg.eigh((design.T @ design).toarray())
     determined = sizes >= 1e-9 * max(sizes.max(initial=0.0), 1.0)
     seen, null = directions[:, determined], directions[:, ~determined]
     solved = seen @ ((seen.T @ (design.T @ np.array([pair[3] for pair in pairs]))) / sizes[determined])
-    # A term is determined if nothing that leaves all predictions as they are moves it.
+    # A term is determined if no direction that leaves all predictions unchanged changes it.
     return tuple(
         float(solved[place]) if not np.any(np.abs(null[place]) > 1e-6) else None
         for place in range(len(gaps), len(gaps) + buckets - 1)

@@ -1,7 +1,7 @@
-"""Resampling statistics: percentile bootstrap of ratios, sign-flip permutation test.
+"""Compute bootstrap intervals of ratios, and sign-flip permutation tests.
 
-Everything is seeded, vectorised NumPy in float64. What is drawn are the examples of one run (held-out documents, test
-examples), of which there are many. A handful of runs is no sample to draw from: their intervals are in
+Everything is seeded, vectorised NumPy in float64. The bootstrap draws the examples of one run (held-out documents, test
+examples), of which there are many. A handful of runs is too few to draw from: their intervals are in
 :mod:`everlearn.comparison.intervals`.
 """
 
@@ -17,20 +17,20 @@ from everlearn.seeding import seed_for
 RESAMPLES = 2000
 LEVEL = 0.95
 FEW = 30
-"""With fewer units than this a bootstrap's intervals are too narrow, and Student's t takes its place."""
+"""With fewer units than this, bootstrap intervals are too narrow, and Student's t is used."""
 _CHUNK = 2**22
-"""Numbers held at once while drawing."""
+"""Maximum number of array elements held at once while drawing."""
 
 Floats = NDArray[np.float64]
 
 
 def generator(*parts: object) -> np.random.Generator:
-    """A NumPy generator seeded by names."""
+    """Return a NumPy generator seeded by names."""
     return np.random.Generator(np.random.PCG64(seed_for(*parts)))
 
 
 def draws(units: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """How often each resample (with replacement) draws each unit, in chunks [b, units] of `resamples` rows in all."""
+    """Yield how often each resample (with replacement) draws each unit, in chunks [b, units] of `resamples` rows."""
     chunk = max(1, _CHUNK // max(units, 1))
     for start in range(0, resamples, chunk):
         rows = min(chunk, resamples - start)
@@ -39,29 +39,29 @@ def draws(units: int, resamples: int, rng: np.random.Generator) -> Iterator[Floa
 
 
 def drawn_together(groups: NDArray[np.integer]) -> NDArray[np.intp]:
-    """Number the units that a bootstrap draws.
+    """Assign to each observation the unit with which a bootstrap draws it.
 
-    Observations of one group, such as rows of one document, are alike: drawn one by one they would pass for more
-    observations than they are. Where all are of one group, the observations themselves are the units, and the interval
-    says nothing of other groups.
+    Observations of one group, such as rows of one document, are similar, and drawn one by one they would give intervals
+    that are too narrow. If all observations are of one group, they are themselves the units, and the interval does not
+    generalise to other groups.
 
     Args:
         groups: the group of each observation.
 
     Returns:
-        The unit of each observation, from 0 without a gap.
+        The unit of each observation, numbered from 0 without gaps.
     """
     names, units = np.unique(groups, return_inverse=True)
     return units if len(names) > 1 else np.arange(len(groups))
 
 
 def multipliers(units: int, resamples: int, rng: np.random.Generator) -> Floats:
-    """What to add to the weight 1 of each unit so that a mean over units is distributed as Student's t has it.
+    """Draw values to add to the weight 1 of each unit so that a mean over units follows Student's t.
 
-    A percentile bootstrap of n units covers 49 % with two and 86 % with five where it should 95 %. With these in place
-    of its counts the percentiles of Σ_i x_i r_i, of residuals r with sum 0, are ± t_{n−1} √(n/(n−1) Σ r²): the usual
-    interval of a mean, and of a ratio by its linear part (A. C. Cameron and D. L. Miller, 2015, of clusters). All
-    quantities that share a row of them stay paired.
+    A percentile bootstrap of n units covers 49 % with two units and 86 % with five, where it should cover 95 %. With
+    these values in place of its counts, the percentiles of Σ_i x_i r_i, for residuals r with sum 0, are ± t_{n−1}
+    √(n/(n−1) Σ r²): the usual interval of a mean, and of a ratio by its linear part (A. C. Cameron and D. L. Miller,
+    2015, for clusters). Quantities that share a row of them stay paired.
 
     Returns:
         [resamples, units]; the mean of each row is 0.
@@ -73,7 +73,7 @@ def multipliers(units: int, resamples: int, rng: np.random.Generator) -> Floats:
 
 
 def percentiles(samples: Floats, level: float = LEVEL) -> tuple[Floats, Floats]:
-    """Ends of the percentile interval over the first axis; NaN wherever a sample is NaN."""
+    """Return the ends of the percentile interval over the first axis; NaN if a sample is NaN."""
     tail = (1 - level) / 2
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(samples, [tail, 1 - tail], axis=0)
@@ -88,22 +88,22 @@ def bootstrap_ratio(
     seed: object,
     resamples: int = RESAMPLES,
 ) -> Floats:
-    """Samples of Σ numerator / Σ denominator over units, for several rows that are measured on the same units.
+    """Return bootstrap samples of Σ numerator / Σ denominator over units, for several rows on the same units.
 
-    A resample draws the same units for every row, so that differences between rows are paired (B. Efron and
-    R. Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8); with fewer than :data:`FEW` units they are
-    :func:`multipliers`.
+    A resample draws the same units for every row, so that differences between rows are paired (B. Efron and R.
+    Tibshirani, An Introduction to the Bootstrap, 1993, ch. 8). With fewer than :data:`FEW` units the draws are replaced
+    by :func:`multipliers`.
 
     Args:
         numerators: [rows, units]; a row may be all NaN (not measured).
         denominators: [rows, units], such as the number of labels per block.
-        groups: [units], such as the document of each block: units of one group are drawn together
-            (:func:`drawn_together`); None where each stands for itself.
-        seed: what the draws depend on.
+        groups: group of each unit, [units], such as the document of each block: units of one group are drawn together
+            (:func:`drawn_together`); None if each unit is a group of its own.
+        seed: seed of the draws.
         resamples: number of resamples.
 
     Returns:
-        [resamples, rows]; all NaN with fewer than two units, where there is nothing to resample.
+        [resamples, rows]; all NaN if there are fewer than two units.
     """
     above, below = np.atleast_2d(np.asarray(numerators, float)), np.atleast_2d(np.asarray(denominators, float))
     if groups is not None:
@@ -122,14 +122,14 @@ def bootstrap_ratio(
 
 
 def permutation_test(a: ArrayLike, b: ArrayLike, *, seed: object = 0, permutations: int = 10_000) -> float:
-    """Two-sided p-value of a paired difference of means: under the null each pair may swap its two sides.
+    """Return the two-sided p-value of a paired difference of means: under the null each pair may swap its sides.
 
-    All 2^n sign patterns are tried where they are no more than `permutations` (with five seeds: 32, so the smallest
-    possible p is 0.0625); otherwise random ones, and the pattern that was seen counts as one of them, which keeps the
-    test valid (B. Phipson and G. Smyth, 2010).
+    All 2^n sign patterns are tried if there are at most `permutations` of them (with five seeds: 32, so the smallest
+    possible p is 0.0625). Otherwise random ones are drawn, and the observed pattern counts as one of them, which keeps
+    the test valid (B. Phipson and G. Smyth, 2010).
 
     Raises:
-        ValueError: `a` and `b` are not equally long or hold fewer than two units.
+        ValueError: `a` and `b` have different lengths or fewer than two units.
     """
     difference = _paired(a, b)
     units = len(difference)

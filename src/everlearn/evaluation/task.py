@@ -1,8 +1,8 @@
-"""What is measured: held-out text, and the kinds of end tasks that a recipe may name, each registered by one class.
+"""Define the interface of a task: what can be measured on a checkpoint, each kind registered by one class.
 
-A kind is one file: options (a :class:`~everlearn.evaluation.task.TaskConfig`), how its examples are read, and how a
-:class:`~everlearn.predictors.predictor.Predictor` is asked. What it leaves are the outcomes of every example, in a
-:class:`~everlearn.evaluation.cell.Cell`; scores are made of these by :mod:`everlearn.evaluation.metrics`.
+A kind is one file with its options (a :class:`~everlearn.evaluation.task.TaskConfig`), the reader of its examples, and
+its evaluation of a :class:`~everlearn.predictors.predictor.Predictor`. The result is the outcome of every example, in a
+:class:`~everlearn.evaluation.cell.Cell`, from which :mod:`everlearn.evaluation.metrics` computes scores.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How a task is measured: the same for every checkpoint of a run.
+    """The conditions under which a task is measured, the same for every checkpoint of a run.
 
     Attributes:
         row: label of the checkpoint.
-        tokenizer: of the model.
-        objective: of the run, with the seed of its masks.
+        tokenizer: the model's tokenizer.
+        objective: the run's objective, with the seed of its masks.
         batch_size: rows per forward pass (`evaluation.batch_size`).
-        seeds: of the fine-tunings, where a task fine-tunes.
-        device: to measure on.
+        seeds: seeds of the fine-tunings, for tasks that fine-tune.
+        device: device of the computation.
         bf16: compute in bfloat16 (autocast); weights stay float32.
-        progress: told how much of :attr:`Work.units` is done.
+        progress: called with the number of finished units, out of :attr:`Work.units`.
     """
 
     row: str
@@ -57,13 +57,13 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Work:
-    """What measuring one checkpoint on a task takes, for ``everlearn plan`` and progress bars.
+    """The work of measuring one checkpoint on a task, for ``everlearn plan`` and progress bars.
 
     Attributes:
-        units: how often progress is told.
-        rows: sequences that go through the model forward only; a generated token counts as one.
-        trained: sequences that go forward and backward (fine-tuning).
-        tokens: length of a sequence, about.
+        units: number of units in which progress is reported.
+        rows: sequences with a forward pass only; each generated token counts as one.
+        trained: sequences with a forward and a backward pass (fine-tuning).
+        tokens: approximate length of a sequence.
     """
 
     units: int
@@ -73,25 +73,25 @@ class Work:
 
     @property
     def forward_tokens(self) -> int:
-        """In units of a token's forward pass; a backward pass counts twice."""
+        """Return the work in forward passes of a token; a backward pass counts as two."""
         return (self.rows + 3 * self.trained) * self.tokens
 
 
 class TaskConfig(Reads):
-    """Base of the options of every kind of end task: what they share in a recipe."""
+    """Base class of the options of an end task: those that all kinds share in a recipe."""
 
     name: str
-    """Letters, digits, '.', '-' and '_'."""
+    """Name of the task: letters, digits, '.', '-' and '_'."""
     kind: str
-    """What is measured, and how."""
+    """Kind of the task."""
     domain: str | None = None
-    """Name of the domain whose knowledge it measures; null for a general one."""
+    """Name of the domain whose knowledge it measures; null for a general task."""
 
     paths: ClassVar[tuple[str, ...]] = ()
-    """Keys that name files: a file, folder or glob each."""
+    """Keys whose value is a file, folder or glob."""
 
     def files(self) -> list[Path]:
-        """The files that it is made of; raises ``DataError`` where there is none."""
+        """Return the files of the task; raise ``DataError`` if there are none."""
         return [Path(file) for key in self.paths for file in resolve_files(getattr(self, key), key)]
 
     @field_validator("name")
@@ -101,12 +101,13 @@ class TaskConfig(Reads):
 
 
 class Task:
-    """Base of everything that can be measured on a checkpoint; a subclass is a kind.
+    """Base class of everything that can be measured on a checkpoint; each subclass is a kind.
 
     Class attributes:
-        kind: the word in recipes (`end_tasks: - {kind: …}`) and cells.
+        kind: name in recipes (`end_tasks: - {kind: …}`) and cells.
         fine_tunes: whether copies of a checkpoint are fine-tuned, one for each seed (`evaluation.end_task_seeds`).
-        shared: whether runs may share its cells: its fingerprint covers all that a score depends on but the model.
+        shared: whether runs may share its cells. Its fingerprint must then cover everything but the model on which a
+            score depends.
     """
 
     kind: ClassVar[str]
@@ -115,56 +116,56 @@ class Task:
 
     name: str
     domain: str | None
-    """Whose knowledge it measures; None for general text and general tasks."""
+    """Domain whose knowledge it measures; None for general text and general tasks."""
 
     def check(self) -> str:
-        """What there is, in words; raises ``DataError`` for examples that cannot be read or used."""
+        """Describe the examples in words; raise ``DataError`` if they cannot be read or used."""
         raise NotImplementedError
 
     def notes(self) -> list[str]:
-        """Sentences about its examples that a reader of its scores should know."""
+        """Return warnings about the examples, for the reader of the scores."""
         return []
 
     def check_model(self, kind: Kind) -> None:
-        """Raise ``ModelError`` where a model of this kind (encoder, decoder, encoder-decoder) cannot be asked."""
+        """Raise ``ModelError`` if a model of this kind (encoder, decoder, encoder-decoder) cannot be evaluated."""
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise ``ModelError`` where a model with this tokenizer cannot be asked."""
+        """Raise ``ModelError`` if a model with this tokenizer cannot be evaluated."""
 
     def fingerprint(self) -> str:
-        """Of everything about the task that a score depends on, but for the model."""
+        """Return a hash of everything but the model on which a score depends."""
         raise NotImplementedError
 
     def texts(self) -> Sequence[str]:
-        """Unlabelled text of the task, from which a method may recognise a domain."""
+        """Return unlabelled text of the task, from which a method may recognise a domain."""
         raise NotImplementedError
 
     def examples(self) -> Sequence[str]:
-        """The text of each example that it is measured on."""
+        """Return the text of each test example."""
         return self.texts()
 
     def answered(self, cell: Cell) -> Sequence[str]:
-        """What the model answered to each example, in words; nothing where it did not answer in words."""
+        """Return the model's answer to each example in words; empty if it did not answer in words."""
         return cell.texts
 
     def work(self, seeds: int) -> Work:
-        """What measuring one checkpoint takes."""
+        """Return the work of measuring one checkpoint."""
         raise NotImplementedError
 
     def measure(self, predictor: Predictor, conditions: Conditions) -> Cell:
-        """Outcomes of every example."""
+        """Measure a predictor and return the outcome of every example."""
         raise NotImplementedError
 
 
 T = TypeVar("T", bound=type[Task])
 KINDS: Registry[type[Task]] = Registry("tasks")
-"""Every kind of cell."""
+"""Every kind of task, by name."""
 CONFIGS: Registry[type[TaskConfig]] = Registry("tasks")
-"""The kinds that a recipe's `end_tasks` may name, with their options."""
+"""Options of the kinds that a recipe's `end_tasks` may name."""
 
 
 def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
-    """Make a kind known to cells; with a `config` (whose ``kind`` has the kind's name as default) also to recipes.
+    """Register a kind of task; with a `config` (whose ``kind`` has the kind's name as default) also for recipes.
 
     A kind with a config is made from it: ``cls(config)``.
     """
@@ -179,16 +180,16 @@ def register_kind(config: type[TaskConfig] | None = None) -> Callable[[T], T]:
 
 
 def kind_of(raw: Mapping[str, Any]) -> Any:
-    """Return the kind that an end task of a recipe says that it is of."""
+    """Return the kind that an end task of a recipe names; classification by default."""
     return raw.get("kind", "classification")
 
 
 def task_config(raw: Any, key: str) -> TaskConfig:
-    """Checked options of an end task as a recipe has it; `kind` decides which.
+    """Check the options of an end task in a recipe; `kind` decides which options there are.
 
     Args:
         raw: the mapping.
-        key: where it stands, for the error: ``end_tasks.0``.
+        key: its key in the recipe, for the message: ``end_tasks.0``.
 
     Raises:
         RecipeError: the kind or an option is unknown, or a value is not allowed.
@@ -213,7 +214,7 @@ def task_config(raw: Any, key: str) -> TaskConfig:
 
 
 def make_task(config: TaskConfig) -> Task:
-    """The task of a recipe's end task."""
+    """Make the task of a recipe's end task."""
     make: Any = KINDS[config.kind]
     task: Task = make(config)
     return task

@@ -1,8 +1,8 @@
-"""What a stream of domains learns, keeps and transfers, as the causal study counts it: differences of log-perplexities.
+"""Measure what a stream learns, keeps and transfers as in the causal study: differences of log-perplexities.
 
-R[n, c] is the loss of column c (nats a token, the logarithm of a perplexity; or bits a byte) after n of T domains, with
-U = −R as in :mod:`everlearn.evaluation.quantities`. R[0, c] is ZS, the base model; R[alone, c] is FT or DAPT, the base
-model trained on that domain alone; R[j, c] of the domain learnt as number j is CPT; R[T, c] is LC.
+R[n, c] is the loss of column c after n of T domains (nats per token, the logarithm of a perplexity, or bits per byte),
+and U = −R as in :mod:`everlearn.evaluation.quantities`. R[0, c] is ZS, the base model. R[alone, c] is FT or DAPT, the
+base model trained on that domain alone. R[j, c] of the domain learnt as number j is CPT. R[T, c] is LC.
 
 ===================  ==================================  ==========================================
 measure              column of domain j                  in the study's words
@@ -18,9 +18,9 @@ backward_own         mean over n > j of U[n] − U[j]      B[n, j] against CPT: 
 forward              mean over 1 ≤ n < j of U[n] − U[0]  F[n, j] = log ZS − log P(θ_n)
 ===================  ==================================  ==========================================
 
-All of them are read from the study (arXiv 2402.17400) but for the forms of FG, of which it has the name alone, and for
-`backward_own`. Raw perplexities are averaged nowhere: a few odd domains would rule the mean. A mean and a median over
-domains are given, of all and of each super-domain.
+All measures are those of the study (arXiv 2402.17400), except for the two forms of FG, of which the study gives only
+the name, and `backward_own`. Raw perplexities are never averaged, since a few outlying domains would dominate the mean.
+Mean and median over domains are given for all domains and for each super-domain.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from everlearn.evaluation.results import Spread
 from everlearn.evaluation.statistics import Floats
 
 ALONE = -1
-"""The row of the base model that was trained on a column's domain alone."""
+"""Row of the base model trained on a column's domain alone."""
 ALL = "all"
-"""What all domains together are called beside their groups."""
+"""Key of all domains together, beside their groups."""
 
 
 def _over(u: Scores, rows: Iterable[int], against: int) -> Floats:
-    """The mean over the rows that were measured."""
-    found = [u[row] - u[against] for row in rows if row in u.place]
-    return np.asarray(np.mean(found, axis=0) if found else u[ALONE] * np.nan)
+    """Return the mean difference over the rows that were measured."""
+    differences = [u[row] - u[against] for row in rows if row in u.place]
+    return np.asarray(np.mean(differences, axis=0) if differences else u[ALONE] * np.nan)
 
 
 def _measure(key: str, title: str, meaning: str, quantity: Quantity | None = None, **own: object) -> Quantity:
-    """A measure of the study: a quantity of its own, or one that is there under the study's name."""
+    """Make a measure of the study, from a quantity if there is one."""
     taken = vars(quantity or QUANTITIES["learnt"]) | {"key": key, "title": title, "meaning": meaning} | own
     return Quantity(**taken)
 
@@ -101,19 +101,19 @@ MEASURES: dict[str, Quantity] = {
         ),
     )
 }
-"""The study's measures by name; all are of columns that belong to a domain."""
+"""The study's measures by name; all apply to columns of a domain."""
 
 
 @dataclass(frozen=True)
 class StreamLosses:
-    """Losses of a stream of domains.
+    """The losses of a stream of domains.
 
     Attributes:
-        domains: those that hold text out, in the order in which they were learnt, [D].
-        stages: the row after which each was just learnt, [D].
+        domains: domains with held-out text, in the order in which they were learnt, [D].
+        stages: number of the stage of each domain, [D].
         losses: R[n, i], [T + 1, D]; NaN where it was not measured.
-        alone: of the base model trained on each domain alone, [D]; NaN where that was not run.
-        groups: domain → its super-domain, where it has one.
+        alone: losses of the base model trained on each domain alone, [D]; NaN where that was not run.
+        groups: domain → its super-domain, if it has one.
     """
 
     domains: tuple[str, ...]
@@ -131,11 +131,11 @@ class StreamLosses:
         alone: Mapping[str, float] | None = None,
         groups: Mapping[str, str] | None = None,
     ) -> StreamLosses:
-        """From a table of scores.
+        """Make the losses from a table of scores.
 
         Args:
-            rows: their labels: the base model, then the domain that was learnt last.
-            columns: of these the domains are taken that were learnt; a domain may hold out no text.
+            rows: labels of the rows: the base model, then the domain learnt last.
+            columns: names of the columns; domains without held-out text are missing.
             scores: (number of the row, column) → loss.
             alone: domain → loss of the base model trained on it alone.
             groups: domain → its super-domain.
@@ -153,7 +153,7 @@ class StreamLosses:
         )
 
     def each(self) -> dict[str, dict[str, float]]:
-        """Measure → domain → its value; absent where it does not apply or was not measured."""
+        """Return measure → domain → value; absent if it does not apply or was not measured."""
         last, found = len(self.losses) - 1, dict[str, dict[str, float]]()
         for place, (name, stage) in enumerate(zip(self.domains, self.stages, strict=True)):
             measured = [row for row in range(last + 1) if np.isfinite(self.losses[row, place])]
@@ -168,7 +168,7 @@ class StreamLosses:
         return found
 
     def spread(self) -> dict[str, dict[str, Spread]]:
-        """Measure → :data:`ALL` and super-domains → mean and median over their domains."""
+        """Return measure → :data:`ALL` and super-domains → mean and median over their domains."""
         return {
             key: {
                 group: Spread(mean=float(np.mean(own)), median=float(np.median(own)), domains=len(own))
@@ -179,8 +179,8 @@ class StreamLosses:
         }
 
     def members(self) -> dict[str, Sequence[str]]:
-        """All domains, and those of each super-domain, by its first appearance."""
-        found: dict[str, Sequence[str]] = {ALL: self.domains}
+        """Return all domains, and those of each super-domain, by first appearance."""
+        by_group: dict[str, Sequence[str]] = {ALL: self.domains}
         for group in dict.fromkeys(self.groups[name] for name in self.domains if name in self.groups):
-            found[group] = [name for name in self.domains if self.groups.get(name) == group]
-        return found
+            by_group[group] = [name for name in self.domains if self.groups.get(name) == group]
+        return by_group
