@@ -1,1 +1,1 @@
-"""Several runs side by side: their rows, pairs, intervals and judgements; writes nothing."""
+"""Compare several runs: their rows, pairs, intervals and judgements. Nothing is written."""

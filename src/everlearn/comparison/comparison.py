@@ -1,4 +1,4 @@
-"""Several runs side by side: what they share, which of them repeat each other, and in what they differ."""
+"""Put several runs side by side: what they share, which differ only in their seed, and in what the others differ."""
 
 from __future__ import annotations
 
@@ -21,121 +21,123 @@ from everlearn.evaluation.quantities import MEAN, QUANTITIES, TOLERATED_DRIFT
 from everlearn.wording import be, count
 
 _YARDSTICKS = ("bits_per_byte", "loss", "perplexity")
-"""Which metric of text the page leads with: bits per byte is the only one that no tokenizer can change."""
+"""Metrics of text, the preferred one first: only bits per byte does not depend on the tokenizer."""
 HEADLINE = ("gained", "learnt", "forgotten", "general_drift")
-"""What the first table has of the leading metric, in this order."""
+"""Quantities of the main metric in the first table, in this order."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side on what they share. Runs that differ in their seed only are one pool and one line."""
+    """Compare runs on what they share; runs that differ only in their seed form one pool and one line."""
 
     pools: tuple[Pool, ...]
     domains: tuple[str, ...]
     """Domains that all runs have, in the first run's order."""
     general: tuple[str, ...]
     metrics: tuple[str, ...]
-    """Metrics that all runs have; the leading one first."""
+    """Metrics that all runs have; the main one first."""
     measures: dict[str, tuple[Measure, ...]]
     """Metric → its measures."""
     headline: tuple[Measure, ...]
-    """At the end, learnt, forgotten, general drift, and the average end-task score; nothing where one is no stream but
-    models that exist already, of which none is the base of the others."""
+    """Measures of :data:`HEADLINE`, and the average end-task score. Empty if one of the runs is a set of existing
+    models rather than a stream, since none of these is the base of the others."""
     unlike: Differences
-    """What the pools do not share besides methods."""
+    """In what the pools differ besides their methods."""
     notes: tuple[str, ...]
     tolerance: float = TOLERATED_DRIFT
-    """Bits per byte that general text may lose in a run that is worth taking."""
+    """General drift, in bits per byte, up to which a run is recommended."""
 
     @property
     def differing(self) -> Values:
-        """What must be equal between runs that are compared as equals, and is not: what they saw and spent."""
+        """Return the differences that rule out a comparison as equals: in data and in compute."""
         return self.unlike.ground | self.unlike.spent
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All runs, pool by pool."""
+        """Return all runs, pool by pool."""
         return tuple(run for pool in self.pools for run in pool.runs)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What each pool is called."""
+        """Return the label of each pool."""
         return tuple(pool.label for pool in self.pools)
 
     @property
     def same_stream(self) -> bool:
-        """Whether all runs learn the same domains in the same order."""
+        """Return whether all runs learn the same domains in the same order."""
         return all(run.domains == self.runs[0].domains for run in self.runs)
 
     @property
     def streams(self) -> bool:
-        """Whether all are runs, in which a model learns domains in turn, and not models that exist already."""
+        """Return whether all are runs over a stream of domains, and not sets of existing models."""
         return all(run.domains for run in self.runs)
 
     @property
     def text_metric(self) -> str | None:
-        """The metric of text that leads the page."""
+        """Return the main metric of text."""
         return next((metric for metric in self.metrics if not self.matrices(metric)[0].task_domains), None)
 
     @property
     def task_metrics(self) -> list[str]:
-        """Metrics of end tasks."""
+        """Return the metrics of end tasks."""
         return [metric for metric in self.metrics if self.matrices(metric)[0].task_domains]
 
     @property
     def lead(self) -> str | None:
-        """The metric that the page leads with."""
+        """Return the main metric of the report."""
         return self.text_metric or next(iter(self.task_metrics), None)
 
     def matrices(self, metric: str, pool: int | None = None) -> list[Matrix]:
-        """The scores of a pool's runs, or of all."""
+        """Return the scores of a pool's runs, or of all runs."""
         runs = self.runs if pool is None else self.pools[pool].runs
         return [run.matrices[metric] for run in runs]
 
     def over_seeds(self, metric: str, pool: int, score: Callable[[Matrix], float | None]) -> float | None:
-        """The mean of something over a pool's runs; None where one of them lacks it."""
-        found = [score(matrix) for matrix in self.matrices(metric, pool)]
-        known = [value for value in found if value is not None]
-        return sum(known) / len(known) if found and len(known) == len(found) else None
+        """Return the mean of `score` over a pool's runs; None if one of them lacks it."""
+        values = [score(matrix) for matrix in self.matrices(metric, pool)]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if values and len(known) == len(values) else None
 
     def score(self, metric: str, pool: int, row: int, column: str) -> float | None:
-        """The mean score of a pool's runs; None where one of them was not measured."""
+        """Return the mean score of a pool's runs; None if one of them was not measured."""
         return self.over_seeds(metric, pool, lambda matrix: matrix.cell(row, column).value)
 
     def measure(self, metric: str | None, key: str) -> Measure | None:
-        """A measure by its quantity, or None when no run has it."""
+        """Return a measure by the key of its quantity, or None if no run has it."""
         return next((m for m in self.measures.get(metric or "", ()) if m.quantity.key == key), None)
 
     def drifts(self, pool: int) -> dict[str, Estimate]:
-        """General drift of a pool in bits per byte, on each general set that its runs have, whatever others have."""
+        """Return a pool's general drift in bits per byte, on each general set of its own runs."""
         each = [run.summary(METRIC, KEY) for run in self.pools[pool].runs]
-        found = {name: pooled([own.get(name, Estimate()) for own in each]) for name in self.pools[pool].runs[0].general}
-        return {name: estimate for name, estimate in found.items() if estimate.value is not None}
+        estimates = {
+            name: pooled([own.get(name, Estimate()) for own in each]) for name in self.pools[pool].runs[0].general
+        }
+        return {name: estimate for name, estimate in estimates.items() if estimate.value is not None}
 
     def side(self, pool: int) -> Side:
-        """Where a pool's general drift lies against the tolerance."""
+        """Return whether a pool's general drift is within the tolerance."""
         return side(self.drifts(pool).values(), self.tolerance)
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
-        """Pools, the best at the end first; those without a number after the others."""
+        """Return the pools, the best at the end of the stream first, and those without a number last."""
         lead = self.measure(self.lead, "gained") or next(iter(self.headline), None)
         ranked = list(lead.ranking) if lead else []
         return (*ranked, *(position for position in range(len(self.pools)) if position not in ranked))
 
     @property
     def ranks(self) -> dict[int, int]:
-        """Pool → its place in the ranking, from 0: its colour and marker in every figure."""
+        """Return pool → place in the ranking, from 0, which sets its colour and marker in every figure."""
         return {pool: rank for rank, pool in enumerate(self.ranking)}
 
 
 def compare(runs: Sequence[Path], tolerate: float | None = None) -> Comparison:
-    """Read run folders and put them side by side on the domains and metrics that they share.
+    """Read run folders and compare them on the domains and metrics that they share.
 
     Args:
-        runs: Run folders. The first is the reference that the others are compared with.
-        tolerate: Bits per byte that general text may lose in a run that is worth taking; what the recipes say
-            (``report.tolerate``) when left out.
+        runs: Run folders. The first is the reference with which the others are compared.
+        tolerate: General drift, in bits per byte, up to which a run is recommended. Default: the value of the recipes
+            (``report.tolerate``).
 
     Raises:
         RunError: no folder was given, or one has no readable results.json.
@@ -144,61 +146,61 @@ def compare(runs: Sequence[Path], tolerate: float | None = None) -> Comparison:
 
 
 def compare_runs(runs: Sequence[Run], tolerate: float | None = None) -> Comparison:
-    """The same for runs that are already read.
+    """Compare runs that are already read; arguments as of :func:`compare`.
 
     Raises:
         RunError: there is no run.
     """
     if not runs:
         raise RunError("A report needs at least one run folder, for example runs/<name>.")
-    found = pools(runs)
-    ordered = [run for pool in found for run in pool.runs]
+    grouped = pools(runs)
+    ordered = [run for pool in grouped for run in pool.runs]
     first = ordered[0]
     domains = tuple(d for d in first.domains if all(d in run.domains for run in ordered))
     general = tuple(g for g in first.general if all(g in run.general for run in ordered))
     shared = [m for m in first.matrices if all(m in run.matrices for run in ordered)]
     metrics = tuple(sorted(shared, key=lambda m: _YARDSTICKS.index(m) if m in _YARDSTICKS else len(_YARDSTICKS)))
-    apart = unlike([pool.runs[0] for pool in found])
+    apart = unlike([pool.runs[0] for pool in grouped])
     if any(run.unfinished for run in ordered):
-        # What a run has not forgotten yet it may still forget.
-        apart.spent["domains learnt"] = tuple(_progress(pool) for pool in found)
+        # An unfinished run may still forget more.
+        apart.spent["domains learnt"] = tuple(_progress(pool) for pool in grouped)
     must_be_equal = [*apart.ground.values(), *apart.spent.values()]
     unequal = frozenset(
-        (a, b) for a, b in combinations(range(len(found)), 2) if any(v[a] != v[b] for v in must_be_equal)
+        (a, b) for a, b in combinations(range(len(grouped)), 2) if any(v[a] != v[b] for v in must_be_equal)
     )
-    measures = {metric: tuple(_measures(found, metric, unequal)) for metric in metrics}
+    measures = {metric: tuple(_measures(grouped, metric, unequal)) for metric in metrics}
     return Comparison(
-        found,
+        grouped,
         domains,
         general,
         metrics,
         measures,
         tuple(_headline(first, metrics, measures)) if all(run.domains for run in ordered) else (),
         apart,
-        tuple(_notes(found, domains, metrics)),
+        tuple(_notes(grouped, domains, metrics)),
         tolerance_of(ordered) if tolerate is None else tolerate,
     )
 
 
 def _progress(pool: Pool) -> str:
-    """How many domains a pool's runs have learnt; the fewest where its seeds are not equally far."""
+    """Return how many domains a pool's runs have learnt; the fewest if its seeds differ."""
     run = min(pool.runs, key=lambda run: run.stages_done)
     return f"{run.stages_done} of {len(run.domains)}"
 
 
-def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
-    runs = [run for pool in found for run in pool.runs]
+def _measures(pools: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, int]]) -> list[Measure]:
+    runs = [run for pool in pools for run in pool.runs]
     matrix = runs[0].matrices[metric]
-    single = len(runs) == len(found)
+    single = len(runs) == len(pools)
     samples = paired_samples(runs, metric) if single else {}
     made = []
     for key, quantity in QUANTITIES.items():
-        each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in found]
-        everyone = [summary for own in each for summary in own]
+        each = [[_with_columns(run, metric, key) for run in pool.runs] for pool in pools]
+        all_summaries = [summary for own in each for summary in own]
         shared = [
             column
-            for column in everyone[0]
-            if column != MEAN and all(one.get(column, Estimate()).value is not None for one in everyone)
+            for column in all_summaries[0]
+            if column != MEAN and all(one.get(column, Estimate()).value is not None for one in all_summaries)
         ]
         columns = {column: tuple(pooled([one[column] for one in own]) for own in each) for column in shared}
         better = matrix.higher_is_better if quantity.higher_is_better is None else quantity.higher_is_better
@@ -209,8 +211,8 @@ def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
         if quantity.averaged:
             means = [[_shared_mean(summary, shared) for summary in own] for own in each]
             estimates = tuple(map(pooled, means))
-            seeds = tuple(_by_seed(pool, own) for pool, own in zip(found, means, strict=True))
-            of_columns = {column: _column_seeds(found, each, column) for column in columns}
+            seeds = tuple(_by_seed(pool, own) for pool, own in zip(pools, means, strict=True))
+            of_columns = {column: _column_seeds(pools, each, column) for column in columns}
             made.append(
                 Measure(
                     quantity, metric, title, matrix.unit, better, estimates, columns, seeds, of_columns, drawn, unequal
@@ -219,7 +221,7 @@ def _measures(found: Sequence[Pool], metric: str, unequal: frozenset[tuple[int, 
             continue
         for column, values in columns.items():
             name = title if len(columns) == 1 else f"{title}, {column}"
-            seeds = _column_seeds(found, each, column)
+            seeds = _column_seeds(pools, each, column)
             own = {column: drawn[column]} if column in drawn else {}
             alone, by_seed = {column: values}, {column: seeds}
             made.append(
@@ -239,8 +241,8 @@ def _by_seed(pool: Pool, estimates: Iterable[Estimate]) -> dict[str, float]:
 
 
 def _with_columns(run: Run, metric: str, key: str) -> dict[str, Estimate]:
-    # Two quantities are written as a mean only; their columns are elsewhere in the file, and are needed where the runs
-    # do not have the same domains.
+    # Two quantities are written as a mean only. Their columns are needed if the runs have different domains, and are
+    # found elsewhere in the file.
     summary = run.summary(metric, key)
     if key == "forgetting_rate":
         return {**run.summary(metric, "forgotten"), **summary} if summary else {}
@@ -254,16 +256,16 @@ def _shared_mean(summary: dict[str, Estimate], shared: Sequence[str]) -> Estimat
     own = {column for column, estimate in summary.items() if column != MEAN and estimate.value is not None}
     if own == set(shared):
         return summary.get(MEAN, Estimate())
-    # The run has columns that another one lacks: its own mean would compare different things.
+    # The run has columns that another one lacks, so its own mean cannot be compared.
     return mean(summary[column] for column in shared)
 
 
 def _headline(first: Run, metrics: Sequence[str], measures: dict[str, tuple[Measure, ...]]) -> list[Measure]:
     texts = [metric for metric in metrics if not first.matrices[metric].task_domains]
     tasks = [metric for metric in metrics if first.matrices[metric].task_domains]
-    wanted = [(metric, key) for metric in (texts or tasks)[:1] for key in HEADLINE]
-    wanted += [(metric, "average") for metric in tasks[:1]]
-    return [m for metric, key in wanted for m in measures[metric] if m.quantity.key == key]
+    keys = [(metric, key) for metric in (texts or tasks)[:1] for key in HEADLINE]
+    keys += [(metric, "average") for metric in tasks[:1]]
+    return [m for metric, key in keys for m in measures[metric] if m.quantity.key == key]
 
 
 def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]) -> list[str]:
@@ -279,15 +281,15 @@ def _notes(found: Sequence[Pool], domains: Sequence[str], metrics: Sequence[str]
             "The runs learn the shared domains in different orders: only domains that are early in all of them enter "
             "the mean of what was forgotten."
         )
-    said: dict[str, list[str]] = {}
+    pools_of_note: dict[str, list[str]] = {}
     for pool in found:
         for note in dict.fromkeys(str(note) for run in pool.runs for note in run.results.get("notes") or []):
-            said.setdefault(note, []).append(pool.label)
-    return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in said.items()]
+            pools_of_note.setdefault(note, []).append(pool.label)
+    return notes + [note if len(by) == len(found) else f"{listing(by)}: {note}" for note, by in pools_of_note.items()]
 
 
 def _tasks(run: Run, metrics: Sequence[str]) -> list[str]:
-    """End tasks of a run under these metrics."""
+    """Return the end tasks of a run under these metrics."""
     return list(dict.fromkeys(task for metric in metrics for task in run.matrices[metric].task_domains))
 
 

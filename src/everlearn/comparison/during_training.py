@@ -1,4 +1,4 @@
-"""How learning and forgetting went together while a run trained: points from the base model to the end."""
+"""Follow learning and forgetting while a run trains: points from the base model to the end of the stream."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from everlearn.evaluation.quantities import QUANTITIES
 Scores = Mapping[str, Mapping[str, float]]
 """Metric → held-out set or end task → score."""
 YARDSTICKS = ("choice_accuracy_per_byte",)
-"""What is said of general knowledge first: of answers by likelihood, that which counts an option's length."""
+"""Preferred metrics of general knowledge: multiple choice normalised by the length of an option."""
 
 
 @dataclass(frozen=True)
 class Waypoint:
-    """What was measured when so many tokens had been learnt from.
+    """The scores after a number of training tokens.
 
     Attributes:
-        tokens: since the start of the stream.
-        learnt: of the held-out sets and end tasks of the domains that are learnt.
-        kept: of the others: general text, and tasks of no domain.
+        tokens: training tokens since the start of the stream.
+        learnt: scores of the held-out sets and end tasks of the stream's domains.
+        kept: scores of the others: general text, and tasks without a domain.
     """
 
     tokens: float
@@ -33,11 +33,11 @@ class Waypoint:
 
 @dataclass(frozen=True)
 class Axes:
-    """What is drawn against what.
+    """The two axes of a figure.
 
     Attributes:
-        learnt: metric of what is learnt, and its columns.
-        kept: metric of what should be kept, and its columns.
+        learnt: metric and columns of what is learnt.
+        kept: metric and columns of what should be kept.
     """
 
     learnt: tuple[str, tuple[str, ...]]
@@ -45,19 +45,19 @@ class Axes:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """Of the vertical axis and of the horizontal one."""
+        """Return the labels of the vertical and of the horizontal axis."""
         (learnt, of), (kept, others) = self.learnt, self.kept
         return f"{_title(learnt)} learnt ({', '.join(of)})", f"{_title(kept)} forgotten ({', '.join(others)})"
 
     def points(self, waypoints: Sequence[Waypoint]) -> list[tuple[float, float]]:
-        """(forgotten, learnt) at each of them, both against the first; without those where something is missing."""
-        found = []
+        """Return (forgotten, learnt) at each waypoint, against the first; waypoints without a score are left out."""
+        pairs = []
         for at in waypoints:
             learnt = change("learnt", self.learnt, waypoints[0].learnt, at.learnt)
             forgotten = change("general_drift", self.kept, waypoints[0].kept, at.kept)
             if learnt and forgotten:
-                found.append(tuple(sum(each.values()) / len(each) for each in (forgotten, learnt)))
-        return found  # type: ignore[return-value]
+                pairs.append(tuple(sum(each.values()) / len(each) for each in (forgotten, learnt)))
+        return pairs  # type: ignore[return-value]
 
 
 def _title(metric: str) -> str:
@@ -66,21 +66,23 @@ def _title(metric: str) -> str:
 
 
 def change(quantity: str, of: tuple[str, Iterable[str]], base: Scores, now: Scores) -> dict[str, float]:
-    """A quantity of each column of a metric, between the base model and a moment; empty where one is missing."""
+    """Return a quantity of each column of a metric between two points in time; empty if a score is missing."""
     metric, columns = of
     at = "learnt" if quantity == "learnt" else "final"
-    found = {}
+    values = {}
     for column in columns:
         both = {"base": base.get(metric, {}).get(column), at: now.get(metric, {}).get(column)}
         known = {moment: value for moment, value in both.items() if value is not None}
         if len(known) < len(both):
             return {}
-        found[column] = QUANTITIES[quantity].at(known, METRICS[metric].higher_is_better)
-    return found
+        values[column] = QUANTITIES[quantity].at(known, METRICS[metric].higher_is_better)
+    return values
 
 
 def axes(waypoint: Waypoint) -> list[Axes]:
-    """A picture for each metric of what is learnt, against the tasks of no domain; none where there is no such task.
+    """Return the axes of a figure for each learnt metric, against tasks without a domain; empty if there are none.
+
+    The last figure compares text with text, since a small model's answers are near chance throughout.
 
     The last one is text against text: a small model's answers are near chance, before and after.
     """
@@ -96,7 +98,10 @@ def axes(waypoint: Waypoint) -> list[Axes]:
 
 
 def moments(run: Run) -> list[Waypoint]:
-    """From the base model over what was asked inside the stages (`evaluation.tasks_every`) to the end of the stream.
+    """Return the waypoints of a run: base model, scores inside the stages (`evaluation.tasks_every`), end.
+
+    Each waypoint includes the scores of held-out text at the same step. The list is empty if no end task was scored
+    inside a stage.
 
     Of held-out text each moment has what was scored at the same step; nothing where no task was asked inside a stage.
     """
@@ -123,7 +128,7 @@ def moments(run: Run) -> list[Waypoint]:
 
 
 def mean_of(runs: Sequence[Sequence[Waypoint]]) -> list[Waypoint]:
-    """One by one the mean over runs of one recipe, of what all of them have; nothing where one has none."""
+    """Return waypoint by waypoint the mean over runs of one recipe, of the scores that all of them have."""
     return [
         Waypoint(
             sum(at.tokens for at in each) / len(each),
@@ -146,7 +151,7 @@ def _mean(each: Sequence[Scores]) -> Scores:
 
 
 _REPEATED = ("loss", "perplexity")
-"""They say what bits per byte say."""
+"""Metrics that repeat bits per byte."""
 
 
 def _row(matrices: Mapping[str, Matrix], row: int) -> Scores:

@@ -1,4 +1,4 @@
-"""How numbers are written: one typography for every output."""
+"""Write numbers in the same form in every output."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MINUS = "\u2212"
 
 
 def decimals(values: Iterable[float | None]) -> int:
-    """Decimals that give about three significant digits to the largest of these numbers."""
+    """Return the number of decimals that gives the largest of these numbers about three significant digits."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     return 1 if largest >= 100 else 2 if largest >= 10 else 3
 
 
 def fixed(value: float | None, places: int = 3, signed: bool = False) -> str:
-    """A number with a true minus sign; "–" when there is none, and never "-0.000"."""
+    """Write a number with a true minus sign; "–" for None, and never "-0.000"."""
     if value is None:
         return MISSING
     rounded = round(value, places) or 0.0
@@ -27,7 +27,7 @@ def fixed(value: float | None, places: int = 3, signed: bool = False) -> str:
 
 
 def interval(estimate: Estimate, places: int = 3, signed: bool = False) -> str:
-    """``[low, high]``, or nothing when the interval is unknown."""
+    """Write an interval as ``[low, high]``, or nothing if it is unknown."""
     if estimate.interval is None:
         return ""
     low, high = estimate.interval
@@ -35,7 +35,7 @@ def interval(estimate: Estimate, places: int = 3, signed: bool = False) -> str:
 
 
 def p_value(p: float | None, places: int = 3) -> str:
-    """``p = 0.012``, ``p < 0.001``, or nothing where there is none."""
+    """Write ``p = 0.012`` or ``p < 0.001``, or nothing for None."""
     if p is None:
         return ""
     least = 10.0**-places
@@ -43,12 +43,12 @@ def p_value(p: float | None, places: int = 3) -> str:
 
 
 def estimate(found: Estimate, places: int = 3, signed: bool = False) -> str:
-    """``value [low, high]``."""
+    """Write ``value [low, high]``."""
     return f"{fixed(found.value, places, signed)} {interval(found, places, signed)}".strip()
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Write a time in seconds, minutes or hours."""
     if seconds is None:
         return MISSING
     if seconds < 60:
@@ -61,7 +61,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in binary units."""
+    """Write a number of bytes in binary units."""
     if count is None:
         return MISSING
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -72,22 +72,22 @@ def size(count: float | None) -> str:
 
 
 def whole(count: float | None) -> str:
-    """A count with thousands separated."""
+    """Write a count with separated thousands."""
     return MISSING if count is None else f"{count:,.0f}"
 
 
 def percent(share: float | None) -> str:
-    """A share of one as a percentage."""
+    """Write a share of one as a percentage."""
     return MISSING if share is None else f"{fixed(100 * share, 2)} %"
 
 
 def listing(words: list[str], conjunction: str = "and") -> str:
-    """``a, b and c``."""
+    """Join words as ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}" if words else ""
 
 
 def shorten(text: str, length: int) -> str:
-    """One line of at most `length` characters; what is left out is the middle, since names often differ at the end."""
+    """Return one line of at most `length` characters; the middle is cut, since names often differ at the end."""
     text = " ".join(text.split())
     head = length // 2
     return text if len(text) <= length else f"{text[:head].rstrip()}…{text[head + 1 - length :].lstrip()}"
@@ -99,18 +99,18 @@ def named(what: str, name: str) -> str:
 
 
 def again(folder: str) -> str:
-    """The command that makes a run once more, beside the first."""
+    """Return the command that repeats a run in a folder beside the first."""
     name = f"{folder}-again"
     parts = [f"{folder}/recipe.yaml", f"run.name={name.rpartition('/')[2]}", f"run.folder={name}"]
     return "everlearn run " + " ".join(map(shlex.quote, parts))
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """A nested mapping as dotted names and texts."""
-    found: list[tuple[str, str]] = []
+    """Return a nested mapping as dotted names and texts."""
+    pairs: list[tuple[str, str]] = []
     for key, item in value.items():
         if isinstance(item, Mapping):
-            found += flatten(item, f"{prefix}{key}.")
+            pairs += flatten(item, f"{prefix}{key}.")
         else:
-            found.append((f"{prefix}{key}", ", ".join(map(str, item)) if isinstance(item, list) else str(item)))
-    return found
+            pairs.append((f"{prefix}{key}", ", ".join(map(str, item)) if isinstance(item, list) else str(item)))
+    return pairs

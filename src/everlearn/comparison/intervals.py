@@ -1,9 +1,9 @@
-"""Intervals where runs are the sample: Student's t, for every table of several runs.
+"""Compute intervals over runs with Student's t, for every table of several runs.
 
-A run that is trained again with another seed, or on another order of domains, is another draw; the held-out text is
-the same each time. So the number of observations is the number of runs, and the interval says how far other runs could
-move the number. With few runs a bootstrap over them is far too narrow (of two runs it is their range, which covers
-50 %); Student's t knows how little two runs say. Inside one run the examples are the sample: see
+A run that is trained again with another seed, or on another order of domains, is another draw, while the held-out text
+stays the same. So the number of observations is the number of runs, and the interval tells how much other runs could
+change the number. With few runs a bootstrap over them is far too narrow (for two runs it is their range, which covers
+50 %); Student's t accounts for the small number. Within one run the examples are the sample: see
 :mod:`everlearn.evaluation.resampling`.
 """
 
@@ -21,7 +21,7 @@ from everlearn.evaluation.statistics import LEVEL, Floats
 
 Unit = TypeVar("Unit", bound=Hashable)
 _ROUNDING = 1e-12
-"""Of numbers that are all equal."""
+"""Relative rounding error of equal numbers."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Difference:
     """The difference of two means over runs.
 
     Attributes:
-        estimate: the difference with its interval; without one where there are only one run and another.
-        p_value: two-sided, of the same t: below 0.05 exactly where the 95 % interval leaves out 0.
-        pairs: pairs of runs that it is the mean of; 0 where the runs are not paired.
+        estimate: the difference with its interval; without an interval for one run against one run.
+        p_value: two-sided, from the same t distribution: below 0.05 exactly if the 95 % interval excludes 0.
+        pairs: number of pairs of runs over which it is the mean; 0 if the runs are not paired.
     """
 
     estimate: Estimate
@@ -40,28 +40,28 @@ class Difference:
 
 
 def over_runs(values: Sequence[float]) -> Estimate:
-    """Return the mean over runs with its 95 % interval, n − 1 degrees of freedom; of one run the value alone.
+    """Return the mean over runs with its 95 % interval, with n − 1 degrees of freedom; one run has no interval.
 
     Raises:
-        ValueError: there is no value.
+        ValueError: there are no values.
     """
     return _estimate(*_mean(np.asarray(values, np.float64)))
 
 
 def difference(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Difference:
-    """Ours minus theirs.
+    """Return the mean of `ours` minus the mean of `theirs`.
 
     Runs of the same unit (seed and order) are paired, since what they have in common cancels: Student's t over the
-    pairs, of which runs without a partner are no part. With fewer than two pairs the runs are two independent samples
-    of equal variance, with n + m − 2 degrees of freedom, which also holds for one run against several. One run against
-    another has no interval here.
+    pairs, leaving out runs without a partner. With fewer than two pairs the runs are treated as two independent samples
+    of equal variance, with n + m − 2 degrees of freedom, which also works for one run against several. One run against
+    one run has no interval.
 
     Args:
-        ours: number of each run, by what pairs it.
-        theirs: the same of what they are compared with.
+        ours: unit → number of each run.
+        theirs: the same for the runs with which they are compared.
 
     Raises:
-        ValueError: one side has no number.
+        ValueError: one side has no numbers.
     """
     pairs = [ours[unit] - theirs[unit] for unit in ours if unit in theirs]
     if len(pairs) > 1:
@@ -80,7 +80,7 @@ def difference(ours: Mapping[Unit, float], theirs: Mapping[Unit, float]) -> Diff
 
 
 def _mean(values: Floats) -> tuple[float, float | None, int]:
-    """Mean, its standard error and the degrees of freedom of that."""
+    """Return the mean, its standard error and the degrees of freedom of that error."""
     if not len(values):
         raise ValueError("A mean over runs needs at least one run.")
     mean, freedom = float(values.mean()), len(values) - 1
@@ -90,7 +90,7 @@ def _mean(values: Floats) -> tuple[float, float | None, int]:
 
 
 def _rounded(error: float, *sizes: Floats) -> float:
-    """Return an error, or 0 where it is nothing but the rounding of equal numbers."""
+    """Return an error, or 0 if it is only the rounding error of equal numbers."""
     return error if error > _ROUNDING * max(float(size.max()) for size in sizes) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""One quantity of one metric for several runs: estimates, differences, and which of them are clear."""
+"""Compare one quantity of one metric over several runs: estimates, differences, and which of them are clear."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from everlearn.evaluation.statistics import Floats, percentiles
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity of a metric: an estimate for each pool of runs, and for each column that all of them share.
+    """One quantity of one metric, with an estimate for each pool of runs and for each shared column.
 
     Attributes:
-        quantity: what is measured.
-        metric: of what.
-        title: as tables write it.
-        unit: of the numbers.
-        higher_is_better: the direction.
-        estimates: for each pool.
+        quantity: the quantity.
+        metric: name of the metric.
+        title: name in tables.
+        unit: unit of the numbers.
+        higher_is_better: whether higher numbers are better.
+        estimates: an estimate for each pool.
         columns: column → an estimate for each pool.
         seeds: for each pool, seed → the number of that run.
-        column_seeds: column → the same of that column.
-        samples: column → paired samples [resamples, pools], where the runs kept what they were scored on.
-        unequal: pairs of pools that differ in more than their methods: of these nothing is said to be clear.
+        column_seeds: column → the same for that column.
+        samples: column → paired samples [resamples, pools], if the runs kept their cells.
+        unequal: pairs of pools that differ in data or compute, between which no difference is called clear.
     """
 
     quantity: Quantity
@@ -46,30 +46,30 @@ class Measure:
 
     @property
     def signed(self) -> bool:
-        """Whether this is a change, which is written with its sign, and not a score."""
+        """Return whether this is a change, which is written with its sign, rather than a score."""
         return self.quantity.signed
 
     @property
     def places(self) -> int:
-        """Decimals for every number of this measure."""
+        """Return the number of decimals of all numbers of this measure."""
         return decimals(e.value for e in (*self.estimates, *(e for row in self.columns.values() for e in row)))
 
     @property
     def known(self) -> bool:
-        """Whether any run has it, if only for some columns."""
+        """Return whether any run has it, at least for some columns."""
         return bool(self.columns) or any(estimate.value is not None for estimate in self.estimates)
 
     @property
     def paired(self) -> bool:
-        """Whether differences are resampled in pairs, on the same text for all runs."""
+        """Return whether differences are resampled in pairs, on the same text for all runs."""
         return bool(self.columns) and all(column in self.samples for column in self.columns)
 
     def difference(self, run: int, reference: int = 0) -> Estimate:
-        """This pool minus the reference.
+        """Return this pool minus the reference.
 
-        With several runs of one of them: Student's t over runs, in pairs of the same seed
-        (:func:`everlearn.comparison.intervals.difference`). With one run each the text is the sample: a paired
-        bootstrap over it, or the separate intervals where it cannot be paired (:meth:`Estimate.minus`).
+        If one of them has several runs: Student's t over runs, in pairs of the same seed
+        (:func:`everlearn.comparison.intervals.difference`). With one run each, the text is the sample: a paired
+        bootstrap over it, or the separate intervals if pairing is impossible (:meth:`Estimate.minus`).
         """
         apart = self.estimates[run].minus(self.estimates[reference])
         if apart.value is None:
@@ -78,13 +78,13 @@ class Measure:
             return difference(self.seeds[run], self.seeds[reference]).estimate
         if not self.paired:
             return apart
-        # The columns are resampled independently of each other, so the mean over them is the samples' mean.
+        # Columns are resampled independently, so the samples of their mean are the means of their samples.
         samples = np.mean([self.samples[column] for column in self.columns], axis=0)
         low, high = percentiles(samples[:, run] - samples[:, reference])
         return Estimate(apart.value, number(float(low)), number(float(high)))
 
     def column(self, name: str) -> Measure:
-        """The same measure of one column alone."""
+        """Return the same measure for one column."""
         estimates = self.columns[name]
         own = {name: self.samples[name]} if name in self.samples else {}
         return replace(
@@ -92,10 +92,10 @@ class Measure:
         )
 
     def judge(self, run: int, reference: int = 0) -> int | None:
-        """+1 clearly better than the reference, -1 clearly worse, 0 not clear, None when that cannot be said.
+        """Return +1 if clearly better than the reference, -1 if clearly worse, 0 if neither, None if unknown.
 
-        A difference that vanishes in the decimals of the page is not clear, however sure it is: two ways to compute the
-        same differ by rounding.
+        A difference that is 0 in the printed decimals is not clear, even if it is significant: two ways of computing
+        the same thing differ by rounding.
         """
         if (run, reference) in self.unequal or (reference, run) in self.unequal:
             return None
@@ -104,7 +104,7 @@ class Measure:
         return None if sign is None else sign if self.higher_is_better else -sign
 
     def words(self, run: int, reference: int = 0) -> str:
-        """What the run did against the reference: "forgot less"; for a judgement that is clear."""
+        """Return the words for a clear judgement against the reference, such as "forgot less"."""
         good = self.judge(run, reference) == 1
         pair = [self.estimates[position].value for position in (run, reference)]
         if self.quantity.gain and all(value is not None and value < 0 for value in pair):
@@ -113,7 +113,7 @@ class Measure:
 
     @property
     def best(self) -> int | None:
-        """The run that is clearly better than every other one, if there is such a run."""
+        """Return the pool that is clearly better than every other one, if there is one."""
         ranked = self.ranking
         if len(ranked) < 2 or len(ranked) < len(self.estimates):
             return None
@@ -122,7 +122,7 @@ class Measure:
 
     @property
     def ranking(self) -> Sequence[int]:
-        """Pools that have a number, the best one first; ties as they were given."""
+        """Return the pools that have a number, the best one first; ties keep their order."""
         sign = -1.0 if self.higher_is_better else 1.0
         values = {position: sign * e.value for position, e in enumerate(self.estimates) if e.value is not None}
         return sorted(values, key=lambda position: values[position])

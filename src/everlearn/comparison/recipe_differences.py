@@ -1,13 +1,13 @@
-"""In what runs differ besides their methods: what was effective in each, from its resolved recipe and what it did.
+"""Find in what runs differ besides their methods, from their resolved recipes and what they actually did.
 
-Three kinds of differences, since they mean different things to a reader:
+There are three kinds of differences:
 
-* *ground*: the model, the text and the examples that scores are of. Runs that differ here cannot be ranked.
-* *spent*: the order of domains, steps and tokens. Runs that differ here can be ranked, but not compared as equals.
-* *configuration*: every other setting, such as the learning rate. It is a part of what is compared, like a method's
-  strength, and stands in the run's label.
+* *ground*: model, text and scored examples. Runs that differ here cannot be ranked.
+* *spent*: order of domains, steps and tokens. Runs that differ here can be ranked, but not compared as equals.
+* *configuration*: every other setting, such as the learning rate. Like a method's strength it is part of what is
+  compared, and is named in the run's label.
 
-Names, places, seeds and how often something is written down change no result and do not count.
+Names, paths, seeds and logging intervals change no result and are ignored.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from everlearn.config.public_paths import still_different
 from everlearn.evaluation.estimate import number
 
 Values = dict[str, tuple[str, ...]]
-"""What differs, in words → each run's value."""
+"""Difference in words → each run's value."""
 UNKNOWN = "default"
-"""Of a setting that a recipe leaves out and whose default nobody knows."""
+"""Value of a setting that a recipe leaves out and whose default is unknown."""
 NONE = "none"
 _LISTS = ("domains", "end_tasks")
-"""Lists of things with names."""
+"""Keys whose value is a list of items with names."""
 _ORDER, _BASE = "order of domains", "base"
 _WITHOUT_EFFECT = (
     "method", "run.", "report.", "data.cache", "data.max_row_bytes", "data.max_expansion", "evaluation.end_tasks",
     "evaluation.alone", "evaluation.batch_size", "evaluation.columns", "evaluation.every", "evaluation.samples",
     "evaluation.tasks_every", "evaluation.lm_eval", "evaluation.chat", "model.trust_remote_code",
 )  # fmt: skip
-"""Beginnings of keys that change what is compared (the methods, the seed), or nothing that is measured."""
+"""Prefixes of keys that are what is compared (methods, seed), or that change nothing that is measured."""
 _NO_TRAINING = (
     "save_", "logging_", "log_", "report_to", "dataloader_", "disable_tqdm", "run_name", "output_dir", "resume_",
     "use_cpu", "restore_callback_states", "ddp_", "gradient_checkpointing", "eval_", "do_", "include_", "hub_",
@@ -45,41 +45,41 @@ _NO_TRAINING = (
     "per_device_eval_batch_size", "batch_eval_metrics", "torch_empty_cache_steps", "skip_memory_metrics", "project",
     "trackio_",
 )  # fmt: skip
-"""Beginnings of training arguments that change no weight."""
+"""Prefixes of training arguments that change no weight."""
 _KINDS_OF_WORK = ("steps", "tokens")
 _AMOUNTS = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
-"""Training arguments that decide steps and tokens, which are compared themselves where they are known."""
+"""Training arguments that set steps and tokens; steps and tokens themselves are compared if they are known."""
 _CONFIGURATION = ("optimizer", "model.attn_implementation", "model.frozen", "model.quantization_config")
-"""Beginnings of keys outside `train` that belong to a run's configuration."""
+"""Prefixes of keys outside `train` that belong to a run's configuration."""
 _LABELS = ("name", "group", "train")
-"""Keys of a domain that change nothing of its text."""
+"""Keys of a domain that do not change its text."""
 _CLOSE = 0.02
-"""Tokens may differ by this share: a mixture of sources is exact to one block only."""
+"""Tolerated relative difference of tokens, since a mixture of sources is exact only to one block."""
 
 
 @dataclass(frozen=True)
 class Differences:
-    """What runs do not share besides method and seed; of each kind in words → each run's value."""
+    """In what runs differ besides method and seed; for each kind, the difference in words → each run's value."""
 
     ground: Values = field(default_factory=dict)
     spent: Values = field(default_factory=dict)
     configuration: Values = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether anything differs."""
+        """Return whether anything differs."""
         return bool(self.ground or self.spent or self.configuration)
 
 
 @dataclass(frozen=True)
 class Effective:
-    """What a run's recipe came to.
+    """The effective settings of a run.
 
     Attributes:
-        ground: key → value of model, objective, data and scoring.
-        domains: domain → key → value of its text.
+        ground: key → value, for model, objective, data and scoring.
+        domains: domain → key → value, for its text.
         train: domain → training argument → value.
-        configuration: key → value of settings outside ``train``.
-        general: key → value of the general text; empty without one.
+        configuration: key → value, for settings outside ``train``.
+        general: key → value, for the general text; empty if there is none.
     """
 
     ground: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Effective:
 
 
 def unlike(runs: Sequence[Run]) -> Differences:
-    """What differs between these runs besides method and seed."""
+    """Return in what these runs differ besides method and seed."""
     each = [effective(run) for run in runs]
     known = all(run.recipe for run in runs)
     shared = [name for name in runs[0].domains if all(name in run.domains for run in runs)]
@@ -110,12 +110,12 @@ def unlike(runs: Sequence[Run]) -> Differences:
 
 
 def repeats(a: Run, b: Run, any_order: bool = False) -> bool:
-    """Whether two runs differ in nothing but their seeds.
+    """Return whether two runs differ only in their seeds.
 
     Args:
         a: a run.
-        b: another one.
-        any_order: whether they may learn the same domains in another order.
+        b: another run.
+        any_order: whether the order of the domains may differ too.
     """
     if a.results.get("methods") != b.results.get("methods") or set(a.general) != set(b.general):
         return False
@@ -126,7 +126,7 @@ def repeats(a: Run, b: Run, any_order: bool = False) -> bool:
 
 
 def effective(run: Run) -> Effective:
-    """What was in effect in a run: its recipe's own values, each domain's training arguments resolved."""
+    """Return the settings that were in effect in a run: those of its recipe, with training arguments of each domain."""
     kept = _effective(run.recipe or "")
     unsaid = {
         key: str(run.results[key])
@@ -137,7 +137,7 @@ def effective(run: Run) -> Effective:
 
 
 def _work(run: Run) -> dict[tuple[str, str], float]:
-    """What was really done: (steps or tokens, domain that has been learnt) → how many."""
+    """Return the work that was done: (steps or tokens, learnt domain) → amount."""
     amounts = {}
     for stage in run.cost.get("stages") or []:
         for key in _KINDS_OF_WORK:
@@ -148,7 +148,7 @@ def _work(run: Run) -> dict[tuple[str, str], float]:
 
 
 def _done(done: Sequence[Mapping[tuple[str, str], float]]) -> Values:
-    """Steps and tokens that differ, over the domains for which all runs know them."""
+    """Return differences in steps and tokens, over the domains for which all runs report them."""
     apart: dict[str, dict[str, tuple[str, ...]]] = {}
     shared = [at for at in done[0] if all(at in one for one in done)]
     for kind, domain in shared:
@@ -161,83 +161,83 @@ def _done(done: Sequence[Mapping[tuple[str, str], float]]) -> Values:
 
 
 def _order(runs: Sequence[Run]) -> Values:
-    # Without domains there is no stream; with a recipe alone (an older file) there is nothing to order.
+    # A set of existing models has no domains, and thus no order.
     orders = tuple(", ".join(run.domains) or NONE for run in runs)
     return {_ORDER: orders} if len(set(orders)) > 1 else {}
 
 
 def _training(each: Sequence[Effective], domains: Sequence[str], counted: set[str]) -> tuple[Values, Values]:
-    """Training arguments that differ: those that decide steps and tokens, and the others.
+    """Return differing training arguments: those that set steps and tokens, and the others.
 
     Args:
-        each: of every run.
-        domains: that all have.
-        counted: those of them whose steps and tokens are known, and compared, themselves.
+        each: effective settings of every run.
+        domains: domains that all runs have.
+        counted: those whose steps and tokens are known, and are compared instead.
     """
-    found: tuple[dict[str, dict[str, tuple[str, ...]]], ...] = ({}, {})
+    differing: tuple[dict[str, dict[str, tuple[str, ...]]], ...] = ({}, {})
     for domain in domains:
         sides = [one.train.get(domain, {}) for one in each]
         for key in dict.fromkeys(key for side in sides for key in side):
             if key.startswith(_NO_TRAINING) or (key in _AMOUNTS and domain in counted):
                 continue
             if key == "num_train_epochs" and all((number(side.get("max_steps")) or 0) > 0 for side in sides):
-                continue  # steps decide
+                continue  # `max_steps` takes precedence
             values = [_value(side[key]) if key in side else None for side in sides]
             if None in values and len(set(values)) > 1:
                 values = [_default(key) if value is None else value for value in values]
             if len(set(values)) > 1:
                 words = tuple(value or UNKNOWN for value in values)
-                found[key not in _AMOUNTS].setdefault(key, {})[domain] = words
-    return _over_domains(found[0], set(domains)), _over_domains(found[1], set(domains))
+                differing[key not in _AMOUNTS].setdefault(key, {})[domain] = words
+    return _over_domains(differing[0], set(domains)), _over_domains(differing[1], set(domains))
 
 
 def _over_domains(apart: Mapping[str, Mapping[str, tuple[str, ...]]], domains: set[str]) -> Values:
-    """Say once what differs in the same way on every domain, and not a hundred times."""
-    found: Values = {}
+    """Merge a difference that is the same on several domains into one line."""
+    merged: Values = {}
     for key, values in apart.items():
         by_values: dict[tuple[str, ...], list[str]] = {}
         for domain, own in values.items():
             by_values.setdefault(own, []).append(domain)
         for own, names in by_values.items():
             if len(names) == len(domains):
-                found[key] = own
+                merged[key] = own
             else:
-                found[
+                merged[
                     f"{key} on {names[0]}" if len(names) == 1 else f"{key} on {wording.count(len(names), 'domain')}"
                 ] = own
-    return found
+    return merged
 
 
 def _texts(runs: Sequence[Run], each: Sequence[Effective], shared: Sequence[str]) -> Values:
-    """The text of domains and of the general set, by its content where the runs kept its digest, else by its keys."""
-    found: Values = {}
+    """Return differences in the text of domains and the general set, by digests if known, else by recipe keys."""
+    differing: Values = {}
     for name in shared:
         if not _same_text(runs, name, trained=True):
             sides = [one.domains.get(name, {}) for one in each]
-            found |= {f"domains.{name}.{key}": values for key, values in _keyed(sides, True).items()}
+            differing |= {f"domains.{name}.{key}": values for key, values in _keyed(sides, True).items()}
     named = all(run.general for run in runs)
     same = named and _same_text(runs, runs[0].general[0], trained=False)
     if all(one.general for one in each) and not same:
         sides = [one.general for one in each]
-        found |= {f"general.{key}": values for key, values in _keyed(sides, True).items()}
-    return found
+        differing |= {f"general.{key}": values for key, values in _keyed(sides, True).items()}
+    return differing
 
 
 def _general(each: Sequence[Effective]) -> Values:
-    """Whether there is a general text, which methods may learn from, where that differs."""
+    """Return the difference if only some runs have a general text, which methods may use."""
     if all(one.general for one in each) or not any(one.general for one in each):
         return {}
     return {"general text": tuple(_value(one.general.get("path", "given")) if one.general else NONE for one in each)}
 
 
 def _same_text(runs: Sequence[Run], name: str, trained: bool) -> bool:
-    """Whether what was held out, and what was trained on, is known to be the same, wherever it was read from."""
+    """Return whether held-out and training text are known to be the same, wherever they were read from."""
     marks = [(run.held_out_digest(name), run.training_digest(name) if trained else "") for run in runs]
     return None not in marks[0] and len(set(marks)) == 1
 
 
 def _same_base(runs: Sequence[Run]) -> bool:
-    """Whether the base models score alike to the last digit on every held-out text: copies of one model."""
+    """Return whether the base models have identical scores on every held-out text, so are copies of one model."""
     rows = []
     for run in runs:
         matrix = run.matrices.get("bits_per_byte")
@@ -248,52 +248,52 @@ def _same_base(runs: Sequence[Run]) -> bool:
 
 
 def _end_tasks(each: Sequence[Effective]) -> Values:
-    """End tasks of one name that are not one task; those that only some runs have are not compared at all."""
-    found: Values = {}
+    """Return differences between end tasks of the same name; tasks that only some runs have are not compared."""
+    differing: Values = {}
     sides = [one.ground.get("end_tasks") or {} for one in each]
     for name in sides[0]:
         if all(name in side for side in sides):
             keys = _keyed([side[name] for side in sides], True)
-            found |= {f"end_tasks.{name}.{key}": values for key, values in keys.items()}
-    return found
+            differing |= {f"end_tasks.{name}.{key}": values for key, values in keys.items()}
+    return differing
 
 
 def _keyed(sides: Sequence[Mapping[str, Any]], known: bool) -> Values:
-    """Keys whose values differ; without all recipes a missing value is unknown, which is not the same as different."""
-    found: Values = {}
+    """Return keys whose values differ; if a recipe is missing, keys that a run lacks are skipped as unknown."""
+    differing: Values = {}
     for key in dict.fromkeys(key for side in sides for key in side):
         if key == "end_tasks" or (not known and any(key not in side for side in sides)):
             continue
         values = tuple(_value(side[key]) if key in side else UNKNOWN for side in sides)
         if len(set(values)) > 1:
-            found[key] = values
-    return found
+            differing[key] = values
+    return differing
 
 
 def _named(values: Values) -> Values:
-    """Keys of a recipe as a reader says them: ``domains.law.path`` is ``path of law``."""
-    found: Values = {}
+    """Rename keys of a recipe for readers: ``domains.law.path`` becomes ``path of law``."""
+    renamed: Values = {}
     for key, own in values.items():
         group, _, inside = key.partition(".")
         if group in _LISTS and "." in inside:
             name, _, inside = inside.rpartition(".")
-            found[f"{inside} of {name}"] = own
+            renamed[f"{inside} of {name}"] = own
         elif group == "general" and inside:
-            found[f"{inside} of the general text"] = own
+            renamed[f"{inside} of the general text"] = own
         else:
-            found["model" if key == "model.path" else key] = own
-    return found
+            renamed["model" if key == "model.path" else key] = own
+    return renamed
 
 
 def _value(value: Any) -> str:
-    """A value as tables write it; equal numbers are written alike."""
+    """Write a value for a table; equal numbers are written alike."""
     if value is None or value in ({}, [], ()):
         return NONE
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         try:
-            return f"{float(value):g}"  # YAML reads 1e-4 as a text
+            return f"{float(value):g}"  # YAML reads 1e-4 as text
         except ValueError:
             return value
     if isinstance(value, float):
@@ -302,8 +302,8 @@ def _value(value: Any) -> str:
 
 
 def _default(argument: str) -> str | None:
-    """What a training argument is where nobody sets it; None where it is no argument of this version."""
-    from everlearn.config.arguments import default_of  # transformers: only where a recipe leaves out what another sets
+    """Return the default of a training argument; None if this version of transformers does not have it."""
+    from everlearn.config.arguments import default_of  # imports transformers: only if needed
 
     found = default_of(argument)
     return None if found is None else _value(found[0])
@@ -313,7 +313,7 @@ def _default(argument: str) -> str | None:
 def _effective(recipe: str) -> Effective:
     try:
         raw = yaml.load(recipe, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:  # a damaged recipe costs this comparison, not the report
+    except yaml.YAMLError:  # without its recipe a run can still be reported
         raw = None
     raw = dict(raw) if isinstance(raw, Mapping) else {}
     train = raw.pop("train", None)
@@ -336,7 +336,7 @@ def _effective(recipe: str) -> Effective:
 
 
 def train_of(everywhere: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A domain's training arguments: the recipe's, and over them its own (:meth:`Recipe.train_of`)."""
+    """Return a domain's training arguments: those of the recipe, overridden by its own (:meth:`Recipe.train_of`)."""
     resolved = {**everywhere, **own}
     if "num_train_epochs" in own and "max_steps" not in own:
         resolved.pop("max_steps", None)
@@ -353,15 +353,15 @@ def _by_name(listed: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings and lists of mappings as dotted keys; what is None is left out, as if it were not there."""
-    found: dict[str, Any] = {}
+    """Return nested mappings and lists of mappings as dotted keys, leaving out None."""
+    flat: dict[str, Any] = {}
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+            flat |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for position, item in enumerate(value):
             name = item.get("name", position) if isinstance(item, Mapping) else position
-            found |= flatten(item, f"{prefix}.{name}")
+            flat |= flatten(item, f"{prefix}.{name}")
     elif value is not None and value not in ({}, []):
-        found[prefix] = value
-    return found
+        flat[prefix] = value
+    return flat

@@ -1,4 +1,4 @@
-"""Runs of one recipe that differ in their seed only are one line of a table: their mean, and how far seeds move it."""
+"""Pool runs of one recipe that differ only in their seed: one line of a table, with the mean and its interval."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import Estimate
 
 _LONGEST, _LONGEST_OWN, _PARTS = 60, 44, 3
-"""Characters of a label and of what it adds to the method's title; settings that it names."""
+"""Maximum length of a label, maximum length of its part after the method's title, maximum settings named there."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Runs of one recipe."""
+    """Runs of one recipe that differ only in their seed."""
 
     label: str
     runs: tuple[Run, ...]
 
     @property
     def seeds(self) -> list[str]:
-        """Their seeds, as texts."""
+        """Return their seeds as texts."""
         return [str(run.results.get("seed")) for run in self.runs]
 
 
 def pools(runs: Sequence[Run]) -> tuple[Pool, ...]:
-    """Runs that differ in nothing but their seeds together, in the order in which they first come.
+    """Group runs that differ only in their seeds, in the order in which they first occur.
+
+    Runs without a recipe, and two runs with the same seed, are not grouped.
 
     Runs without a recipe, and two runs with the same seed, stay apart: nothing says that they repeat each other.
     """
@@ -46,14 +48,17 @@ def pools(runs: Sequence[Run]) -> tuple[Pool, ...]:
 
 
 def _takes(group: Sequence[Run], run: Run) -> bool:
-    """Whether a run is one more seed of a group."""
+    """Return whether a run is a further seed of a group."""
     seeds = [other.results.get("seed") for other in group]
     alone = group[0].recipe is None or None in seeds or run.results["seed"] in seeds
     return not alone and repeats(group[0], run)
 
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
-    """One run's estimate as it is; of several the mean with its interval over runs; absent where one lacks it."""
+    """Return the estimate of a single run, or the mean of several with its interval over runs.
+
+    The result is absent if one of the runs lacks the number.
+    """
     if len(estimates) == 1:
         return estimates[0]
     values = [estimate.value for estimate in estimates if estimate.value is not None]
@@ -61,11 +66,11 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def _labels(leads: Sequence[Run]) -> list[str]:
-    """What each pool is called: the method's title, and what sets it apart from the others.
+    """Return a label for each pool: the method's title, and in what it differs from the others.
 
-    These are the method's options, where several pools have the same title, and every setting of the configuration
-    that the pools do not share: a learning rate is a part of what is compared, as a strength is. What is too much for
-    a label is in the table of what differs; the run's name stands in its place.
+    The label names the method's options if several pools have the same title, and every setting of the configuration
+    that differs between pools. If that is too long, the run's name is used in its place; all differences are in a
+    table.
     """
     configuration = unlike(leads).configuration if len(leads) > 1 else {}
     names = []
@@ -91,7 +96,7 @@ def _labels(leads: Sequence[Run]) -> list[str]:
 
 
 def _options_apart(run: Run, twins: Sequence[Run]) -> list[str]:
-    """The method's options that runs of the same title do not share."""
+    """Return the method's options in which runs of the same title differ."""
     each = [_options(one) for one in twins]
     own = _options(run)
     keys = [key for key in dict.fromkeys(k for one in each for k in one) if len({one.get(key) for one in each}) > 1]
@@ -99,7 +104,7 @@ def _options_apart(run: Run, twins: Sequence[Run]) -> list[str]:
 
 
 def _amounts_apart(run: Run, twins: Sequence[Run]) -> list[str]:
-    """What runs of the same title and configuration spent, where that sets them apart."""
+    """Return the compute in which runs of the same title and configuration differ."""
     at = next(position for position, other in enumerate(twins) if other is run)
     return [f"{key} {values[at]}" for key, values in unlike(twins).spent.items()]
 

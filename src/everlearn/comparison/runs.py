@@ -1,7 +1,7 @@
-"""One run folder, read: estimates with intervals, score matrices, the training log.
+"""Read a run folder: estimates with intervals, score matrices and the training log.
 
-The report reads JSON, not the objects that wrote it, so that an unfinished run, one of another program and one
-copied without its log can still be shown. What is absent is None here and "–" on the page.
+Reports read JSON rather than the objects that wrote it, so that an unfinished run, a run of another program and one
+that was copied without its log can still be shown. Missing values are None here and "–" in reports.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ def clean(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One metric's scores R[i, j], where they were measured: the score on column j after stage i.
+    """Scores R[i, j] of one metric: the score on column j after stage i, where measured.
 
-    Row 0 is the untouched base model in a stream; rows of models that exist already are called what the user calls
-    them.
+    In a stream, row 0 is the untouched base model. Rows of existing models have the names that the user gave them.
     """
 
     metric: str
@@ -69,7 +68,7 @@ class Matrix:
         return cls(
             metric,
             str(raw.get("title") or metric.replace("_", " ").capitalize()),
-            # A fraction is a plain number: nobody writes "0.71 fraction".
+            # Fractions are written without a unit.
             "" if unit == "fraction" else unit,
             bool(raw.get("higher_is_better")),
             rows,
@@ -79,11 +78,11 @@ class Matrix:
         )
 
     def cell(self, row: int, column: str) -> Estimate:
-        """R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
+        """Return R[row, column] with its interval; row 0 is the base model, -1 the end of the stream."""
         return self.scores.get((row if row >= 0 else row + len(self.rows), column), _UNKNOWN)
 
     def own_stage(self, column: str) -> int | None:
-        """The row after which a column's domain has just been learnt; None for general sets and stages to come."""
+        """Return the row after which a column's domain has just been learnt; None for general sets and later stages."""
         return self._stages.get(self.task_domains.get(column, column))
 
     @cached_property
@@ -91,7 +90,7 @@ class Matrix:
         return {domain: stage for stage, domain in enumerate(self.rows) if stage}
 
     def worsening(self, column: str, since: int, row: int) -> float | None:
-        """How much worse a column is after `row` than after `since`: positive is worse, for every metric."""
+        """Return how much worse a column is after `row` than after `since`; positive is worse for every metric."""
         before, after = self.cell(since, column).value, self.cell(row, column).value
         if before is None or after is None:
             return None
@@ -99,11 +98,11 @@ class Matrix:
 
     @cached_property
     def derived(self) -> dict[str, dict[str, Estimate]]:
-        """Every quantity from the scores alone, without intervals: for files that lack one."""
+        """Return every quantity computed from the scores, without intervals, for files that lack one."""
         measured: dict[str, dict[int, float]] = {name: {} for name in self.columns}
-        for (row, name), found in self.scores.items():
-            if found.value is not None and name in measured:
-                measured[name][row] = found.value
+        for (row, name), score in self.scores.items():
+            if score.value is not None and name in measured:
+                measured[name][row] = score.value
         columns = [
             Column(name, self.own_stage(name), tuple(own), np.array([*own.values()]), np.full((1, len(own)), np.nan))
             for name, own in measured.items()
@@ -112,13 +111,13 @@ class Matrix:
 
 
 def _listed(cells: list[Any], rows: list[str]) -> dict[tuple[int, str], Estimate]:
-    """Return the scores by number of the row and column; what does not fit is absent."""
+    """Return the scores by number of row and column; entries that do not fit are skipped."""
     place = {label: position for position, label in enumerate(rows)}
-    found = {}
+    scores = {}
     for cell in cells:
         if isinstance(cell, list | tuple) and len(cell) == 5 and str(cell[0]) in place:
-            found[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
-    return found
+            scores[place[str(cell[0])], str(cell[1])] = Estimate(*map(number, cell[2:]))
+    return scores
 
 
 @dataclass(frozen=True)
@@ -133,11 +132,11 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     broken_lines: int = 0
     folder: Path | None = None
-    """Where it lies; the cells in its ``evaluation/`` allow paired comparisons."""
+    """The folder on disk; the cells in its ``evaluation/`` allow paired comparisons."""
 
     @property
     def place(self) -> str:
-        """Its folder as a command names it; one outside the working directory is told from others by its own name."""
+        """Return its folder for use in a command: relative, or only by its name if outside the working directory."""
         if self.folder is None:
             return f"runs/{self.name}"
         place, here = self.folder.resolve(), Path.cwd()
@@ -145,67 +144,67 @@ class Run:
 
     @property
     def domains(self) -> list[str]:
-        """The stream, in the order in which it is learnt."""
+        """Return the domains of the stream, in the order in which they are learnt."""
         return [str(domain) for domain in self.results.get("domains") or []]
 
     @property
     def general(self) -> list[str]:
-        """Names of the general sets: text that no stage trains on."""
+        """Return the names of the general sets: text on which no stage trains."""
         return [str(name) for name in self.results.get("general") or []]
 
     @property
     def groups(self) -> dict[str, str]:
-        """Domain → its super-domain, where it has one."""
+        """Return domain → super-domain, if it has one."""
         return {str(name): str(group) for name, group in (self.results.get("groups") or {}).items()}
 
     @cached_property
     def matrices(self) -> dict[str, Matrix]:
-        """Metric name → score matrix, in the order of the file."""
-        found = self.results.get("matrices") or {}
-        return {metric: Matrix.read(metric, raw) for metric, raw in found.items() if isinstance(raw, Mapping)}
+        """Return metric → score matrix, in the order of the file."""
+        tables = self.results.get("matrices") or {}
+        return {metric: Matrix.read(metric, raw) for metric, raw in tables.items() if isinstance(raw, Mapping)}
 
     @cached_property
     def _held_out(self) -> Mapping[str, Any]:
         return _seal_of(self.folder / "evaluation" / "sets") if self.folder is not None else {}
 
     def held_out_digest(self, name: str) -> str | None:
-        """Digest of the held-out blocks of a domain or general set; None where the run did not keep them."""
+        """Return the digest of the held-out blocks of a domain or general set; None if the run did not keep them."""
         mark = self._held_out.get(f"{name}.safetensors")
         return None if mark is None else str(mark)
 
     def training_digest(self, domain: str) -> str | None:
-        """Fingerprint of what a domain's stage was trained on: text, tokenizer, rows; None where it is not known."""
+        """Return the fingerprint of the training data of a domain: text, tokenizer, rows; None if unknown."""
         if self.folder is None or domain not in self.domains:
             return None
         path = self.folder / f"stage-{self.domains.index(domain) + 1:02d}-{domain}" / "stage.json"
         try:
             mark = read_json(path).get("fingerprint") if path.is_file() else None
-        except RunError:  # a damaged stage costs this comparison, not the report
+        except RunError:  # a run with a damaged stage can still be reported
             return None
         return None if mark is None else str(mark)
 
     @cached_property
     def movements(self) -> dict[int, Movement]:
-        """Stage → how far each layer moved, where that was measured."""
+        """Return stage → how far each layer moved, if measured."""
         return movements(self.folder) if self.folder is not None else {}
 
     @property
     def stages_done(self) -> int:
-        """How many stages have been measured."""
+        """Return the number of stages that have been measured."""
         return max((len(matrix.rows) - 1 for matrix in self.matrices.values()), default=0)
 
     @property
     def unfinished(self) -> bool:
-        """Whether domains of its stream are still to be learnt or measured."""
+        """Return whether domains of its stream are still to be learnt or measured."""
         return bool(self.domains) and (self.results.get("status") != "finished" or self.stages_done < len(self.domains))
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Time, tokens and memory; empty when the file has none."""
+        """Return time, tokens and memory; empty if the file has none."""
         return self.results.get("cost") or {}
 
     def summary(self, metric: str, measure: str) -> dict[str, Estimate]:
-        """One quantity's estimates: column → estimate, and "mean"; those that the file lacks come from its scores."""
+        """Return one quantity's estimates: column (and "mean") → estimate; if the file lacks it, from its scores."""
         raw = ((self.results.get("summary") or {}).get(metric) or {}).get(measure)
         if raw is None and metric in self.matrices:
             return self.matrices[metric].derived.get(measure, {})
@@ -213,36 +212,36 @@ class Run:
 
 
 def from_results(results: Any, recipe: str | None = None, name: str = "") -> Run:
-    """A run from the content of its results.json.
+    """Make a run from the content of its results.json.
 
     Args:
         results: The parsed file, or an object with ``model_dump`` that holds the same.
         recipe: The resolved recipe's YAML, if known.
-        name: What to call it when the results do not say.
+        name: The run's name if the results have none.
 
     Raises:
-        RunError: what is given is not a run's results.
+        RunError: the content is not a run's results.
     """
     raw = results.model_dump(mode="json") if hasattr(results, "model_dump") else results
     if not isinstance(raw, Mapping) or not isinstance(raw.get("matrices"), Mapping):
         raise RunError(f"The results of run '{name}' are damaged: `matrices` must be a table of score matrices.")
-    found = clean(raw)
-    # Names of checkpoints, domains and tasks tell the scores apart and stay as they are.
-    scores = {key: found[key] for key in ("matrices", "summary", "domains", "general") if key in found}
-    model = {"model": local_model(str(found["model"]))} if found.get("model") is not None else {}
-    found = without_folders(found, paths_of(recipe)) | scores | model
-    methods = [str(method.get("title") or method.get("name")) for method in found.get("methods") or []]
-    called = str(found.get("run") or name)
-    return Run(called, " + ".join(methods) or called, found, recipe=clean(recipe))
+    content = clean(raw)
+    # Names of checkpoints, domains and tasks are keys of the scores and must not change.
+    scores = {key: content[key] for key in ("matrices", "summary", "domains", "general") if key in content}
+    model = {"model": local_model(str(content["model"]))} if content.get("model") is not None else {}
+    content = without_folders(content, paths_of(recipe)) | scores | model
+    methods = [str(method.get("title") or method.get("name")) for method in content.get("methods") or []]
+    called = str(content.get("run") or name)
+    return Run(called, " + ".join(methods) or called, content, recipe=clean(recipe))
 
 
 def read_run(folder: Path) -> Run:
     """Read a run folder; everything but results.json may be missing.
 
-    Of a run that was interrupted before it wrote any results they are made of what has been measured so far.
+    If a run was interrupted before it wrote results, they are built from its cells.
 
     Raises:
-        RunError: the folder is missing, or nothing is measured in it, or its results.json is damaged.
+        RunError: the folder is missing or has no scores, or its results.json is damaged.
     """
     folder = Path(folder)
     path = folder / "results.json"
@@ -262,10 +261,10 @@ def read_run(folder: Path) -> Run:
 
 
 def _so_far(folder: Path) -> Any:
-    """What the cells of an interrupted run say; None where there are none."""
+    """Return results built from the cells of an interrupted run; None if there are none."""
     if not (folder / "recipe.yaml").is_file() or not any(folder.glob("evaluation/stage-*/*.safetensors")):
         return None
-    # Only here are the methods needed, which a page of finished runs does without.
+    # Imported here, since this loads the methods, which a report of finished runs does not need.
     from everlearn.run.collect_results import Outcome
     from everlearn.run.folder import RunFolder
 
@@ -277,7 +276,7 @@ def _so_far(folder: Path) -> Any:
 def _seal_of(folder: Path) -> Mapping[str, Any]:
     try:
         return listed(folder)
-    except RunError:  # as above
+    except RunError:  # a run with a damaged seal can still be reported
         return {}
 
 
@@ -290,7 +289,7 @@ def _text(path: Path) -> str | None:
 
 
 def _read_log(path: Path) -> tuple[list[dict[str, Any]], int]:
-    # A killed run leaves half a line at the end: count such lines, never stop for them.
+    # A killed run leaves an incomplete last line: such lines are counted and skipped.
     lines: list[dict[str, Any]] = []
     broken = 0
     for line in (_text(path) or "").splitlines():

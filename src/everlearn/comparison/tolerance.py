@@ -1,4 +1,4 @@
-"""The bound on general drift: what general text may lose in a run that is worth taking, and who keeps to it."""
+"""Judge general drift against a bound: the loss on general text up to which a run is recommended."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ METRIC, KEY = "bits_per_byte", "general_drift"
 
 
 class Side(StrEnum):
-    """Where a run's general drift lies."""
+    """Position of a run's general drift relative to the bound."""
 
     WITHIN = "within"
     BEYOND = "beyond"
     UNDECIDED = "undecided"
-    """The interval includes the bound, or there is none."""
+    """The interval contains the bound, or there is no interval."""
     NOT_MEASURED = "not measured"
 
 
 def tolerance_of(runs: Iterable[Run]) -> float:
-    """Return the bound that the runs' recipes set (``report.tolerate``): the lowest, where they differ."""
+    """Return the bound that the runs' recipes set (``report.tolerate``), the lowest if they differ."""
     return min(_own(run) for run in runs)
 
 
 def _own(run: Run) -> float:
     try:
         raw = yaml.load(run.recipe or "", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:  # a damaged recipe costs the setting, not the report
+    except yaml.YAMLError:  # without its recipe a run can still be reported
         raw = None
     group = raw.get("report") if isinstance(raw, dict) else None
     value = number(group.get("tolerate")) if isinstance(group, dict) else None
@@ -40,11 +40,11 @@ def _own(run: Run) -> float:
 
 
 def side(drifts: Iterable[Estimate], bound: float) -> Side:
-    """Return where general drift lies; of several general sets the worst decides.
+    """Return the position of general drift relative to the bound; with several general sets the worst one decides.
 
     Args:
-        drifts: general drift in bits per byte on each general set that was measured.
-        bound: in bits per byte.
+        drifts: general drift on each measured general set, in bits per byte.
+        bound: the bound, in bits per byte.
     """
     above = [estimate.above(bound) for estimate in drifts]
     if not above:

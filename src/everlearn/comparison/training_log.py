@@ -1,4 +1,4 @@
-"""A run's training log as curves over all its steps."""
+"""Turn a run's training log into curves over all its steps."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from everlearn.comparison.runs import Run
 from everlearn.evaluation.estimate import number
 
 INSIDE = "bits_per_byte"
-"""The key of lines with held-out scores."""
+"""Key of lines with held-out scores."""
 ASKED = "tasks"
-"""The key of lines with scores of end tasks."""
+"""Key of lines with scores of end tasks."""
 _POINTS = 150
-"""Points of a curve: more is neither seen nor worth the page's size."""
+"""Approximate number of points of a curve; more would be invisible and enlarge the report."""
 
 
 def steps(run: Run) -> dict[tuple[int, int], int]:
-    """(stage, step in the stage) → step in the run.
+    """Return (stage, step in the stage) → step in the run.
 
-    Steps start again at each stage; a log whose steps already count through is left as it is.
+    Steps start again in each stage; a log whose steps already continue across stages is left unchanged.
     """
     ends: dict[int, int] = {}
     first: dict[int, int] = {}
@@ -37,12 +37,12 @@ def steps(run: Run) -> dict[tuple[int, int], int]:
 
 
 def _positions(run: Run) -> list[tuple[float, float]]:
-    found = [(number(line.get("stage")), number(line.get("step"))) for line in run.log]
-    return [(stage, step) for stage, step in found if stage is not None and step is not None]
+    positions = [(number(line.get("stage")), number(line.get("step"))) for line in run.log]
+    return [(stage, step) for stage, step in positions if stage is not None and step is not None]
 
 
 def starts(run: Run) -> list[float]:
-    """The last step before each stage but the first: where the page rules a line."""
+    """Return the step at which each stage but the first begins, where figures draw a line."""
     ends: dict[int, float] = {}
     for (stage, _), x in steps(run).items():
         ends[stage] = max(x, ends.get(stage, 0))
@@ -50,9 +50,9 @@ def starts(run: Run) -> list[float]:
 
 
 def curve(run: Run, key: str) -> tuple[list[float], list[float | None]]:
-    """A logged value over the run's steps, averaged into at most about `_POINTS` bins, interrupted between stages.
+    """Return a logged value over the run's steps, averaged into about `_POINTS` bins, with gaps between stages.
 
-    A resumed run may log a step twice: the later line is the one that counts.
+    If a resumed run logged a step twice, the later line is used.
     """
     place = steps(run)
     values: dict[int, dict[int, float]] = {}
@@ -77,29 +77,32 @@ def curve(run: Run, key: str) -> tuple[list[float], list[float | None]]:
 
 @dataclass(frozen=True)
 class Look:
-    """Held-out text, scored inside a stage."""
+    """Scores at one step inside a stage."""
 
     stage: int
     step: int
     tokens: float
-    """Trained on since the start of the stream."""
+    """Training tokens since the start of the stream."""
     scores: Mapping[str, float]
-    """Set → bits per byte."""
+    """Held-out set → bits per byte."""
     tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Metric → end task → score (`evaluation.tasks_every`)."""
 
 
 def looks(run: Run) -> list[Look]:
-    """What was logged inside the stages, in the order of training; a line that a resumed stage wrote again counts."""
+    """Return the scores logged inside the stages, in order.
+
+    If a resumed stage logged a step twice, the later line is used.
+    """
     lines: dict[tuple[int, int], Look] = {}
     for line in run.log:
         stage, step, tokens = (number(line.get(key)) for key in ("stage", "step", "tokens"))
-        found, asked = line.get(INSIDE), line.get(ASKED)
-        if stage is None or step is None or tokens is None or not any(isinstance(e, Mapping) for e in (found, asked)):
+        text, by_task = line.get(INSIDE), line.get(ASKED)
+        if stage is None or step is None or tokens is None or not any(isinstance(e, Mapping) for e in (text, by_task)):
             continue
-        by_metric = asked if isinstance(asked, Mapping) else {}
+        by_metric = by_task if isinstance(by_task, Mapping) else {}
         tasks = {str(metric): _numbers(scores) for metric, scores in by_metric.items()}
-        lines[int(stage), int(step)] = Look(int(stage), int(step), tokens, _numbers(found), tasks)
+        lines[int(stage), int(step)] = Look(int(stage), int(step), tokens, _numbers(text), tasks)
     before, made = 0.0, []
     for stage in sorted({stage for stage, _ in lines}):
         inside = [lines[key] for key in sorted(lines) if key[0] == stage]
@@ -108,6 +111,6 @@ def looks(run: Run) -> list[Look]:
     return made
 
 
-def _numbers(found: object) -> dict[str, float]:
-    listed = found.items() if isinstance(found, Mapping) else ()
+def _numbers(values: object) -> dict[str, float]:
+    listed = values.items() if isinstance(values, Mapping) else ()
     return {str(name): value for name, raw in listed if (value := number(raw)) is not None}
