@@ -62,7 +62,11 @@ def test_maps_that_do_not_accumulate_are_each_beside_one_random_map() -> None:
 def test_settings_come_from_the_method(spec: Any, how: tuple[str, bool]) -> None:
     method, maps = build(spec), {"layers.0.ffn.neurons": torch.rand(4)}
     assert method.importance() is None
-    method.load_memory(Memory({f"{kind}/{name}": x for kind in ("general", "accumulated") for name, x in maps.items()}))
+    method.load_memory(
+        Memory(
+            {f"{kind}/{name}": x for kind in ("general", "accumulated") for name, x in maps.items()}, {"domains": []}
+        )
+    )
     found = method.importance()
     assert found is not None
     assert (found.normalise, found.grows) == how

@@ -18,7 +18,6 @@ from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Method, Stage, Transform
 from everlearn.methods.engine.attachment import attached
-from everlearn.methods.engine.kept import ALONE, by_domain, from_memory
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.gradients import Gradients
 from everlearn.model.substitution import substituted
@@ -486,15 +485,3 @@ def test_the_extra_pass_of_das_leaves_the_gates_of_hat_their_gradient(checkpoint
     own = attention.smax * opened * (1 - opened) / gate.numel()  # the compensated gradient of the mean of all gates
     torch.testing.assert_close(found[1][0] - found[0][0], 8.0 * own.detach(), rtol=1e-3, atol=1e-4)
     assert float(found[1][1]["hat/sparsity"]) > 0
-
-
-def test_what_is_kept_of_each_domain_comes_back_whatever_it_consists_of() -> None:
-    kept = {"a": {"chain.weight": torch.ones(2), "chain.bias": torch.zeros(1)}, "b": {ALONE: torch.full((3,), 2.0)}}
-    memory = by_domain(kept)
-    assert sorted(memory.tensors) == ["a/chain.bias", "a/chain.weight", "b"]
-    again = from_memory(memory)
-    assert list(again) == ["a", "b"]
-    for domain, values in kept.items():
-        assert again[domain].keys() == values.keys()
-        assert all(torch.equal(again[domain][name], value) for name, value in values.items())
-    assert not by_domain({})

@@ -156,7 +156,7 @@ def test_separate_anchors_are_the_exact_sum_of_quadratics(spec, follow: float, a
             shift = follow * (now[n] - middle).nan_to_num(0.0)  # what nothing holds has no middle
             for _, a in each:
                 a[n] = a[n] + shift
-        each.append(({n: v.double() for n, v in kept(single, single.stored).items()}, now))
+        each.append(({n: v.double() for n, v in kept(single, type(single)._importance.key.rstrip("/")).items()}, now))
     anchors = sum(value.numel() for value in kept(method, "anchor").values())
     assert anchors == sum(p.numel() for p in model.parameters()), "one anchor, however many domains"
     copy = build({**spec, "strength": 50.0, "accumulate": accumulate})
@@ -491,7 +491,7 @@ def test_rounding_is_not_made_the_largest_importance(arch: str, spec: dict[str, 
     moved(model, 0.1)
     method = build({**spec, "samples": 6, "normalise": "max"})
     domain(method, model.to(dtype), 1, "causal" if arch == "qwen2" else "masked")
-    importance = {n: v for n, v in method.memory().tensors.items() if n.startswith(f"{method.stored}/")}
+    importance = {n: v for n, v in method.memory().tensors.items() if n.startswith(type(method)._importance.key)}
     assert any(name.endswith(("key.bias", "k_proj.bias")) for name in importance)
     for name, value in importance.items():
         assert float(value.max()) == (0 if name.endswith("key.bias") else 1), name

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +24,8 @@ from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
+from everlearn.methods.memory import Memory as Memory
+from everlearn.methods.memory import load_state, save_state
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
@@ -92,17 +94,6 @@ class Needs:
     def keeps(self) -> str:
         """What the memory reveals to its owner: a key of :data:`REVEALS`."""
         return "text" if self.old_data else self.memory
-
-
-@dataclass
-class Memory:
-    """State that a method carries from one stage to the next: named tensors and JSON facts."""
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.tensors or self.facts)
 
 
 Factor = Tensor | Callable[[], Tensor]
@@ -451,12 +442,19 @@ class Method:
         """Return the importance of units in the memory of this method, for ``everlearn analyse``, or None."""
         return None
 
+    # -- state: declared in the class (everlearn.methods.state); these save and load what is declared ------------
+
     def memory(self) -> Memory:
         """What must be saved with a stage (and with each checkpoint inside it)."""
-        return Memory()
+        return save_state(self)
 
     def load_memory(self, memory: Memory) -> None:
-        """Take back what :meth:`memory` gave."""
+        """Take back what :meth:`memory` gave.
+
+        Raises:
+            MethodError: it is not what the class declares; the sentence names the file and the key.
+        """
+        load_state(self, self.label, memory)
 
     def __repr__(self) -> str:
         set_options = {name: getattr(self.config, name) for name in sorted(self.config.model_fields_set)}

@@ -431,6 +431,7 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
 
     Raises:
         RunError: a saved memory is damaged or missing.
+        MethodError: the content of one does not match what the method declares.
     """
     for name in files.listed(folder.parent):
         if name.startswith(f"{folder.name}/") and not (folder.parent / name).is_file():
@@ -438,8 +439,10 @@ def load_memories(folder: Path, methods: Sequence[Method]) -> None:
     for method in methods:
         facts, tensors = folder / f"{method.name}.json", folder / f"{method.name}.safetensors"
         if facts.is_file():
-            loaded = files.load_tensors(tensors) if tensors.is_file() else {}
-            method.load_memory(Memory(tensors=loaded, facts=files.read_json(facts)))
+            loaded, noted = files.load_tensors(tensors) if tensors.is_file() else {}, files.read_json(facts)
+            if not isinstance(noted, dict):
+                raise RunError(f"{facts} must hold a mapping (got {noted!r:.40}). Restore it from a copy.")
+            method.load_memory(Memory(loaded, noted, str(folder / method.name)))
 
 
 def save_model(

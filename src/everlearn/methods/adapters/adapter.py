@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -17,7 +17,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -28,6 +27,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import PREFIX, detach, freeze_base, refuse_other_additions
+from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.objectives import Objective
 
 SHARED = "shared"
@@ -119,6 +119,9 @@ class Adapter(Method):
             return self
 
     config: Config
+    _kept = ByDomain("adapters")
+    _nearest = Fact("nearest", dict[str, str])
+    """Every adapter, and what each domain started from."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -127,8 +130,6 @@ class Adapter(Method):
             domain_id_test=not self.config.shared and self.config.choose == "domain",
             importance_pass=self.config.initialise == "nearest",
         )
-        self._kept: dict[str, dict[str, Tensor]] = {}
-        self._nearest: dict[str, str] = {}
         self._base_head: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
@@ -231,26 +232,10 @@ class Adapter(Method):
             self._nearest[stage.domain] = self.least_perplexed(stage.model, stage.objective, stage.batches)
         return self._nearest[stage.domain]
 
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """Every adapter under "<domain>/<parameter>", and what each domain started from."""
-        tensors = {f"{key}/{name}": value for key, kept in self._kept.items() for name, value in kept.items()}
-        facts: dict[str, Any] = {"adapters": list(self._kept)} if self._kept else {}
-        return Memory(tensors, facts | ({"nearest": dict(self._nearest)} if self._nearest else {}))
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the adapters back."""
-        self._kept = {key: {} for key in memory.facts.get("adapters", [])}
-        for path, value in memory.tensors.items():
-            key, _, name = path.rpartition("/")
-            self._kept[key][name] = value
-        self._nearest = dict(memory.facts.get("nearest", {}))
-
     def _build(self, model: nn.Module) -> AfterFeedForward:
         return bottlenecks(model, self.config.reduction_factor, self.config.activation)
 
-    def _fill(self, model: nn.Module, kept: dict[str, Tensor]) -> None:
+    def _fill(self, model: nn.Module, kept: Mapping[str, Tensor]) -> None:
         """Load stored parameters into a model; a classifier has no vocabulary head to load.
 
         Raises:

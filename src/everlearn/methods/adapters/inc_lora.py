@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from everlearn.methods.adapters.low_rank import MAGNITUDE, A, B, Merged, MergedConfig
-from everlearn.methods.base import Cost, Memory, MethodConfig, register
+from everlearn.methods.base import Cost, register
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.peft_adapter import TASKS, PeftAdapter
 
@@ -39,11 +40,10 @@ class IncLoRA(Merged):
         """Options of IncLoRA, by PEFT's names."""
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._finished: list[str] = []
-        self._adapters: dict[str, Tensor] = {}
+    _adapters = Tensors(domains="_finished")
+    """Every finished domain's adapter under "<domain>/<PEFT name>": publish it, or subtract it again."""
+    _finished = Fact("domains", list[str], beside="_adapters")
+    _learnt_with = Fact("config", dict[str, Any], beside="_finished")
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the adapter.
@@ -60,6 +60,7 @@ class IncLoRA(Merged):
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
         self._finished = [*self._finished, domain]
+        self._learnt_with = self.config.model_dump(mode="json")
         self._adapters |= {f"{domain}/{name}": value for name, value in learnt.items()}
 
     def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
@@ -105,15 +106,3 @@ class IncLoRA(Merged):
             own = {B: b.float(), name: (factor * norm).reshape(magnitude.shape).float()}
             found.append(part | own)
         return found
-
-    def memory(self) -> Memory:
-        """Every finished domain's adapter under "<domain>/<PEFT name>": publish it, or subtract it again."""
-        if not self._finished:
-            return Memory()
-        facts = {"domains": list(self._finished), "config": self.config.model_dump(mode="json")}
-        return Memory(dict(self._adapters), facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the finished adapters back; the weights they were added to are the model's own."""
-        self._adapters = dict(memory.tensors)
-        self._finished = list(memory.facts.get("domains", []))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.low_rank import Merged, MergedConfig
-from everlearn.methods.base import Cost, Memory, MethodConfig, Setting, Stage, register
+from everlearn.methods.base import Cost, Setting, Stage, register
 from everlearn.methods.engine.protection import overrides
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.peft_adapter import TASKS, PeftAdapter
 from everlearn.model.quantising import is_quantised, quantised_like
@@ -41,11 +42,9 @@ class LoRA(Merged):
         """Options of LoRA, by PEFT's names."""
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._adapter: dict[str, Tensor] = {}
-        self._domains: list[str] = []
+    _adapter = Tensors(beside="_domains")
+    _domains = Fact("domains", list[str], beside="_adapter")
+    """A and B of each layer under PEFT's names, and the domains that they have learnt."""
 
     def check(self, setting: Setting) -> None:
         """Refuse other methods that change the weights of the base model."""
@@ -67,7 +66,7 @@ class LoRA(Merged):
         if self._adapter:
             self._put_base_back(stage)
         super().attach(stage)
-        self._fill(stage.model, self._adapter)
+        self._fill(stage.model, self._adapter, wholly=True)
 
     def _put_base_back(self, stage: Stage) -> None:
         base = stage.checkpoints[0]
@@ -88,13 +87,3 @@ class LoRA(Merged):
         config = self._lora(model)
         config.inference_mode, config.task_type = True, TASKS.get(kind_of(model))
         return PeftAdapter(config, self._adapter, alone=not self.merges)
-
-    def memory(self) -> Memory:
-        """A and B of each layer under PEFT's names, and the domains that they have learnt."""
-        if not self._domains:
-            return Memory()
-        return Memory(dict(self._adapter), {"domains": list(self._domains)})
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back; the weights are the base model's."""
-        self._adapter, self._domains = dict(memory.tensors), list(memory.facts.get("domains", []))

@@ -83,13 +83,19 @@ class LowRank(Method):
             raise MethodError(f"Method '{self.label}' lost its adapter during the domain: `stage.model` was replaced.")
         return {name: value.detach().cpu().clone() for name, value in get_peft_model_state_dict(stage.model).items()}
 
-    def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor]) -> None:
-        """Load learnt values into an attached adapter.
+    def _fill(self, model: nn.Module, learnt: Mapping[str, Tensor], *, wholly: bool = False) -> None:
+        """Load learnt values into an attached adapter; with `wholly` no value may be missing.
 
         Raises:
             MethodError: they belong to another model or rank.
         """
         own = get_peft_model_state_dict(model)
+        expected = {name for name in own if MAGNITUDE not in name}
+        if wholly and learnt and (wrong := sorted(learnt.keys() - own.keys() or expected - learnt.keys())):
+            raise MethodError(
+                f"Method '{self.label}' remembers other tensors than those of its adapter: '{wrong[0]}' is missing on "
+                "one side. Its memory belongs to another model or other options of the method."
+            )
         for name, value in learnt.items():
             if name in own and own[name].shape != value.shape:
                 raise MethodError(

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import inside_backward, of_all_processes
 from everlearn.methods.adapters.low_rank import ADAPTER, LowRank, LowRankConfig
-from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Reading, Stage, register
+from everlearn.methods.base import Batch, Cost, Reading, Stage, register
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.quantising import is_quantised
 
 if TYPE_CHECKING:
@@ -73,11 +74,9 @@ class MoELoRA(LowRank):
             return self
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._experts: dict[str, Tensor] = {}
-        self._domains: list[str] = []
+    _experts = Tensors(beside="_domains")
+    _domains = Fact("domains", list[str], beside="_experts")
+    """A and B of all experts under PEFT's names, the routers' weights beside them, and the domains learnt."""
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the experts and routers."""
@@ -89,7 +88,7 @@ class MoELoRA(LowRank):
         """Freeze the model; experts and routers continue from the last domain."""
         super().attach(stage)
         self._route(stage.model)
-        self._fill(stage.model, self._experts)
+        self._fill(stage.model, self._experts, wholly=True)
 
     def before_forward(self, stage: Stage, batch: Batch) -> Batch:
         """Set which rows of the next pass belong to the batch: views of other methods are not balanced."""
@@ -128,14 +127,6 @@ class MoELoRA(LowRank):
             self._fill(adapted, self._experts)
             model.requires_grad_(True)
         return model
-
-    def memory(self) -> Memory:
-        """A and B of all experts under PEFT's names, the routers' weights beside them, and the domains learnt."""
-        return Memory(dict(self._experts), {"domains": list(self._domains)}) if self._domains else Memory()
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._experts, self._domains = dict(memory.tensors), list(memory.facts.get("domains", []))
 
     def _lora(self, model: nn.Module, parts: int = 1, **options: Any) -> LoraConfig:
         return super()._lora(model, parts * self.config.experts, **options)

@@ -15,7 +15,8 @@ from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
-from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Setting, Stage
+from everlearn.methods.base import Batch, Cost, Setting, Stage
+from everlearn.methods.state import Tensors
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
 from everlearn.model.quantising import is_quantised
@@ -61,10 +62,8 @@ class Residual(IncLoRA):
         sample."""
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._start: dict[str, Tensor] = {}
+    _start = Tensors("/")
+    """Inside a domain A₀ and B₀."""
 
     def check(self, setting: Setting) -> None:
         """Require general text if it is read, and a rank that the layers have."""
@@ -139,7 +138,7 @@ class Residual(IncLoRA):
     def attach(self, stage: Stage) -> None:
         """Replace W by W − s B₀ A₀, and add the adapter that compensates it."""
         super().attach(stage)
-        self._fill(stage.model, self._start)
+        self._fill(stage.model, self._start, wholly=True)
         with torch.no_grad():
             for path in self._targets(stage.model):
                 layer: Any = stage.model.get_submodule(path)
@@ -157,19 +156,6 @@ class Residual(IncLoRA):
             changed[name] = torch.cat(side, dim=0 if name.endswith(A) else 1)
         self._start = {}
         super()._keep(domain, changed)
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """As IncLoRA, with adapters of rank 2r; inside a domain A₀ and B₀ too, under "/<PEFT name>"."""
-        known = super().memory()
-        return Memory(known.tensors | {f"/{name}": value for name, value in self._start.items()}, known.facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._start = {name[1:]: value for name, value in memory.tensors.items() if name.startswith("/")}
-        finished = {name: value for name, value in memory.tensors.items() if not name.startswith("/")}
-        super().load_memory(Memory(finished, memory.facts))
 
 
 def _unpadded(row: Batch) -> Batch:

@@ -11,13 +11,12 @@ from pydantic import Field
 from torch import nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Reading, Setting, Stage, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, register
 from everlearn.methods.composition.beside_layers import layers_read
-from everlearn.methods.composition.composed import Learnt
 from everlearn.methods.composition.keeping import fill, learnt_by
 from everlearn.methods.composition.knowledge import Chain, Chains, KnowledgeAdapter
 from everlearn.methods.engine.attachment import detach, freeze_base, refuse_other_additions, refuse_without_attention
-from everlearn.methods.engine.kept import by_domain, from_memory
+from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
 from everlearn.model.head import config_of
 
@@ -72,11 +71,12 @@ class KAdapter(Method):
         """Fine-tune chains, W, b and the classification head with a frozen model."""
 
     config: Config
+    _learnt = ByDomain()
+    """Every chain."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
-        self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
         """Require that the depths exist, and refuse other methods that add parameters, which would be frozen."""
@@ -119,14 +119,6 @@ class KAdapter(Method):
                 freeze_base(model)
             self._beside(model, chains).attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """Every chain under "<domain>/<tensor>"."""
-        return by_domain(self._learnt)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._learnt = from_memory(memory)
 
     def _chain(self, model: nn.Module) -> Chain:
         config, options = config_of(model), self.config

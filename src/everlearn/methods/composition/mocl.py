@@ -14,7 +14,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -29,8 +28,8 @@ from everlearn.methods.composition.keeping import check_rows, known_domains
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks
 from everlearn.methods.composition.prefixes import Prefixes
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
-from everlearn.methods.engine.kept import by_domain, from_memory
 from everlearn.methods.prompts.soft_prompt import at_rate, check_prompt, check_stage_length
+from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
@@ -101,11 +100,12 @@ class MoCL(Method):
         """Fine-tune only the classification head: modules, keys and model are frozen."""
 
     config: Config
+    _learnt = ByDomain()
+    """Every module, and its key."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
-        self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
         """Require rows of single texts, and room for a prefix."""
@@ -155,14 +155,6 @@ class MoCL(Method):
                 mixture.requires_grad_(False)
             mixture.attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """Every module under "<domain>/<tensor>", and its key."""
-        return by_domain(self._learnt)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back, in their order."""
-        self._learnt = from_memory(memory)
 
     def _prefix(self, model: nn.Module) -> int:
         """Return the number of positions of a prefix."""

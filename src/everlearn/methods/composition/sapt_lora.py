@@ -17,7 +17,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -30,9 +29,9 @@ from everlearn.methods.composition.composed import KEY, Composed, Learnt, Module
 from everlearn.methods.composition.keeping import check_rows
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
-from everlearn.methods.engine.kept import by_domain, from_memory
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.methods.state import ByDomain, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.packed import PADDING
@@ -110,15 +109,16 @@ class SAPTLoRA(Method):
         """Fine-tune only the classification head: blocks, attention and model are frozen."""
 
     config: Config
+    _learnt = ByDomain()
+    _pseudo = ByDomain(only={IDS: ("int", 2), DOCUMENT: ("int", 2), TARGET: ("float", 1)}, of="_learnt")
+    _projection = Tensors(f"{SHARED}/", beside="_learnt")
+    """Block and key of each domain, its pseudo-samples, and the projection."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         stored = self.config.pseudo == "stored"
         self._writes = self.config.align > 0 and not stored
         self.needs = replace(type(self).needs, old_data=self.config.align > 0 and stored, importance_pass=self._writes)
-        self._learnt: dict[str, Learnt] = {}
-        self._pseudo: dict[str, dict[str, Tensor]] = {}
-        self._projection: Learnt = {}
 
     def check(self, setting: Setting) -> None:
         """Require rows of single texts, and a decoder if it generates pseudo-samples."""
@@ -159,6 +159,14 @@ class SAPTLoRA(Method):
     def attach(self, stage: Stage) -> None:
         """Attach a new block and key beside the earlier ones; the projection continues; everything else is frozen."""
         built = self._build(stage.model, list(self._learnt.values()))
+        expected = built.project.state_dict()
+        if self._projection and {n: v.shape for n, v in expected.items()} != {
+            n: v.shape for n, v in self._projection.items()
+        }:
+            raise MethodError(
+                f"Method '{self.label}' remembers a projection that does not fit this model. Its memory belongs to "
+                "another model or other options of the method."
+            )
         built.continue_from(self._projection)
         built.attach(stage.model, self.name, freeze=True)
 
@@ -213,22 +221,6 @@ class SAPTLoRA(Method):
                 built.requires_grad_(False)
             built.attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """Blocks, key and pseudo-samples under "<domain>/<tensor>", and the projection."""
-        kept = {domain: {**one, **self._pseudo.get(domain, {})} for domain, one in self._learnt.items()}
-        memory = by_domain(kept)
-        memory.tensors |= {f"{SHARED}/{name}": value for name, value in self._projection.items()}
-        return memory
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        shared = {name: value for name, value in memory.tensors.items() if name.startswith(f"{SHARED}/")}
-        self._projection = {name.removeprefix(f"{SHARED}/"): value for name, value in shared.items()}
-        whole = from_memory(Memory({n: v for n, v in memory.tensors.items() if n not in shared}, memory.facts))
-        pseudo = (IDS, DOCUMENT, TARGET)
-        self._learnt = {d: {n: v for n, v in one.items() if n not in pseudo} for d, one in whole.items()}
-        self._pseudo = {d: {n: one[n] for n in pseudo} for d, one in whole.items() if TARGET in one}
 
     def _build(self, model: nn.Module, earlier: list[Learnt]) -> SharedAttention:
         options = self.config

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import (
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -35,7 +34,7 @@ from everlearn.methods.engine.attachment import (
     refuse_other_additions,
     without_decay,
 )
-from everlearn.methods.engine.kept import by_domain, from_memory
+from everlearn.methods.state import ByDomain
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
 
@@ -95,6 +94,8 @@ class SideTuning(Method):
         """Fine-tune only the side network, the merge and the classification head."""
 
     config: Config
+    _learnt = ByDomain()
+    """Every side network."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -103,7 +104,6 @@ class SideTuning(Method):
             domain_id_test=not self.config.shared,
             importance_pass=self.config.initialise == "distilled",
         )
-        self._learnt: dict[str, Learnt] = {}
 
     def check(self, setting: Setting) -> None:
         """Refuse other methods that add parameters, which would be frozen."""
@@ -151,14 +151,6 @@ class SideTuning(Method):
                 freeze_base(model)
             self._build(model, kept).attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """Every side network under "<domain>/<tensor>"."""
-        return by_domain(self._learnt)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._learnt = from_memory(memory)
 
     def _build(self, model: nn.Module, kept: Learnt | None) -> SideNet:
         layers = copy.deepcopy(layers_read(model)[: self.config.layers])

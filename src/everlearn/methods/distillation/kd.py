@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everlearn.errors import MethodError
 from everlearn.importance import proxy_kl_per_sample
 from everlearn.importance.proxy import Softmax, has_dropout
-from everlearn.methods.base import FORWARD, Batch, Cost, Memory, Method, MethodConfig, Setting, Stage, View, register
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Setting, Stage, View, register
 from everlearn.methods.distillation.cached import CachedAnswers
 from everlearn.methods.distillation.comparisons import (
     DISTANCES,
@@ -28,6 +28,7 @@ from everlearn.methods.distillation.comparisons import (
 from everlearn.methods.distillation.kd_variants import VARIANTS
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, rounding_like, teacher_of
 from everlearn.methods.masks.contrast import contrast
+from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.objectives import IGNORE, row_means
@@ -134,6 +135,8 @@ class KD(Method):
             return self
 
     config: Config
+    _texts = OneTensor("queue", dims=2, at="_queue.texts")
+    """Inside a domain the queue, if there is one."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -272,14 +275,6 @@ class KD(Method):
             )
         self._teacher, self._cached, self._alone = None, None, 0
         self._queue = TextQueue(self.config.queue)
-
-    def memory(self) -> Memory:
-        """Inside a domain the queue, if there is one."""
-        return Memory({"queue": self._queue.texts}) if len(self._queue.texts) else Memory()
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        self._queue.texts = memory.tensors.get("queue", self._queue.texts)
 
 
 def _softened(old: Tensor, new: Tensor, *, of: Any, temperature: float) -> Tensor:

@@ -14,7 +14,6 @@ from everlearn.methods.base import (
     Batch,
     Cost,
     Mask,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -24,6 +23,7 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.engine.attachment import PREFIX, attached, detach, refuse_other_additions, without_decay
 from everlearn.methods.gates.hard_attention import GatedAttachment, annealed, regulariser, settled
+from everlearn.methods.state import Tensors
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
@@ -51,11 +51,12 @@ class HardAttentionMethod(Method):
         undoes."""
 
     config: Config
+    _embeddings = Tensors("embedding/", listed="domains")
+    _parts = Tensors("part/")
+    """An embedding for each domain, and the parts."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self._embeddings: dict[str, Tensor] = {}
-        self._parts: dict[str, Tensor] = {}
         self._taken: Tensor | None = None
         self._mask: Mask | None = None
 
@@ -101,7 +102,7 @@ class HardAttentionMethod(Method):
         """Attach the parts as they were saved, with a new embedding; protect what earlier domains use."""
         self._mask = self._taken = None
         attachment = self.build(stage.model, stage.index)
-        self._fill(attachment)
+        self._fill(attachment, stage.model)
         attachment.attach(stage.model, self.name, freeze=self.freezes)
         if self._embeddings:
             device = attachment.attention.embedding.device
@@ -155,7 +156,7 @@ class HardAttentionMethod(Method):
             return model
         number = list(self._embeddings).index(reading.domain) + 1
         attachment = self.build(model, number)
-        self._fill(attachment)
+        self._fill(attachment, model)
         attachment.attach(model, self.name)
         attention = attachment.attention
         attention.embedding.requires_grad_(False).copy_(self._embeddings[reading.domain])
@@ -163,27 +164,21 @@ class HardAttentionMethod(Method):
         self.at_end_task(model, attachment)
         return model
 
-    def memory(self) -> Memory:
-        """An embedding for each domain, and the parts."""
-        tensors = {f"embedding/{name}": value for name, value in self._embeddings.items()}
-        tensors |= {f"part/{name}": value for name, value in self._parts.items()}
-        return Memory(tensors, {"domains": list(self._embeddings)}) if tensors else Memory()
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take back embeddings and parts."""
-        domains = memory.facts.get("domains", [])
-        self._embeddings = {name: memory.tensors[f"embedding/{name}"] for name in domains}
-        self._parts = {
-            key.removeprefix("part/"): value for key, value in memory.tensors.items() if key.startswith("part/")
-        }
-
-    def _fill(self, attachment: GatedAttachment) -> None:
+    def _fill(self, attachment: GatedAttachment, model: nn.Module) -> None:
         """Load the saved parts into the attachment; parts that are new to it keep their initial values.
 
         Raises:
             MethodError: the memory belongs to another model.
         """
         own = dict(attachment.named_parameters())
+        if self._embeddings:
+            with torch.device("meta"):
+                known = dict(self.build(model, len(self._embeddings)).named_parameters())
+            if missing := sorted(known.keys() - self._parts.keys() - {"attention.embedding"}):
+                raise MethodError(
+                    f"Method '{self.label}' does not remember '{missing[0]}', which the model has. Its memory belongs "
+                    "to another model."
+                )
         embeddings = (("attention.embedding", value) for value in self._embeddings.values())
         for name, value in (*self._parts.items(), *embeddings):
             if name in own and own[name].shape != value.shape:

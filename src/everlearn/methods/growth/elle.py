@@ -19,7 +19,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -42,6 +41,7 @@ from everlearn.methods.growth.growth import (
 from everlearn.methods.growth.recovery import Lesson, Recovery
 from everlearn.methods.prompts.domain_prompt import NO_PROMPT, DomainPrompts
 from everlearn.methods.rehearsal.replay import Replay
+from everlearn.methods.state import Fact, Nested, Tensors
 from everlearn.model.head import config_of, logit_bias, logit_cap, output_head, projection
 
 REPLAY = "replay/"
@@ -116,6 +116,10 @@ class ELLE(Method):
         """Blocks stored of all earlier domains together."""
 
     config: Config
+    _prompts = Tensors(PROMPT, dims=1)
+    _lineage = Fact("lineage", list[int])
+    _old_text = Nested(REPLAY, at="_replay")
+    """Prompts, which layer descends from which, and old text; within a domain, as it began."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -126,8 +130,6 @@ class ELLE(Method):
         self.needs = replace(type(self).needs, old_data=self.config.share > 0, domain_id_test=self.config.prompts)
         self.grows = 1 if self.config.grow_first else type(self).grows
         self._replay = Replay(share=self.config.share, capacity=self.config.capacity)
-        self._prompts: dict[str, Tensor] = {}
-        self._lineage: list[int] = []
         self._next_lineage: list[int] = []
         self._teacher: nn.Module | None = None
         self._teacher_domains: tuple[str, ...] = ()
@@ -252,29 +254,6 @@ class ELLE(Method):
         """Return r = max(0, 1 − u/U)."""
         last = self.config.recovery * stage.steps
         return max(0.0, 1 - stage.step / last) if last > 0 else 0.0
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """Prompts, old text, and which layer descends from which; within a domain, as it began."""
-        replay = self._replay.memory()
-        tensors = {f"{REPLAY}{name}": value for name, value in replay.tensors.items()}
-        tensors |= {f"{PROMPT}{name}": value for name, value in self._prompts.items()}
-        facts: dict[str, Any] = {"lineage": self._lineage} if self._lineage else {}
-        facts |= {"replay": replay.facts} if replay else {}
-        return Memory(tensors, facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        parts: dict[str, dict[str, Tensor]] = {REPLAY: {}, PROMPT: {}}
-        for name, value in memory.tensors.items():
-            for prefix, part in parts.items():
-                if name.startswith(prefix):
-                    part[name.removeprefix(prefix)] = value
-        self._prompts = parts[PROMPT]
-        self._lineage = list(memory.facts.get("lineage", []))
-        if "replay" in memory.facts:
-            self._replay.load_memory(Memory(parts[REPLAY], memory.facts["replay"]))
 
     # -- details -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -29,8 +28,8 @@ from everlearn.methods.composition.keeping import fill, learnt_by
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.attachment import detach
-from everlearn.methods.engine.kept import by_domain, from_memory
 from everlearn.methods.growth.experts import GrowingExperts, feed_forward_networks
+from everlearn.methods.state import ByDomain
 from everlearn.model.anatomy import anatomy
 from everlearn.model.objectives import row_means
 
@@ -77,11 +76,11 @@ class LifelongMoE(Method):
         """Train only new experts and their gating."""
 
     config: Config
+    _learnt = ByDomain(alike=False)  # experts and rows of each domain, under numbers of their own
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.freezes = self.config.freeze_shared
-        self._learnt: dict[str, Learnt] = {}
         self._teacher: nn.Module | None = None
 
     def check(self, setting: Setting) -> None:
@@ -158,13 +157,3 @@ class LifelongMoE(Method):
         for learnt in known:
             fill(experts, learnt, self)
         experts.attach(model, self.name, freeze=options.freeze_shared)
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """Experts and rows of each domain under "<domain>/<tensor>"."""
-        return by_domain(self._learnt)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._learnt = from_memory(memory)

@@ -16,7 +16,6 @@ from everlearn.methods.base import (
     Batch,
     Cost,
     Mask,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -30,6 +29,7 @@ from everlearn.methods.engine.attachment import refuse_frozen_model
 from everlearn.methods.masks.contrast import contrast, contrasted, paired
 from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.modes import evaluating, training
@@ -65,15 +65,16 @@ class DAS(Method):
         """Options of DAS."""
 
     config: Config
+    _general = Tensors("general/", like="_importance")
+    _importance = Tensors("accumulated/")
+    _learnt = Fact("domains", list[str], beside="_importance")
+    _measured_before = Fact[int | None]("measured_before", lambda: None, of=int | None)
+    """Importance for general knowledge, the accumulated importance, and the domains that are in it."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, importance_pass=self._important and self.config.scores == "measured")
-        self._general: Map = {}
-        self._importance: Map = {}
         self._specific: Map = {}
-        self._learnt: list[str] = []
-        self._measured_before: int | None = None
         self._mask: Mask | None = None
 
     @property
@@ -181,7 +182,8 @@ class DAS(Method):
         known = bool(self._importance) if self.config.accumulate else self._measured_before == stage.index
         if self.config.general != "none" and not known:
             self._general = self._map(stage, *self._general_source(stage))
-            self._importance, self._measured_before = dict(self._general), stage.index
+            self._importance = dict(self._general)
+            self._measured_before = None if self.config.accumulate else stage.index
         device = next(stage.model.parameters()).device
         self._importance = {name: values.to(device) for name, values in self._importance.items()}
         if self._importance and self.config.strength:
@@ -294,27 +296,6 @@ class DAS(Method):
         if not self._importance:
             return None
         return UnitImportance(self._general, self._importance, self.config.normalise, self.config.accumulate)
-
-    def memory(self) -> Memory:
-        """Importance for general knowledge, the accumulated importance, and the domains that are in it."""
-        if not self._importance:
-            return Memory()
-        tensors = {f"general/{name}": value for name, value in self._general.items()}
-        tensors |= {f"accumulated/{name}": value for name, value in self._importance.items()}
-        facts: dict[str, Any] = {"domains": list(self._learnt)}
-        if not self.config.accumulate:
-            facts["measured_before"] = self._measured_before
-        return Memory(tensors, facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the maps back."""
-        maps: dict[str, Map] = {"general": {}, "accumulated": {}}
-        for key, value in memory.tensors.items():
-            kind, name = key.split("/", 1)
-            maps[kind][name] = value
-        self._general, self._importance = maps["general"], maps["accumulated"]
-        self._learnt = list(memory.facts.get("domains", []))
-        self._measured_before = memory.facts.get("measured_before")
 
 
 def _plain_ids(batch: Batch) -> Tensor:

@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import FORWARD, Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.distillation.teacher import cost_of_teacher, teacher_of
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.state import Nested
 
 
 class Adaptation(Method):
@@ -24,6 +25,8 @@ class Adaptation(Method):
     kinds = ("prior-focused", "data-focused")
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     importance_samples = True
+
+    _penalty = Nested(at="weights")
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -92,11 +95,3 @@ class Adaptation(Method):
         """Drop the teacher, and protect the current weights."""
         self._teacher = None
         self.weights.end_domain(stage)
-
-    def memory(self) -> Memory:
-        """The penalty's."""
-        return self.weights.memory()
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        self.weights.load_memory(memory)

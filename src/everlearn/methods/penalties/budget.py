@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import Block, BlockSource
 from everlearn.data.holdout_view import Without
-from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
 from everlearn.importance import label_directions, label_fisher
-from everlearn.methods.base import FORWARD, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, register
+from everlearn.methods.base import FORWARD, Cost, Method, MethodConfig, Needs, Setting, Stage, register
+from everlearn.methods.penalties.budget_state import EARLIER, GENERAL, KeptProbes, KnownTexts
 from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
+from everlearn.methods.state import Fact, OneTensor
 from everlearn.model.modes import evaluating
 from everlearn.seeding import seed_for
 
-GENERAL, EARLIER = "general", "earlier"
 HALVINGS = 7
 """Steps of the line search at the end of a domain: s is exact to 1/128."""
 LEAST = 1e-6
@@ -122,6 +122,13 @@ class Budget(Method):
         """Number of measurements in a domain, more frequent at its beginning: after ⌈(i / checks)² · steps⌉ steps."""
 
     config: Config
+    _known = KnownTexts("", dict[str, Known])
+    _probes = KeptProbes("", dict[str, DriftProbe])  # of earlier domains
+    _checks = Fact("checks", dict[str, LastLook], of=dict[str, LastLook])
+    _ratio = Fact("ratio", lambda: 1.0, of=float)
+    _general_nats = OneTensor("nats", dims=1)
+    _general_text = Fact("general_text", str, beside="_general_nats")
+    """What is known of each group, the probes, how well they were read, and the last look."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -131,11 +138,6 @@ class Budget(Method):
         self.needs = replace(type(self).needs, old_data=self._keeps, importance_pass=bool(self.budgets))
         self._known = {group: Known() for group in self.budgets}
         self._general_probe: DriftProbe | None = None
-        self._probes: dict[str, DriftProbe] = {}  # of earlier domains
-        self._checks: dict[str, LastLook] = {}
-        self._ratio = 1.0
-        self._general_nats: Tensor | None = None
-        self._general_text = ""
         self._start: dict[str, Tensor] = {}
         self._own: list[Block] = []
         self._general: list[Block] = []
@@ -202,8 +204,9 @@ class Budget(Method):
         if GENERAL not in self.budgets or stage.general is None:
             return
         probe = DriftProbe.of(self._general, stage)
-        if self._general_nats is None:
+        if not len(self._general_nats):
             probe.learn(stage)
+            assert probe.nats is not None
             self._general_nats, self._general_text = probe.nats, stage.general.fingerprint
             self._know(stage, GENERAL, stage.general, probe.width)
         if self._general_text != stage.general.fingerprint:
@@ -398,53 +401,3 @@ class Budget(Method):
         elif share < 1:
             done = f"The update was scaled back to {share:.1%} of its way."
         return f"Forgetting budget after '{stage.domain}': {'; '.join(parts)}. {done}"
-
-    # -- memory -----------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """What is known of each group, the probes of earlier domains, how well probes were read, and the last look."""
-        tensors: dict[str, Tensor] = {}
-        facts: dict[str, Any] = {}
-        for group, known in self._known.items():
-            if known.texts:
-                tensors |= {f"{group}/fisher/{name}": value for name, value in known.importance.items()}
-                tensors |= {f"{group}/anchor/{name}": value for name, value in known.anchor.items()}
-                tensors |= {f"{group}/directions/{name}": value for name, value in known.directions.items()}
-                tensors[f"{group}/offset"] = known.offset
-                facts[group] = {"texts": list(known.texts), "constant": known.constant}
-        if self._general_nats is not None:
-            tensors["nats"] = self._general_nats
-            facts["general_text"] = self._general_text
-        kept = Reservoir(self.config.probe, 0)
-        for text, probe in self._probes.items():
-            kept.blocks, kept.domains = [*kept.blocks, *probe.rows], [*kept.domains, *[text] * len(probe.rows)]
-            tensors[f"nats/{text}"] = probe.nats if probe.nats is not None else torch.zeros(0)
-            facts.setdefault("widths", {})[text] = probe.width
-        if kept.blocks:
-            rows, facts["probes"] = kept.to_memory()
-            tensors |= {f"probes/{key}": value for key, value in rows.items()}
-        if facts:
-            facts |= {"ratio": self._ratio, "checks": {group: vars(check) for group, check in self._checks.items()}}
-        return Memory(tensors, facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        tensors, facts = memory.tensors, memory.facts
-
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-
-        for group in self._known:
-            if group in facts:
-                importance, anchor = under(f"{group}/fisher/"), under(f"{group}/anchor/")
-                directions, offset = under(f"{group}/directions/"), tensors[f"{group}/offset"]
-                constant, texts = facts[group]["constant"], list(facts[group]["texts"])
-                self._known[group] = Known(importance, anchor, directions, offset, constant, texts)
-        self._general_nats, self._general_text = tensors.get("nats"), str(facts.get("general_text", ""))
-        if "probes" in facts:
-            kept = Reservoir.from_memory(under("probes/"), facts["probes"])
-            for text, nats in under("nats/").items():
-                rows = [block for block, domain in zip(kept.blocks, kept.domains, strict=True) if domain == text]
-                self._probes[text] = DriftProbe(rows, float(facts["widths"][text]), nats)
-        self._ratio = float(facts.get("ratio", 1.0))
-        self._checks = {group: LastLook(**values) for group, values in facts.get("checks", {}).items()}

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
 from everlearn.importance import TrainingFisher, gradient_moment, labels_of_the_model
-from everlearn.methods.base import FORWARD, Cost, Mask, Memory, MethodConfig, Needs, Stage, Variant, register
+from everlearn.methods.base import FORWARD, Cost, Mask, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.modes import evaluating, training
 from everlearn.model.sharding import gathered
 
@@ -34,7 +35,6 @@ class EWC(MeasuredPenalty):
     paper = "https://arxiv.org/abs/1612.00796"
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
-    stored = "fisher"
     importance_samples = True
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
@@ -104,6 +104,12 @@ class EWC(MeasuredPenalty):
         """Measure with dropout."""
         include_penalty: bool = False
         """Include this method's penalty in the measured loss; from the second domain on this adds λ F (θ − θ*)."""
+
+    _squares = Tensors("squares/", at="_gathered.squares")
+    _steps = Fact("steps", int, of=PositiveInt, at="_gathered.steps", beside="_squares")
+    """Within a domain what was gathered so far."""
+
+    _importance = Tensors("fisher/", like="_anchor")
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -183,15 +189,3 @@ class EWC(MeasuredPenalty):
                 batch_means=self.config.gradients == "batch",
                 called="Fisher information" if squared else "Importance",
             )
-
-    def memory(self) -> Memory:
-        """As every penalty; within a domain what was gathered so far."""
-        memory = super().memory()
-        memory.tensors |= {f"squares/{name}": value for name, value in self._gathered.squares.items()}
-        return Memory(memory.tensors, memory.facts | ({"steps": self._gathered.steps} if self._gathered.steps else {}))
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        super().load_memory(memory)
-        squares = {key.removeprefix("squares/"): v for key, v in memory.tensors.items() if key.startswith("squares/")}
-        self._gathered = TrainingFisher(squares, int(memory.facts.get("steps", 0)))

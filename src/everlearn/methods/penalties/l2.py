@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from everlearn.data.blocks import BlockSource
 from everlearn.methods.base import Cost, Stage, Variant, register
 from everlearn.methods.penalties.penalty import MeasuredPenalty
+from everlearn.methods.state import Tensors
 
 
 @register
@@ -27,7 +28,7 @@ class L2(MeasuredPenalty):
     title = "L2"
     paper = "https://arxiv.org/abs/1612.00796"
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
-    stored = "ones"
+    _importance = Tensors("ones/", like="_anchor")
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant(
             name="l2_sp",

@@ -30,7 +30,6 @@ class MAS(MeasuredPenalty):
     paper = "https://arxiv.org/abs/1711.09601"
     needs = Needs(importance_pass=True, peft=False, memory="statistics")
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
-    stored = "importance"
     importance_samples = True
 
     class Config(MeasuredPenalty.Config):

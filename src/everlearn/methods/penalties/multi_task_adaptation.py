@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from everlearn.errors import MethodError
 from everlearn.importance.magnitude import of_all_processes
-from everlearn.methods.base import Batch, Cost, Memory, MethodConfig, Stage, View, register
+from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, View, register
 from everlearn.methods.distillation.comparisons import forward_kl
 from everlearn.methods.distillation.teacher import answers_beside
 from everlearn.methods.penalties.adaptation import Adaptation
 from everlearn.methods.penalties.ewc import EWC
+from everlearn.methods.state import Fact
 from everlearn.model.objectives import row_means
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ class MultiTaskAdaptation(Adaptation):
         """Blocks for measuring the Fisher information."""
 
     config: Config
+    _s = Fact("s", lambda: [0.0, 0.0], of=Annotated[list[float], Field(min_length=2, max_length=2)])
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self._s = [0.0, 0.0]
         self._seen: Tensor | None = None
 
     def cost(self, model: nn.Module) -> Cost:
@@ -132,15 +133,3 @@ class MultiTaskAdaptation(Adaptation):
         for task, loss in enumerate((new / max(labels, 1), retained / count)):
             self._s[task] -= self.config.rate * (1 - math.exp(-self._s[task]) * loss)
         self._s[1] = max(self._s[1], self._s[0] - math.log(self.config.largest))
-
-    def memory(self) -> Memory:
-        """The penalty's, and the balance."""
-        memory = super().memory()
-        if any(self._s):
-            memory.facts["s"] = list(self._s)
-        return memory
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        super().load_memory(memory)
-        self._s = [float(value) for value in memory.facts.get("s", (0.0, 0.0))]

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
 from everlearn.errors import MethodError
-from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage
+from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.processes import processes
 from everlearn.methods.penalties.norms import NORMS, Norm
+from everlearn.methods.state import Fact, Tensors
 from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
 
@@ -49,12 +50,10 @@ class Penalty(Method):
     * `base`: the weights before the first domain, for the whole stream (L2-SP, arXiv 1802.01483).
 
     Attributes:
-        stored: name of the importance in memory.
         halved: whether the λ of the paper is that of ½ Σ Ω Δ², and not of Σ Ω Δ².
     """
 
     needs = Needs(peft=False, memory="statistics")
-    stored: ClassVar[str]
     halved: ClassVar[bool] = True
 
     class Config(MethodConfig):
@@ -88,16 +87,18 @@ class Penalty(Method):
 
     config: Any
 
+    _importance = Tensors("importance/", like="_anchor")
+    _anchor = Tensors("anchor/", beside="_importance")
+    """By parameter name."""
+    _measured = Fact("domains", list[str], beside="_importance")
+    _constant = Fact("constant", float)
+    _means = Fact("means", list[float], rows="_measured")
+
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.norm: Norm = NORMS[self.config.norm]
         self.idle = frozenset() if self.config.apply_to == "update" else frozenset({"pull"})
         self._refuse_options()
-        self._importance: dict[str, Tensor] = {}
-        self._anchor: dict[str, Tensor] = {}
-        self._constant = 0.0
-        self._means: list[float] = []
-        self._measured: list[str] = []
         self._placed: Placed | None = None
         self._ahead: Tensor | None = None
 
@@ -312,30 +313,6 @@ class Penalty(Method):
                 f"Method '{self.label}' adds up gradients, which `train.fp16` multiplies by a scale of its own. Set "
                 "`train.bf16` instead, or neither."
             )
-
-    # -- memory -----------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """Importance and anchor by parameter, and the domains that are in them."""
-        if not self._measured:
-            return Memory()
-        tensors = {f"{self.stored}/{name}": value for name, value in self._importance.items()}
-        tensors |= {f"anchor/{name}": value for name, value in self._anchor.items()}
-        facts: dict[str, Any] = {"domains": list(self._measured)}
-        facts |= {"constant": self._constant} if self._constant else {}
-        return Memory(tensors, facts | ({"means": list(self._means)} if self._means else {}))
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        parts: dict[str, dict[str, Tensor]] = {self.stored: {}, "anchor": {}}
-        for key, value in memory.tensors.items():
-            kind, name = key.split("/", 1)
-            parts.setdefault(kind, {})[name] = value
-        self._importance, self._anchor = parts[self.stored], parts["anchor"]
-        self._constant = float(memory.facts.get("constant", 0.0))
-        self._means = [float(mean) for mean in memory.facts.get("means", [])]
-        self._measured = list(memory.facts.get("domains", []))
-        self._placed = None
 
 
 class MeasuredPenalty(Penalty):

@@ -10,8 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from everlearn.data.blocks import BlockSource
-from everlearn.methods.base import Cost, Mask, Memory, Stage, register
+from everlearn.methods.base import Cost, Mask, Stage, register
 from everlearn.methods.penalties.penalty import Penalty
+from everlearn.methods.state import Tensors
 from everlearn.model.sharding import gathered, local
 
 
@@ -32,7 +33,6 @@ class SI(Penalty):
     title = "SI"
     paper = "https://arxiv.org/abs/1703.04200"
     identity: ClassVar[dict[str, Any] | None] = {"strength": 0}
-    stored = "importance"
     halved = False
 
     class Config(Penalty.Config):
@@ -47,10 +47,12 @@ class SI(Penalty):
         """ξ, which bounds the importance of weights that have hardly moved; 0.1 (the paper's) is far above the squared
         changes of a language model's weights in fine-tuning, so Ω is then about ω / ξ."""
 
+    _path = Tensors("path/", like="_start")
+    _start = Tensors("start/")
+    """Within a domain the path so far and where it began."""
+
     def __init__(self, config: Any = None, **options: Any) -> None:
         super().__init__(config, **options)
-        self._path: dict[str, Tensor] = {}
-        self._start: dict[str, Tensor] = {}
         self._step: dict[str, tuple[Tensor, Tensor]] = {}
 
     def cost(self, model: nn.Module) -> Cost:
@@ -105,17 +107,3 @@ class SI(Penalty):
         if self.config.strength:
             self.consolidate(stage, stage.domain)
         self._path, self._start = {}, {}
-
-    def memory(self) -> Memory:
-        """Importance and anchor; within a domain the path so far and where it began."""
-        memory = super().memory()
-        memory.tensors |= {f"path/{name}": value for name, value in self._path.items()}
-        memory.tensors |= {f"start/{name}": value for name, value in self._start.items()}
-        return memory
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        super().load_memory(memory)
-        for part, kind in ((self._path, "path/"), (self._start, "start/")):
-            part.clear()
-            part |= {key.removeprefix(kind): v for key, v in memory.tensors.items() if key.startswith(kind)}

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import (
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -26,10 +25,9 @@ from everlearn.methods.prompts.soft_prompt import (
     check_memory,
     check_prompt,
     check_stage_length,
-    memory_of,
-    prompts_in,
     word_embeddings,
 )
+from everlearn.methods.state import Tensors
 
 
 @register
@@ -73,10 +71,8 @@ class DAPPrompt(Method):
         fine-tunes both."""
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._prompts: dict[str, Tensor] = {}
+    _prompts = Tensors(listed="domains", dims=2)
+    """The prompt of each domain."""
 
     def check(self, setting: Setting) -> None:
         """Require that the prompt fits the positions, and that it does not connect packed documents."""
@@ -113,14 +109,6 @@ class DAPPrompt(Method):
             prompt.requires_grad_(False)
         prompt.attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """The prompt of each domain, by its name."""
-        return memory_of(self._prompts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the prompts back."""
-        self._prompts = prompts_in(memory)
 
     def _new(self, model: nn.Module) -> Tensor:
         words = word_embeddings(model)

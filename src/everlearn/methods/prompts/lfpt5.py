@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, TypeAdapter
 from torch import Tensor, nn
 
 from everlearn.data.blocks import Block
@@ -20,7 +20,6 @@ from everlearn.methods.base import (
     FORWARD,
     Batch,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -30,6 +29,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
+from everlearn.methods.memory import Loading, Memory, StatePiece
 from everlearn.methods.prompts.own_examples import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
@@ -39,6 +39,7 @@ from everlearn.methods.prompts.soft_prompt import (
     check_stage_length,
     word_embeddings,
 )
+from everlearn.methods.state import OneTensor
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
@@ -49,10 +50,41 @@ if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
 PROMPT = "prompt"
+COUNTS = TypeAdapter(dict[str, NonNegativeInt])
 FREQUENT = 5000
 """Vocabularies are approximately ordered by frequency: the first tokens up to this number count as frequent."""
 DRAWS = 4
 """Largest number of rows that an encoder-decoder generates per example; those without a separator are dropped."""
+
+
+class PseudoSamples(StatePiece[dict[str, list[Block]] | None]):
+    """Rows that the model wrote for each domain: tensors "<domain>/<number>/<column>", and how many as a fact."""
+
+    file = "json"
+
+    def holds(self, value: dict[str, list[Block]] | None) -> bool:
+        """Return whether they are written, be it for no domain."""
+        return value is not None
+
+    def save(self, value: dict[str, list[Block]] | None, memory: Memory) -> None:
+        """Write each row by itself: they differ in length."""
+        for domain, blocks in (value or {}).items():
+            for number, block in enumerate(blocks):
+                memory.tensors |= {f"{domain}/{number}/{key}": torch.from_numpy(one) for key, one in block.items()}
+        memory.facts[self.key] = {domain: len(blocks) for domain, blocks in (value or {}).items()}
+
+    def load(self, given: Loading) -> dict[str, list[Block]] | None:
+        """Take them back."""
+        if self.key not in given.facts:
+            return None
+        found: dict[str, list[Block]] = {}
+        for domain, count in given.fact(self.key, COUNTS).items():
+            found[domain] = []
+            for prefix in (f"{domain}/{number}/" for number in range(count)):
+                block = {key: given.check(prefix + key, one, "int", 1) for key, one in given.under(prefix).items()}
+                given.same_names(block, found[domain][0] if found[domain] else {**block, "input_ids": None}, prefix)
+                found[domain].append({key: one.numpy() for key, one in block.items()})
+        return found
 
 
 @register
@@ -125,12 +157,13 @@ class LFPT5(Method):
         """Fine-tune only the classification head: prompt and model are frozen."""
 
     config: Config
+    _prompt = OneTensor(PROMPT, dims=2)
+    _pseudo = PseudoSamples("pseudo", lambda: None)
+    """The prompt; within a domain also its pseudo-samples, which a resumed one goes on with."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, importance_pass=self._uses_pseudo)
-        self._prompt: Tensor | None = None
-        self._pseudo: dict[str, list[Block]] | None = None
 
     def check(self, setting: Setting) -> None:
         """Require that the prompt fits, and that rows are examples that the model can generate one by one."""
@@ -165,7 +198,7 @@ class LFPT5(Method):
     def attach(self, stage: Stage) -> None:
         """Attach the current prompt with everything else frozen, and generate pseudo-samples with it."""
         check_stage_length(self, stage, self.config.n_tokens)
-        start = self._new(stage) if self._prompt is None else self._prompt
+        start = self._prompt if len(self._prompt) else self._new(stage)
         CarriedPrompt(start).attach(stage.model, self.name, freeze=True)
         if self._pseudo is None:
             self._pseudo = self._write(stage) if self._uses_pseudo else {}
@@ -192,7 +225,7 @@ class LFPT5(Method):
 
     def test_model(self, model: nn.Module, reading: Reading) -> nn.Module:
         """Attach the prompt, for text of any domain; fine-tuning may change it."""
-        if self._prompt is None:
+        if not len(self._prompt):
             return model
         check_memory(self, model, self._prompt)
         prompt = CarriedPrompt(self._prompt)
@@ -299,28 +332,6 @@ class LFPT5(Method):
         given = [words[ids].mean(0) for ids in encoder(self.config.words[:n])]
         drawn_words = torch.randint(min(FREQUENT, len(words)), (n - len(given),)).to(words.device)
         return torch.cat([*(each[None] for each in given), words[drawn_words]]).detach()
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """The prompt; within a domain also its pseudo-samples, which a resumed one goes on with."""
-        tensors = {} if self._prompt is None else {PROMPT: self._prompt}
-        if self._pseudo is None:
-            return Memory(tensors)
-        for domain, blocks in self._pseudo.items():
-            for number, block in enumerate(blocks):
-                tensors |= {f"{domain}/{number}/{key}": torch.from_numpy(value) for key, value in block.items()}
-        return Memory(tensors, {"pseudo": {domain: len(blocks) for domain, blocks in self._pseudo.items()}})
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        self._prompt, self._pseudo = memory.tensors.get(PROMPT), None
-        if "pseudo" in memory.facts:
-            self._pseudo = {domain: [{} for _ in range(n)] for domain, n in memory.facts["pseudo"].items()}
-            for path, value in memory.tensors.items():
-                if path != PROMPT:
-                    domain, number, key = path.rsplit("/", 2)
-                    self._pseudo[domain][int(number)][key] = value.numpy()
 
 
 class CarriedPrompt(SoftPrompt):

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Reading, Setting, Stage, Variant, register
 from everlearn.methods.engine.attachment import detach, freeze_base, frozen
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
@@ -18,10 +18,9 @@ from everlearn.methods.prompts.soft_prompt import (
     check_memory,
     check_prompt,
     check_stage_length,
-    memory_of,
-    prompts_in,
     word_embeddings,
 )
+from everlearn.methods.state import Tensors
 
 
 @register
@@ -72,11 +71,12 @@ class ProgressivePrompts(Method):
         """Fine-tune only the classification head: prompts and model are frozen."""
 
     config: Config
+    _prompts = Tensors(listed="domains", dims=2)
+    """The prompt of each domain."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, domain_id_test=self.config.read == "own")
-        self._prompts: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
         """Require that the first prompt fits; later stages check whether there are too many."""
@@ -125,14 +125,6 @@ class ProgressivePrompts(Method):
             prompt.requires_grad_(False)
         prompt.attach(model, self.name)
         return model
-
-    def memory(self) -> Memory:
-        """The prompt of each domain, by its name."""
-        return memory_of(self._prompts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the prompts back, in their order."""
-        self._prompts = prompts_in(memory)
 
 
 class ProgressivePrompt(SoftPrompt):

@@ -6,7 +6,6 @@ rows nor frozen earlier prompts, and its model is not a plain one between stages
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Memory
 from everlearn.methods.engine.attachment import Attachment, arguments, refuse_other_additions, refuse_without_attention
-from everlearn.methods.engine.kept import ALONE, by_domain, from_memory
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 
@@ -217,13 +214,3 @@ def check_memory(method: Method, model: nn.Module, vectors: Tensor) -> None:
             f"Method '{method.label}' remembers vectors of size {vectors.shape[1]}, but this model's embeddings have "
             f"{features}. Its memory belongs to another model."
         )
-
-
-def memory_of(prompts: Mapping[str, Tensor]) -> Memory:
-    """The prompt of each domain by its name, and the domains in order."""
-    return by_domain({domain: {ALONE: prompt} for domain, prompt in prompts.items()})
-
-
-def prompts_in(memory: Memory) -> dict[str, Tensor]:
-    """What :func:`memory_of` was given."""
-    return {domain: kept[ALONE] for domain, kept in from_memory(memory).items()}

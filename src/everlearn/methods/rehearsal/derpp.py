@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
-from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.methods.state import Fact, OneTensor, Tensors
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
@@ -65,14 +66,15 @@ class DERpp(Method):
         """Sequences stored in total. When domains exceed it, each keeps an equal share."""
 
     config: Config
+    _blocks = Tensors("blocks/", kind="any", dims=2, rows="_domains")
+    _hidden = OneTensor("hidden", dims=3, rows="_domains", beside="_domains")
+    _domains = Fact("domains", list[str], beside="_blocks")
+    _masks = Fact("masks", list[int], rows="_domains", beside="_domains")
+    """The sequences, their hidden states, domains and mask numbers."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, old_data=self._active)
-        self._blocks: dict[str, Tensor] = {}
-        self._hidden = torch.empty(0)
-        self._domains: list[str] = []
-        self._masks: list[int] = []
 
     @property
     def _active(self) -> bool:
@@ -182,20 +184,3 @@ class DERpp(Method):
                 inputs = {name: value.to(device) for name, value in stage.objective.inputs(batch).items()}
                 parts.append(stage.objective.hidden(stage.model, inputs).to("cpu", torch.float32))
         return torch.cat(parts)
-
-    def memory(self) -> Memory:
-        """The sequences, their hidden states, domains and mask numbers."""
-        if not self._domains:
-            return Memory()
-        tensors = {f"blocks/{key}": value for key, value in self._blocks.items()}
-        facts = {"domains": list(self._domains), "masks": list(self._masks)}
-        return Memory(tensors | {"hidden": self._hidden}, facts)
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._blocks = {
-            key.removeprefix("blocks/"): value for key, value in memory.tensors.items() if key.startswith("blocks/")
-        }
-        self._hidden = memory.tensors["hidden"]
-        self._domains = [str(domain) for domain in memory.facts["domains"]]
-        self._masks = [int(number) for number in memory.facts["masks"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from everlearn.data.blocks import Block
 from everlearn.data.reservoir import Reservoir
 from everlearn.errors import MethodError
-from everlearn.methods.base import Batch, Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, View, register
+from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
+from everlearn.methods.state import Fact, Tensors, TextRows
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
@@ -122,13 +123,14 @@ class Forever(Method):
             return value
 
     config: Config
+    _kept = TextRows("rows/", lambda: Reservoir(1, 0))  # for what it can do with rows; which are kept is decided here
+    _start = Tensors("start/", parameters=True)
+    _clock = Fact("clock", Clock, beside="_start")
+    """The rows; within a domain θ* and the clock."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, old_data=self.config.sample > 0)
-        self._kept = Reservoir(1, 0)  # used as a container; the rows are selected here
-        self._clock = Clock()
-        self._start: dict[str, Tensor] = {}
         # The sharded parameters, which are replaced by gathered ones during a step.
         self._trained: list[nn.Parameter] = []
         self._held: list[Tensor] = []
@@ -240,25 +242,3 @@ class Forever(Method):
         """Drop everything that belongs to the domain."""
         self._clock, self._start = Clock(), {}
         self._trained, self._held, self._before = [], [], []
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """The rows; within a domain θ* and the clock."""
-        if not len(self._kept):
-            return Memory()
-        tensors, facts = self._kept.to_memory()
-        tensors = {f"rows/{key}": value for key, value in tensors.items()}
-        return Memory(
-            tensors | {f"start/{name}": value for name, value in self._start.items()},
-            {"rows": facts} | ({"clock": asdict(self._clock)} if self._start else {}),
-        )
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): value for k, value in memory.tensors.items() if k.startswith(prefix)}
-
-        self._kept = Reservoir.from_memory(under("rows/"), memory.facts["rows"])
-        self._start, self._clock = under("start/"), Clock(**memory.facts.get("clock", {}))

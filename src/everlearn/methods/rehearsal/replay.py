@@ -17,7 +17,6 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import (
     FORWARD,
     Cost,
-    Memory,
     Method,
     MethodConfig,
     Needs,
@@ -27,6 +26,7 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.rehearsal.generated import generated_rows
+from everlearn.methods.state import TextRows
 from everlearn.model.anatomy import kind_of
 from everlearn.seeding import seed_for
 
@@ -120,13 +120,14 @@ class Replay(Method):
             return self
 
     config: Config
+    _reservoir = TextRows[Reservoir | None]("", lambda: None)
+    """The kept rows, the domain of each, and how many went by."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
         self.needs = replace(type(self).needs, old_data=self._keeps)
         if self._writes:
             self.needs = replace(self.needs, importance_pass=True, objectives=frozenset({"causal", "masked"}))
-        self._reservoir: Reservoir | None = None
         self._written: list[Block] = []
 
     @property
@@ -247,14 +248,6 @@ class Replay(Method):
                 f"Method '{self.label}' keeps nothing of '{stage.domain}': `sample: {self.config.sample:g}` of its "
                 f"{_rows(stage):,} rows is less than one."
             )
-
-    def memory(self) -> Memory:
-        """The kept blocks, the domain of each, and how many went by."""
-        return Memory(*self._reservoir.to_memory()) if self._reservoir is not None else Memory()
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take the reservoir back."""
-        self._reservoir = Reservoir.from_memory(memory.tensors, memory.facts)
 
 
 def _rows(stage: Stage) -> int:

@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Stage, Variant, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Variant, register
+from everlearn.methods.state import Tensors
 from everlearn.model.sharding import local, shard_like, whole
 
 
@@ -49,10 +50,8 @@ class Reptile(Method):
         rate."""
 
     config: Config
-
-    def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
-        super().__init__(config, **options)
-        self._previous: dict[str, Tensor] = {}
+    _previous = Tensors(parameters=True)
+    """θ_prev, within a domain."""
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of θ_prev; between domains nothing is stored."""
@@ -86,14 +85,6 @@ class Reptile(Method):
     def end_domain(self, stage: Stage) -> None:
         """Drop θ_prev; the next domain has another."""
         self._previous = {}
-
-    def memory(self) -> Memory:
-        """θ_prev, within a domain."""
-        return Memory(dict(self._previous))
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take it back."""
-        self._previous = dict(memory.tensors)
 
     def _trained(self, stage: Stage) -> dict[str, Tensor]:
         return {name: p for name, p in stage.model.named_parameters() if p.requires_grad}

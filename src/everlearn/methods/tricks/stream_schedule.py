@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from everlearn.errors import MethodError
-from everlearn.methods.base import Cost, Memory, Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.state import Fact, Tensors
 from everlearn.methods.tricks.rates import (
     Levels,
     Time,
@@ -145,6 +146,12 @@ class StreamSchedule(Method):
             return self
 
     config: Config
+    _before = Fact("steps", int, of=NonNegativeInt, beside="_first")
+    _first = Fact[int | None]("first", lambda: None, of=PositiveInt | None)
+    """Steps so far, and how many the first domain had."""
+    _start = Tensors("start/", parameters=True)
+    _trunk = Tensors("trunk/", parameters=True)
+    """Weights before the last domain's anneal, and before this one's."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
         super().__init__(config, **options)
@@ -153,10 +160,6 @@ class StreamSchedule(Method):
         self.needs = Needs(memory="parameters" if self.config.anneal else memory)
         idle = set() if self.config.anneal else {"starting_weights"}
         self.idle = frozenset(idle | (set() if self._shape.rate or self.config.gather else {"schedule"}))
-        self._before = 0
-        self._first: int | None = None
-        self._start: dict[str, Tensor] = {}
-        self._trunk: dict[str, Tensor] = {}
 
     def check(self, setting: Setting) -> None:
         """Require weights that the next domain can start from, for an anneal."""
@@ -250,28 +253,12 @@ class StreamSchedule(Method):
 
     def end_domain(self, stage: Stage) -> None:
         """Advance the time of the stream, without the steps of an anneal."""
+        if self._shape.restarts:
+            return
         self._first = stage.steps if self._first is None else self._first
         # An external trainer may stop early.
         self._before += min(stage.step, self._annealed_from(stage))
         self._start, self._trunk = self._trunk, {}
-
-    # -- memory ------------------------------------------------------------------------------------------------
-
-    def memory(self) -> Memory:
-        """Steps so far, how many the first domain had, and weights before anneals."""
-        if self._shape.restarts:
-            return Memory()
-        tensors = {f"start/{name}": value for name, value in self._start.items()}
-        tensors |= {f"trunk/{name}": value for name, value in self._trunk.items()}
-        return Memory(tensors, {"steps": self._before, "first": self._first})
-
-    def load_memory(self, memory: Memory) -> None:
-        """Take them back."""
-        self._before, self._first = memory.facts["steps"], memory.facts["first"]
-        parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-        for place, kind in zip(parts, ("start/", "trunk/"), strict=True):
-            place |= {key.removeprefix(kind): v for key, v in memory.tensors.items() if key.startswith(kind)}
-        self._start, self._trunk = parts
 
 
 def _held(share: Callable[[int], float], still: int) -> Callable[[int], float]:
