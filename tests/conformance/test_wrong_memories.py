@@ -113,7 +113,7 @@ def faults(memory: Memory, seed: int) -> Iterator[tuple[str, str, Memory]]:
 
 
 def like(wrong: Any, value: Any) -> bool:
-    """Whether a value is of a type that JSON takes for the other's."""
+    """Return whether a value is of a type that JSON takes for the other's."""
     number = isinstance(wrong, int | float) and wrong == wrong and not isinstance(wrong, bool)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number
@@ -166,10 +166,10 @@ def test_what_a_method_remembers_is_taken_back(remembered: Remembered) -> None:
 @pytest.mark.parametrize(
     ("tensors", "facts", "said"),
     [
-        ({"x": torch.zeros(2)}, '{"domains": ["a"]}', "ewc.safetensors: 'x' is nothing that this method remembers"),
-        ({}, '{"scales": 3}', "ewc.json: 'scales' is nothing that this method remembers"),
+        ({"x": torch.zeros(2)}, '{"domains": ["a"]}', "ewc.safetensors: 'x' is not part of this method's state"),
+        ({}, '{"scales": 3}', "ewc.json: 'scales' is not part of this method's state"),
         ({}, '{"domains": 3}', "ewc.json: 'domains' must be a list"),
-        ({}, '{"domains": ["a"]}', "'fisher/' is missing"),
+        ({}, '{"domains": ["a"]}', "'fisher/*' is missing"),
         ({"fisher/w": torch.zeros(2)}, '{"domains": ["a"]}', "ewc.safetensors: 'fisher/w' is not expected"),
         ({"fisher/w": torch.zeros(2), "anchor/w": torch.zeros(3)}, '{"domains": ["a"]}', "'fisher/w' must have shape"),
         ({"fisher/w": torch.full((2,), torch.nan), "anchor/w": torch.zeros(2)}, '{"domains": ["a"]}', "finite"),

@@ -24,11 +24,11 @@ from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
-from everlearn.methods.memory import Memory as Memory
-from everlearn.methods.memory import load_state, save_state
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
+from everlearn.methods.state import Memory as Memory
+from everlearn.methods.state import load_state, save_state
 from everlearn.model.objectives import Objective, Outputs, View
 from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.options import Options, key_of, wrong_value
@@ -445,7 +445,7 @@ class Method:
     # -- state: declared in the class (everlearn.methods.state); these save and load what is declared ------------
 
     def memory(self) -> Memory:
-        """What must be saved with a stage (and with each checkpoint inside it)."""
+        """Return what must be saved with a stage and with each checkpoint inside it."""
         return save_state(self)
 
     def load_memory(self, memory: Memory) -> None:

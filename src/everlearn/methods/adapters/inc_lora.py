@@ -11,7 +11,7 @@ from transformers.pytorch_utils import Conv1D
 
 from everlearn.methods.adapters.low_rank import MAGNITUDE, A, B, Merged, MergedConfig
 from everlearn.methods.base import Cost, register
-from everlearn.methods.state import Fact, Tensors
+from everlearn.methods.state import ByDomain, Fact
 from everlearn.model.anatomy import kind_of
 from everlearn.model.peft_adapter import TASKS, PeftAdapter
 
@@ -40,10 +40,9 @@ class IncLoRA(Merged):
         """Options of IncLoRA, by PEFT's names."""
 
     config: Config
-    _adapters = Tensors(domains="_finished")
-    """Every finished domain's adapter under "<domain>/<PEFT name>": publish it, or subtract it again."""
-    _finished = Fact("domains", list[str], beside="_adapters")
-    _learnt_with = Fact("config", dict[str, Any], beside="_finished")
+    _adapters = ByDomain()
+    """The adapter of every learnt domain by PEFT's names: publish it, or subtract it again."""
+    _learnt_with = Fact("config", dict[str, Any], beside="_adapters")
 
     def cost(self, model: nn.Module) -> Cost:
         """Return the cost of the adapter.
@@ -59,9 +58,8 @@ class IncLoRA(Merged):
         )
 
     def _keep(self, domain: str, learnt: dict[str, Tensor]) -> None:
-        self._finished = [*self._finished, domain]
         self._learnt_with = self.config.model_dump(mode="json")
-        self._adapters |= {f"{domain}/{name}": value for name, value in learnt.items()}
+        self._adapters[domain] = learnt
 
     def peft_adapter(self, model: nn.Module, base: Callable[[], nn.Module]) -> PeftAdapter | None:
         """Return the adapters of all domains, concatenated.
@@ -70,24 +68,24 @@ class IncLoRA(Merged):
         parentheses. With D the product of these factors so far this is D (W + s Σ_i D_{i−1}⁻¹ B_i A_i), again a DoRA
         adapter.
         """
-        if not self._finished:
+        if not self._adapters:
             return None
         start, parts = base() if self.config.use_dora else model, dict[str, Tensor]()
         for path in self._targets(model):
             key = f"base_model.model.{path}."
-            adapters = [self._of(f"{domain}/{key}") for domain in self._finished]
+            adapters = [
+                {name.removeprefix(key): value for name, value in learnt.items() if name.startswith(key)}
+                for learnt in self._adapters.values()
+            ]
             if self.config.use_dora:
                 adapters = self._on_the_base(start.get_submodule(path), adapters)
                 name = next(name for name in adapters[-1] if MAGNITUDE in name)
                 parts[key + name] = adapters[-1][name]
             parts[key + A] = torch.cat([part[A] for part in adapters])
             parts[key + B] = torch.cat([part[B] for part in adapters], dim=1)
-        config = self._lora(model, self.parts * len(self._finished))
+        config = self._lora(model, self.parts * len(self._adapters))
         config.inference_mode, config.task_type = True, TASKS.get(kind_of(model))
         return PeftAdapter(config, parts, alone=not self.merges)
-
-    def _of(self, key: str) -> dict[str, Tensor]:
-        return {name.removeprefix(key): value for name, value in self._adapters.items() if name.startswith(key)}
 
     def _on_the_base(self, module: nn.Module, learnt: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
         """Convert DoRA adapters that were trained in sequence to parts of one adapter of the base model.

@@ -96,13 +96,13 @@ class OLoRA(IncLoRA):
             if name.endswith(name_of[A]):
                 by_shape.setdefault(tuple(new[name].shape), []).append(name)
         self._layers = []
-        for names in by_shape.values() if self._finished else ():
+        for names in by_shape.values() if self._adapters else ():
             stacked = [self._earlier(name.replace(name_of[A], A)) for name in names]
             parameters = [new[name] for name in names]
             self._layers.append(_Layers(parameters, torch.stack(stacked).to(parameters[0].device)))
 
     def _earlier(self, name: str) -> Tensor:
-        return torch.cat([self._adapters[f"{domain}/{name}"] for domain in self._finished])
+        return torch.cat([learnt[name] for learnt in self._adapters.values()])
 
     def extra_losses(self, stage: Stage, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return λ_1 Σ |A_i A_tᵀ| and λ_2 Σ (‖A_t‖_F + ‖B_t‖_F), computed in float32."""

@@ -28,6 +28,7 @@ from everlearn.methods.base import (
 from everlearn.methods.composition.composed import KEY, Composed, Learnt, Modules
 from everlearn.methods.composition.keeping import check_rows
 from everlearn.methods.composition.low_rank_blocks import LowRankBlocks, places_for_blocks
+from everlearn.methods.composition.pseudo_samples import DOCUMENT, IDS, TARGET, PseudoSamples
 from everlearn.methods.engine.attachment import attached, detach, freeze_base, refuse_other_additions
 from everlearn.methods.prompts.soft_prompt import at_rate, word_embeddings
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
@@ -42,7 +43,6 @@ from everlearn.seeding import seed_for
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs
 
-IDS, DOCUMENT, TARGET = "input_ids", "document", "attention"
 SHARED = "projection"
 """Key of the query projection in the memory, besides those of the domains."""
 
@@ -110,7 +110,7 @@ class SAPTLoRA(Method):
 
     config: Config
     _learnt = ByDomain()
-    _pseudo = ByDomain(only={IDS: ("int", 2), DOCUMENT: ("int", 2), TARGET: ("float", 1)}, of="_learnt")
+    _pseudo = PseudoSamples(of="_learnt")
     _projection = Tensors(f"{SHARED}/", beside="_learnt")
     """Block and key of each domain, its pseudo-samples, and the projection."""
 

@@ -42,7 +42,7 @@ from everlearn.methods.engine.processes import processes, rank
 from everlearn.methods.engine.references import reference_gradients
 from everlearn.methods.engine.transforms import Transforms
 from everlearn.methods.gradients import Gradients
-from everlearn.methods.memory import fit_state
+from everlearn.methods.state import fit_state
 from everlearn.model.anatomy import head_path
 from everlearn.model.head import unwrap
 from everlearn.model.objectives import Outputs

@@ -9,10 +9,9 @@ import torch
 from pydantic import TypeAdapter
 
 from everlearn.data.reservoir import Reservoir
-from everlearn.methods.memory import Loading, Memory, StatePiece
 from everlearn.methods.penalties.drift import DriftProbe
 from everlearn.methods.penalties.prediction import Known
-from everlearn.methods.state import Tensors, TextRows
+from everlearn.methods.state import Memory, MemoryReader, StatePiece, TextRows
 
 GENERAL, EARLIER = "general", "earlier"
 PARTS = ("fisher", "anchor", "directions")
@@ -42,24 +41,18 @@ class KnownTexts(StatePiece[dict[str, Known]]):
                 memory.tensors[f"{group}/offset"] = known.offset
                 memory.facts[group] = {"texts": list(known.texts), "constant": known.constant}
 
-    def load(self, given: Loading) -> dict[str, Known]:
-        """Take back every group that is there."""
-        found = {}
+    def load(self, reader: MemoryReader) -> dict[str, Known]:
+        """Take every group that is there."""
+        groups = {}
         for group in (GENERAL, EARLIER):
-            if group in given.facts:
-                noted = given.fact(group, TypeAdapter(KnownFacts))
-                fisher, anchor, directions = (Tensors(f"{group}/{part}/").load(given) for part in PARTS)
-                offset = given.check(f"{group}/offset", given.tensors.pop(f"{group}/offset", torch.ones(1, 1)), "float")
-                given.same_names(anchor, fisher, f"{group}/anchor/")
-                given.same_names(directions, fisher, f"{group}/directions/")
-                ranks = {len(rows) if rows.dim() else 0 for rows in directions.values()}
-                if len(ranks) != 1 or offset.shape not in ((), (*ranks,)):
-                    given.refuse(f"{group}/offset", f"must have a number for each direction ({sorted(ranks)})")
-                for name, value in fisher.items():
-                    if anchor[name].shape != value.shape or directions[name].shape[1:] != value.shape:
-                        given.refuse(f"{group}/fisher/{name}", "has another shape than anchor and directions")
-                found[group] = Known(fisher, anchor, directions, offset, noted.constant, noted.texts)
-        return found
+            if group in reader.facts:
+                facts = reader.take_fact(group, TypeAdapter(KnownFacts))
+                fisher, anchor, directions = (reader.take_prefixed(f"{group}/{part}/", "float") for part in PARTS)
+                known = Known(fisher, anchor, directions, reader.take_tensor(f"{group}/offset", "float"))
+                _refuse_differences(known, group, reader)
+                known.constant, known.texts = facts.constant, facts.texts
+                groups[group] = known
+        return groups
 
     def set(self, method: Any, value: dict[str, Known]) -> None:
         """Give the method the groups that it has a budget for."""
@@ -78,17 +71,29 @@ class KeptProbes(StatePiece[dict[str, DriftProbe]]):
             memory.facts.setdefault("widths", {})[text] = probe.width
         TextRows("probes/", lambda: kept).save(kept, memory)
 
-    def load(self, given: Loading) -> dict[str, DriftProbe]:
-        """Take the rows back, each to its domain."""
-        if "probes" not in given.facts:
+    def load(self, reader: MemoryReader) -> dict[str, DriftProbe]:
+        """Take the rows, and give each to its domain."""
+        if "probes" not in reader.facts:
             return {}
-        kept = TextRows("probes/", lambda: Reservoir(1, 0)).load(given)
-        widths, nats = given.fact("widths", TypeAdapter(dict[str, float])), Tensors("nats/", dims=1).load(given)
-        given.same_names(nats, widths, "nats/")
+        kept = TextRows("probes/", lambda: Reservoir(1, 0)).load(reader)
+        widths = reader.take_fact("widths", TypeAdapter(dict[str, float]))
+        nats = reader.take_prefixed("nats/", "float", 1)
+        reader.same_names(nats, widths, "nats/")
         probes = {}
-        for text, each in nats.items():
-            rows = [block for block, domain in zip(kept.blocks, kept.domains, strict=True) if domain == text]
-            if len(rows) != len(each) or not rows:
-                given.refuse(f"nats/{text}", f"must have a number for each of {len(rows)} rows (got {len(each)})")
-            probes[text] = DriftProbe(rows, widths[text], each)
+        for domain, numbers in nats.items():
+            rows = [block for block, origin in zip(kept.blocks, kept.domains, strict=True) if origin == domain]
+            if len(rows) != len(numbers) or not rows:
+                reader.refuse(f"nats/{domain}", f"must have a number for each of {len(rows)} rows (got {len(numbers)})")
+            probes[domain] = DriftProbe(rows, widths[domain], numbers)
         return probes
+
+
+def _refuse_differences(known: Known, group: str, reader: MemoryReader) -> None:
+    reader.same_names(known.anchor, known.importance, f"{group}/anchor/")
+    reader.same_names(known.directions, known.importance, f"{group}/directions/")
+    for name, value in known.importance.items():
+        if known.anchor[name].shape != value.shape or known.directions[name].shape[1:] != value.shape:
+            reader.refuse(f"{group}/fisher/{name}", "must have the shape of its anchor and of each of its directions")
+    ranks = {len(rows) if rows.dim() else 0 for rows in known.directions.values()}
+    if len(ranks) != 1 or known.offset.shape not in ((), (*ranks,)):
+        reader.refuse(f"{group}/offset", f"must have a number for each direction ({sorted(ranks)})")

@@ -29,7 +29,6 @@ from everlearn.methods.base import (
     register,
 )
 from everlearn.methods.engine.attachment import attached, detach, freeze_base
-from everlearn.methods.memory import Loading, Memory, StatePiece
 from everlearn.methods.prompts.own_examples import WrittenPairs, WrittenTexts
 from everlearn.methods.prompts.soft_prompt import (
     SoftPrompt,
@@ -39,7 +38,7 @@ from everlearn.methods.prompts.soft_prompt import (
     check_stage_length,
     word_embeddings,
 )
-from everlearn.methods.state import OneTensor
+from everlearn.methods.state import Memory, MemoryReader, OneTensor, StatePiece
 from everlearn.model.anatomy import kind_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
@@ -57,7 +56,7 @@ DRAWS = 4
 """Largest number of rows that an encoder-decoder generates per example; those without a separator are dropped."""
 
 
-class PseudoSamples(StatePiece[dict[str, list[Block]] | None]):
+class WrittenRows(StatePiece[dict[str, list[Block]] | None]):
     """Rows that the model wrote for each domain: tensors "<domain>/<number>/<column>", and how many as a fact."""
 
     file = "json"
@@ -73,18 +72,18 @@ class PseudoSamples(StatePiece[dict[str, list[Block]] | None]):
                 memory.tensors |= {f"{domain}/{number}/{key}": torch.from_numpy(one) for key, one in block.items()}
         memory.facts[self.key] = {domain: len(blocks) for domain, blocks in (value or {}).items()}
 
-    def load(self, given: Loading) -> dict[str, list[Block]] | None:
-        """Take them back."""
-        if self.key not in given.facts:
+    def load(self, reader: MemoryReader) -> dict[str, list[Block]] | None:
+        """Take the rows of each domain, all with the same columns."""
+        if self.key not in reader.facts:
             return None
-        found: dict[str, list[Block]] = {}
-        for domain, count in given.fact(self.key, COUNTS).items():
-            found[domain] = []
+        rows: dict[str, list[Block]] = {}
+        for domain, count in reader.take_fact(self.key, COUNTS).items():
+            rows[domain] = []
             for prefix in (f"{domain}/{number}/" for number in range(count)):
-                block = {key: given.check(prefix + key, one, "int", 1) for key, one in given.under(prefix).items()}
-                given.same_names(block, found[domain][0] if found[domain] else {**block, "input_ids": None}, prefix)
-                found[domain].append({key: one.numpy() for key, one in block.items()})
-        return found
+                columns = reader.take_prefixed(prefix, "int", 1)
+                reader.same_names(columns, rows[domain][0] if rows[domain] else {**columns, "input_ids": None}, prefix)
+                rows[domain].append({name: column.numpy() for name, column in columns.items()})
+        return rows
 
 
 @register
@@ -158,7 +157,7 @@ class LFPT5(Method):
 
     config: Config
     _prompt = OneTensor(PROMPT, dims=2)
-    _pseudo = PseudoSamples("pseudo", lambda: None)
+    _pseudo = WrittenRows("pseudo", lambda: None)
     """The prompt; within a domain also its pseudo-samples, which a resumed one goes on with."""
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

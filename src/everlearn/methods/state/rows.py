@@ -1,0 +1,78 @@
+"""A piece of state that is rows of text in a reservoir."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter
+from torch import Tensor
+
+from everlearn.data.reservoir import Reservoir
+from everlearn.methods.state.memory import Memory, MemoryReader
+from everlearn.methods.state.piece import StatePiece
+
+R = TypeVar("R", bound=Reservoir | None)
+
+
+@dataclass(frozen=True)
+class ReservoirFacts:
+    """The facts of :meth:`Reservoir.to_memory`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    capacity: Annotated[int, Field(ge=1)]
+    seed: int
+    seen: Annotated[int, Field(ge=0)]
+    domains: list[str]
+
+
+class TextRows(StatePiece[R]):
+    """A :class:`Reservoir`, saved as tensors "<key><column>" and one fact, whose key is the prefix without its slash.
+
+    With the key "" the facts of the reservoir are all facts of the memory.
+    """
+
+    has_prefix = True
+
+    def holds(self, value: R) -> bool:
+        """Return whether there is a row."""
+        return value is not None and len(value) > 0
+
+    def save(self, value: R, memory: Memory) -> None:
+        """Write rows and facts."""
+        assert value is not None
+        columns, facts = value.to_memory()
+        memory.tensors |= {f"{self.key}{name}": column for name, column in columns.items()}
+        memory.facts |= {self.key.rstrip("/"): facts} if self.key else facts
+
+    def load(self, reader: MemoryReader) -> R:
+        """Take rows and facts."""
+        columns, key = reader.take_prefixed(self.key, "int"), self.key.rstrip("/")
+        if not columns and (key not in reader.facts if key else not reader.facts):
+            return self.empty()
+        if not key:
+            reader.facts = {key: reader.facts}
+        facts = reader.take_fact(key, TypeAdapter(ReservoirFacts))
+        _refuse_wrong_columns(columns, self.key, reader)
+        return Reservoir.from_memory(columns, vars(facts))  # type: ignore[return-value]
+
+
+def _refuse_wrong_columns(columns: Mapping[str, Tensor], prefix: str, reader: MemoryReader) -> None:
+    """Refuse what is no set of columns: [rows, length], or values with the offsets of rows of different lengths."""
+    if not ({"input_ids", "input_ids.values"} & columns.keys()):
+        reader.refuse(f"{prefix}input_ids", "is missing")
+    for name, column in columns.items():
+        base, _, part = name.rpartition(".")
+        other = {"values": "offsets", "offsets": "values"}.get(part)
+        if column.dim() != (1 if other else 2):
+            reader.refuse(f"{prefix}{name}", f"must not have shape {tuple(column.shape)}")
+        if other and f"{base}.{other}" not in columns:
+            reader.refuse(f"{prefix}{base}.{other}", "is missing")
+        if part == "offsets" and not _divides(column.tolist(), len(columns[f"{base}.values"])):
+            reader.refuse(f"{prefix}{name}", "must give the start of each row and the end of the last one")
+
+
+def _divides(offsets: list[int], count: int) -> bool:
+    return offsets[:1] == [0] and offsets[-1] == count and offsets == sorted(offsets)

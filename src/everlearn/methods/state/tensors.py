@@ -1,0 +1,108 @@
+"""Pieces of state that are tensors: several by name, or a single one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from everlearn.methods.state.memory import Kind, Memory, MemoryReader
+from everlearn.methods.state.piece import StatePiece
+
+
+class Tensors(StatePiece[dict[str, Tensor]]):
+    """Tensors by name, saved as "<key><name>".
+
+    Args:
+        key: prefix of their keys.
+        kind: kind of numbers.
+        dims: number of dimensions of each.
+        like: name of another piece with the same names and shapes; a tensor here may be a single number instead.
+        parameters: whether names and shapes are those of the trained parameters.
+        listed: key of a fact that lists the names in order.
+        common: arguments of :class:`StatePiece`.
+    """
+
+    has_prefix = True
+
+    def __init__(
+        self,
+        key: str = "",
+        *,
+        kind: Kind = "float",
+        dims: int | None = None,
+        like: str = "",
+        parameters: bool = False,
+        listed: str = "",
+        **common: str,
+    ) -> None:
+        super().__init__(key, dict[str, Tensor], **common)
+        self.kind, self.dims, self.like, self.parameters, self.listed = kind, dims, like, parameters, listed
+
+    def save(self, value: dict[str, Tensor], memory: Memory) -> None:
+        """Write the tensors, and the list of their names if there is one."""
+        memory.tensors |= {f"{self.key}{name}": tensor for name, tensor in value.items()}
+        if self.listed:
+            memory.facts[self.listed] = list(value)
+
+    def load(self, reader: MemoryReader) -> dict[str, Tensor]:
+        """Take all tensors with the prefix, in the order of the list."""
+        tensors = reader.take_prefixed(self.key, self.kind, self.dims)
+        if not self.listed:
+            return tensors
+        names = reader.take_names(self.listed, tensors)
+        reader.same_names(tensors, names, self.key)
+        return {name: tensors[name] for name in names}
+
+    def parts(self, value: dict[str, Tensor]) -> list[tuple[str, Any]]:
+        """Return each tensor with its key."""
+        return [(f"{self.key}{name}", tensor) for name, tensor in value.items()]
+
+    def check(self, values: dict[str, Any], reader: MemoryReader) -> None:
+        """Refuse other names or shapes than those of the piece named by `like`."""
+        super().check(values, reader)
+        if self.like and values[self.name]:
+            self._same(values[self.name], values[self.like], reader, numbers=True)
+
+    def fit(self, value: dict[str, Tensor], model: nn.Module, reader: MemoryReader) -> None:
+        """Refuse other names or shapes than those of the trained parameters."""
+        if self.parameters and value:
+            self._same(value, {name: p for name, p in model.named_parameters() if p.requires_grad}, reader)
+
+    def _same(
+        self, value: dict[str, Tensor], other: Mapping[str, Tensor], reader: MemoryReader, numbers: bool = False
+    ) -> None:
+        reader.same_names(value, other, self.key)
+        for name, tensor in value.items():
+            if tensor.shape != other[name].shape and not (numbers and not tensor.dim()):
+                rule = f"must have shape {tuple(other[name].shape)} (got {tuple(tensor.shape)})"
+                reader.refuse(f"{self.key}{name}", rule)
+
+
+class OneTensor(StatePiece[Tensor]):
+    """A single tensor, saved as "<key>"; it has no elements if there is none.
+
+    Args:
+        key: its key.
+        kind: kind of numbers.
+        dims: number of dimensions.
+        common: arguments of :class:`StatePiece`.
+    """
+
+    def __init__(self, key: str, *, kind: Kind = "float", dims: int | None = None, **common: str) -> None:
+        super().__init__(key, lambda: torch.empty(0), **common)
+        self.kind, self.dims = kind, dims
+
+    def holds(self, value: Tensor) -> bool:
+        """Return whether it has elements."""
+        return value.numel() > 0
+
+    def save(self, value: Tensor, memory: Memory) -> None:
+        """Write the tensor."""
+        memory.tensors[self.key] = value
+
+    def load(self, reader: MemoryReader) -> Tensor:
+        """Take the tensor."""
+        return reader.take_tensor(self.key, self.kind, self.dims) if self.key in reader.tensors else self.empty()
