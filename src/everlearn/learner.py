@@ -48,7 +48,7 @@ from everlearn.run.progress import Reporter
 from everlearn.run.remaining_work import declared_passes, look_ahead
 from everlearn.run.scoring import Scorer
 from everlearn.run.stage_log import StageLog
-from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, save_memories, save_model, step_of
+from everlearn.run.trainer import MEMORY, StageTrainer, load_memories, notes_in, save_memories, save_model, step_of
 from everlearn.run.weight_movement import measure_movement
 from everlearn.seeding import seed_for, set_all
 
@@ -288,12 +288,17 @@ class ContinualLearner(OpenRun):
             self.folder.forget_log_after(index, step_of(checkpoint) if checkpoint is not None else 0)
         if checkpoint is not None:
             load_memories(checkpoint / MEMORY, methods)
+            stage.notes = notes_in(checkpoint)
             stage.step = step_of(checkpoint)
+        known = list(stage.notes)
         if self.processes.is_main_process:
             stage.log = lambda line: self.folder.log({"stage": index, "domain": domain.name} | line)
         protection = Protection(methods, stage)
         source = protection.begin()
-        said = self._say(stage.notes)
+        # A method may say again what it said before the checkpoint.
+        stage.notes = list(dict.fromkeys(stage.notes))
+        self._say([note for note in stage.notes if note not in known])
+        said = len(stage.notes)
 
         args = training_arguments(
             self.recipe.train_of(domain.name), training, seed_for(stage.seed, index) % 2**31, stage.steps
@@ -373,11 +378,10 @@ class ContinualLearner(OpenRun):
             self.folder.seal_log()
         self.processes.wait_for_everyone()
 
-    def _say(self, notes: Sequence[str]) -> int:
-        """Send notes to the reporter; return how many there were."""
+    def _say(self, notes: Sequence[str]) -> None:
+        """Send notes to the reporter."""
         for note in notes:
             self.reporter.say(note)
-        return len(notes)
 
     def _curves(self, stage: Stage, loader: BlockLoader) -> list[StageCurves]:
         """Return the callbacks that evaluate during the stage (`evaluation.every`, `tasks_every`)."""

@@ -101,7 +101,7 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    """All tensors and scores of two runs are equal, bit for bit."""
+    """All tensors and scores of two runs are equal, bit for bit, and so are their notes."""
     mine, theirs = tensors(one), tensors(other)
     assert mine.keys() == theirs.keys()
     assert mine
@@ -110,6 +110,7 @@ def assert_same(one: Path, other: Path) -> None:
     scores = [files.read_json(run / "results.json") for run in (one, other)]
     assert scores[0]["matrices"] == scores[1]["matrices"]
     assert scores[0]["mixture"] == scores[1]["mixture"]
+    assert scores[0]["notes"] == scores[1]["notes"]
     assert leftovers(one) == []
 
 

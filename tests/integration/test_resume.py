@@ -23,6 +23,7 @@ CASES = {
     "das": ("roberta", DAS, {}),
     "migu": ("gpt2", {"name": "migu"}, {}),
     "ewc": ("roberta", {"name": "ewc", "samples": 4}, {}),
+    "mas": ("gpt2", {"name": "mas", "protect_base": True}, {"general": True}),
     "budget": ("gpt2", {"name": "budget", "samples": 4, "probe": 4, "checks": 3}, {"general": True}),
     "replay": ("llama", REPLAY, {"each": STREAMED}),
     "inc_lora": ("t5", {"name": "inc_lora", "lora_dropout": 0.1}, {}),

@@ -316,8 +316,8 @@ class StageTrainer(Trainer):
                 inside = writing / name
                 (inside / "training_args.bin").unlink(missing_ok=True)  # a pickle of what recipe.yaml holds already
                 state = {"loader": self.loader.state_dict(), "processes": self.args.world_size}
-                state["fingerprint"] = self._fingerprint
-                files.write_json(inside / DATA_STATE, state | {"seconds": self.seconds})
+                state |= {"fingerprint": self._fingerprint, "seconds": self.seconds, "notes": self.stage.notes}
+                files.write_json(inside / DATA_STATE, state)
                 save_memories(inside / MEMORY, self.methods)
         self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
@@ -414,6 +414,12 @@ def checkpoints(folder: Path) -> list[Path]:
 def step_of(checkpoint: Path) -> int:
     """Return the number of optimizer steps done at a checkpoint."""
     return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def notes_in(checkpoint: Path) -> list[str]:
+    """Return the sentences that the methods had noted when a checkpoint was written."""
+    with _content_of(checkpoint):
+        return [str(note) for note in files.read_json(checkpoint / DATA_STATE).get("notes", [])]
 
 
 def save_memories(folder: Path, methods: Sequence[Method]) -> None:
