@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import tiny
 from everlearn.data import prepare as prepare_
+from everlearn.data import stored_columns
 from everlearn.data.corpus import Corpus, Document, Domain, is_held_out
 from everlearn.data.packing import pack
 from everlearn.data.streaming import StreamedBlocks
@@ -17,6 +19,7 @@ from everlearn.errors import DataError
 from everlearn.files import damage
 
 TEXTS = tiny.texts(120, words=30)
+OPEN_FILES = Path("/proc/self/fd")
 
 
 def write(folder: Path, texts: list[str] = TEXTS, name: str = "a.jsonl") -> str:
@@ -170,3 +173,34 @@ def test_the_default_cache_is_the_users(tmp_path, monkeypatch):
     prepare_(Corpus(path=write(tmp_path)), tiny.tokenizer(), "encoder", 16, seed=0, name="general")
     (folder,) = (tmp_path / "home" / "everlearn" / "data").iterdir()
     assert folder.name.startswith("general-")
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files are counted in /proc")
+def test_a_stream_of_many_domains_needs_few_open_files(tmp_path):
+    before, count = len(list(OPEN_FILES.iterdir())), 100
+    stream = []
+    for number in range(count):
+        text = [f"{word} of domain {number}" for word in tiny.texts(4, words=20)]
+        stream.append(prepared(tmp_path, Domain(name=f"d{number}", path=write(tmp_path, text), validation=0.5)))
+    blocks = [domain.train.take([0])[0]["input_ids"].tolist() for domain in stream]
+    assert len(list(OPEN_FILES.iterdir())) - before <= 80
+    # What was closed is opened again.
+    assert blocks == [domain.train.take([0])[0]["input_ids"].tolist() for domain in stream]
+
+
+def test_a_cache_that_is_removed_while_it_is_used_is_a_sentence(tmp_path):
+    made = prepared(tmp_path, Domain(name="d", path=write(tmp_path), validation=0.3))
+    stored_columns._mapped.cache_clear()
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(DataError, match="was removed while it was in use"):
+        next(made.train)
+
+
+def test_a_cache_that_is_made_again_is_read_anew(tmp_path):
+    domain = Domain(name="d", path=write(tmp_path), validation=0.3)
+    first = prepared(tmp_path, domain)
+    expected = first.train.take(range(first.train.size))
+    path = next((tmp_path / "cache").glob("*/train.input_ids.npy"))
+    path.write_bytes(path.read_bytes()[:-8])
+    again = prepared(tmp_path, domain)
+    assert same(again.train.take(range(again.train.size)), expected)

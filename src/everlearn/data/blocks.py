@@ -173,7 +173,8 @@ class PackedBlocks(BlockSource):
         """Take columns of equally many rows.
 
         Args:
-            arrays: key to rows, [N, S] or :class:`Ragged`; ``input_ids`` must be one of them.
+            arrays: key to rows, [N, S] or :class:`Ragged`; ``input_ids`` must be one of them. Each use looks
+                them up, so that a mapping may open them when they are read.
             seed: of the order; pass p is a permutation seeded by (seed, name, p).
             name: of the domain.
             fingerprint: of the content; computed from the arrays when it is not given.
@@ -186,7 +187,7 @@ class PackedBlocks(BlockSource):
             raise DataError(f"'{name}' holds no block to train on.")
         if len(set(lengths.values())) != 1:
             raise DataError(f"The columns of '{name}' must have equally many rows; they have {lengths}.")
-        self.arrays = dict(arrays)
+        self.arrays = arrays
         self.seed = seed
         self.name = name
         self._fingerprint = fingerprint

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from everlearn.data.blocks import Block, BlockSource, Column, PackedBlocks, Ragged, hash_of
+from everlearn.data.blocks import Block, BlockSource, PackedBlocks, hash_of
 from everlearn.data.corpus import Corpus, Domain
 from everlearn.data.documents import Skipped, check_apart, corpus_fingerprint, read_documents
 from everlearn.data.held_out import OwnHeldOut
 from everlearn.data.mixing import Mixture
 from everlearn.data.packing import CHUNK, Count, PairPacker, chunks, make_packer, version_of
+from everlearn.data.stored_columns import StoredColumns
 from everlearn.data.streaming import StreamedBlocks, too_little_held_out, too_small
 from everlearn.data.tokenize import Encoder, Kind
 from everlearn.files import damage, new_folder, read_json, write_json
@@ -116,18 +117,6 @@ def default_cache() -> Path:
 def cache_folder(given: str | Path | None) -> Path:
     """Return the folder that `data.cache` names, or the default one."""
     return default_cache() if given is None else Path(given).expanduser()
-
-
-def _load(folder: Path, part: str) -> dict[str, Column]:
-    columns: dict[str, Column] = {}
-    for path in sorted(folder.glob(f"{part}.*.npy")):
-        key = path.name.removesuffix(".npy").removeprefix(f"{part}.")
-        if key.endswith(".values"):
-            offsets = np.load(folder / f"{part}.{key.removesuffix('.values')}.offsets.npy")
-            columns[key.removesuffix(".values")] = Ragged(np.load(path, mmap_mode="r"), offsets)
-        elif not key.endswith(".offsets"):
-            columns[key] = np.load(path, mmap_mode="r")
-    return columns
 
 
 @dataclass(frozen=True)
@@ -237,7 +226,7 @@ class _Work:
         """Open the blocks in a folder that :meth:`build` wrote."""
         facts = read_json(folder / "facts.json")
         train, held = (Count(**{key: value for key, value in facts[part].items() if key != "blocks"}) for part in PARTS)
-        columns = _load(folder, "validation")
+        columns = StoredColumns(folder, "validation")
         validation = None
         if columns:
             validation = PackedBlocks(columns, seed, f"{self.name}/validation", hash_of(fingerprint, "validation"))
@@ -254,7 +243,7 @@ class _Work:
                 target_size=self.target_size,
             )
         else:
-            source = PackedBlocks(_load(folder, "train"), seed, self.name, fingerprint)
+            source = PackedBlocks(StoredColumns(folder, "train"), seed, self.name, fingerprint)
         known = not self.corpus.streaming
         return Prepared(
             train=source,
