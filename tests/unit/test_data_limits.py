@@ -179,5 +179,37 @@ def test_a_parquet_group_is_read_in_parts_and_gone_on_with_anywhere(tmp_path):
     assert found == rows[255:]
 
 
+def _repeated(text: str, count: int) -> pyarrow.Array:
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * count, pyarrow.int32()), pyarrow.array([text]))
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (["short", "x" * 3000], ["row 2,", "2,000 bytes", "data.max_row_bytes"]),
+        (_repeated("x" * 3000, 2), ["row 1,", "2,000 bytes", "data.max_row_bytes"]),
+        ([[{"role": "user", "content": "x" * 3000}]], ["row 1,", "data.max_row_bytes"]),
+        (["x" * 1900] * 600, ["20 times", "data.max_expansion"]),
+        (_repeated("x" * 1900, 600), ["20 times", "data.max_expansion"]),
+    ],
+)
+def test_parquet_has_the_same_limits(tmp_path, column, words):
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(DataError) as caught:
+        list(read_rows(tmp_path / "a.parquet", ["text"], limits=SMALL))
+    assert all(word in str(caught.value) for word in ["a.parquet", *words]), caught.value
+
+
+def test_a_text_that_a_parquet_file_repeats_is_in_memory_once(tmp_path):
+    parquet.write_table(pyarrow.table({"text": _repeated("x" * 2**20, 256)}), tmp_path / "a.parquet")
+    pool = pyarrow.default_memory_pool()
+    before, held, lengths = pool.bytes_allocated(), [], []
+    for row in read_rows(tmp_path / "a.parquet", ["text"], limits=Limits(2**20, 1e9)):
+        held.append(pool.bytes_allocated() - before)
+        lengths.append(len(row.values["text"]))
+    assert lengths == [2**20] * 256
+    assert max(held) < 32 * 2**20
+
+
 def test_utf_16_is_called_by_its_name(tmp_path):
     assert "UTF-16" in sentence(tmp_path / "a.csv", "text\nä\n".encode("utf-16"))

@@ -61,14 +61,15 @@ def _skip(file: BinaryIO, count: int) -> None:
         count -= passed
 
 
-def _allowed(path: Path, limits: Limits) -> float:
+def allowed_bytes(path: Path, limits: Limits) -> float:
     """Return the number of bytes that may come out of a file."""
-    if path.suffix.lower() not in COMPRESSIONS:
+    if path.suffix.lower() not in (*COMPRESSIONS, ".parquet"):
         return float("inf")
     return max(limits.row_bytes, limits.expansion * path.stat().st_size)
 
 
-def _too_expanded(path: Path, limits: Limits) -> DataError:
+def too_expanded(path: Path, limits: Limits) -> DataError:
+    """Return the error for a file that unpacks to more than is allowed."""
     return DataError(
         f"{path} unpacks to more than {limits.expansion:g} times its size. If that is meant, raise "
         "`data.max_expansion`."
@@ -99,7 +100,7 @@ def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[s
         DataError: the file cannot be read or decompressed, is no UTF-8 text, or passes a limit.
     """
     with _opened(path) as file:
-        allowed = _allowed(path, limits)
+        allowed = allowed_bytes(path, limits)
         if file.seekable() and path.suffix.lower() not in COMPRESSIONS:
             file.seek(offset)
         else:
@@ -109,7 +110,7 @@ def lines(path: Path, row: int, offset: int, limits: Limits) -> Iterator[tuple[s
             if len(raw) > limits.row_bytes:
                 raise too_long(f"{path}, line {number},", limits)
             if offset > allowed:
-                raise _too_expanded(path, limits)
+                raise too_expanded(path, limits)
             if b"\0" in raw:
                 raise _binary(path, raw, number)
             try:
@@ -128,12 +129,12 @@ def pieces(path: Path, limits: Limits, size: int = 2**20) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line, column, read = 1, 0, 0
     with _opened(path) as file:
-        allowed = _allowed(path, limits)
+        allowed = allowed_bytes(path, limits)
         while True:
             waiting, raw = decoder.getstate()[0], file.read(size)
             read += len(raw)
             if read > allowed:
-                raise _too_expanded(path, limits)
+                raise too_expanded(path, limits)
             if b"\0" in raw:
                 raise _binary(path, raw, line + raw.count(b"\n", 0, raw.index(b"\0")))
             known = waiting + raw

@@ -10,16 +10,14 @@ import csv
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from everlearn import wording
 from everlearn.data.json_rows import read_json, read_jsonl
 from everlearn.data.opening import COMPRESSIONS, Limits, lines, too_long
-from everlearn.data.rows import Reader, Row
-from everlearn.errors import DataError, EverlearnError, did_you_mean, first_line
+from everlearn.data.parquet_rows import read_parquet
+from everlearn.data.rows import Reader, Row, refuse_repeated
+from everlearn.errors import DataError, did_you_mean
 
-PARQUET_ROWS = 256
-"""Rows of a Parquet file that are in memory at once."""
 GIVE_UP = 1000
 """Rows after which a column that none of them has is taken to be missing."""
 
@@ -63,7 +61,7 @@ def _read_separated(
         names = next(csv.reader(texts(0, 0), delimiter=delimiter), None)
         if names is None:
             return
-        _each_once(path, names, columns)
+        refuse_repeated(path, names, columns)
         if any(column not in names for column in columns):
             yield Row(dict.fromkeys(names), f"{path}, line {line}", line, behind)
             return
@@ -92,52 +90,6 @@ def read_csv(path: Path, columns: Sequence[str], row: int, offset: int, limits: 
 def read_tsv(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
     """Read tab-separated values with a header line."""
     yield from _read_separated(path, columns, row, offset, limits, "\t")
-
-
-def _each_once(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
-    for column in columns:
-        if (count := list(names).count(column)) > 1:
-            raise DataError(f"{path} has the column '{column}' {count} times; rename or remove all but one.")
-
-
-def read_parquet(path: Path, columns: Sequence[str], row: int, offset: int, limits: Limits) -> Iterator[Row]:
-    """Read the wanted columns of a Parquet file; row groups before `row` are not read."""
-    from pyarrow import parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            _each_once(path, names, columns)
-            wanted = [name for name in names if name in columns]
-            if len(wanted) < len(set(columns)):
-                yield Row(dict.fromkeys(names), str(path), 1, 0)
-                return
-            start = 0
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
-                if start + rows > row:
-                    number = start
-                    for batch in file.iter_batches(PARQUET_ROWS, row_groups=[group], columns=wanted):
-                        if number + len(batch) > row:
-                            yield from _rows_of(path, batch, number, row)
-                        number += len(batch)
-                start += rows
-    except EverlearnError:
-        raise
-    # Arrow raises its own errors, and Python's, for whatever is damaged.
-    except Exception as error:
-        raise DataError(f"{path} cannot be read as Parquet: {first_line(error).rstrip('.')}.") from error
-
-
-def _rows_of(path: Path, batch: Any, start: int, first: int) -> Iterator[Row]:
-    """Yield the rows of a batch that begins with row `start`, from row `first` on."""
-    try:
-        values = batch.to_pylist()
-    except UnicodeDecodeError as error:
-        between = f"rows {start + 1} to {start + len(batch)}"
-        raise DataError(f"{path} holds text that is not UTF-8, in one of the {between} ({error.reason}).") from None
-    for number in range(max(first, start), start + len(batch)):
-        yield Row(values[number - start], f"{path}, row {number + 1}", number + 1, 0)
 
 
 FORMATS: dict[str, Reader] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everlearn.data.opening import Limits
+from everlearn.errors import DataError
 
 
 class Row(NamedTuple):
@@ -21,3 +22,14 @@ class Row(NamedTuple):
 Reader = Callable[[Path, Sequence[str], int, int, Limits], Iterator[Row]]
 """(path, wanted columns, row to start at, its byte offset, limits) → rows. Columns may be more than the wanted ones;
 a table that lacks a wanted one gives a single row that names those there are."""
+
+
+def refuse_repeated(path: Path, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse a table in which a wanted column stands more than once.
+
+    Raises:
+        DataError: one does.
+    """
+    for column in columns:
+        if (count := list(names).count(column)) > 1:
+            raise DataError(f"{path} has the column '{column}' {count} times; rename or remove all but one.")
