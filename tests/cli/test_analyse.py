@@ -37,15 +37,15 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     assert everlearn("run", "recipe.yaml", "method=kd").code == 0
     shown = everlearn("analyse", "runs/first")
     assert (shown.code, "since the base" in shown.out) == (0, True), shown.err
-    assert "remembers no importance of units" in shown.out
+    assert "has no importance of units" in shown.out
     assert "`das`" in shown.out
     value = json.loads(everlearn("analyse", "runs/first", "--json").out)
     assert value["saturation"] is None
     (first, second) = value["moved"].values()
     assert first["since_base"] == first["since_before"]
     assert all(part["change"] > 0 for part in second["since_before"])
-    everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("remembers no importance", "--similarity"))
-    everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("remembers no importance", "--output"))
+    everlearn.fails("analyse", "runs/first", "--similarity", "4", says=("has no importance of units", "--similarity"))
+    everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("has no importance of units", "--output"))
     shown = everlearn("analyse", "runs/first", "--magnitude", "2", "-o", "page.html")
-    assert (shown.code, "remembers no importance" in shown.out) == (0, False), shown.err
+    assert (shown.code, "has no importance of units" in shown.out) == (0, False), shown.err
     assert "which rows are large" in (everlearn.folder / "page.html").read_text(encoding="utf-8")

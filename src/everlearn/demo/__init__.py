@@ -1,1 +1,1 @@
-"""What ``everlearn demo`` runs: real text, offline, with and without protection, on one page."""
+"""Run ``everlearn demo``: real text, offline, with and without protection, compared on one page."""

@@ -1,4 +1,4 @@
-"""``everlearn demo``: real text, learnt plainly and with protection, compared on one page. Needs no network."""
+"""Run the demo: real text, learnt with and without protection, compared on one page, without a network."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from everlearn.wording import count
 RECIPE = Path(__file__).parent / "demo.yaml"
 METHODS: dict[str, Any] = {
     "sequential": "sequential",
-    # Fisher information from few blocks, where the papers take thousands: those would take hours here.
+    # Few blocks for Fisher information: the papers use thousands, which would take hours here.
     "ewc": {"name": "ewc", "strength": 1000, "samples": 128, "protect_base": True},
     "recommended": [dict(method) for method in METHOD],
 }
-"""Run → its method: plain training, the best known penalty, and what `everlearn init` writes."""
+"""Run → its method: plain training, the best-known penalty, and the method that `everlearn init` writes."""
 
 
 def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) -> tuple[list[Path], Path]:
-    """Run, or continue, the demo.
+    """Run the demo, or continue it.
 
     Args:
-        folder: where the runs and the page are kept.
-        reporter: who is told what is going on.
-        overrides: ``key=value`` changes of the recipe; the tests make it smaller with them.
+        folder: folder of the runs and the page.
+        reporter: shows progress.
+        overrides: ``key=value`` changes of the recipe, with which the tests make it smaller.
 
     Returns:
         The run folders and the page that compares them.
@@ -42,9 +42,9 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
         docs.build(progress=lambda library, at, total: done(100 * at // total))
     base = recipes.load(RECIPE, overrides)
     reporter.say(
-        f"{count(len(METHODS), 'run')}, one a method, over the same "
+        f"{count(len(METHODS), 'run')}, one for each method, over the same "
         f"{count(len(base.domains), 'domain')}: about 6 minutes on 2 cores. "
-        "Stopped, it goes on from there when it is called again."
+        "If it is stopped, call it again to continue."
     )
     runs: list[Path] = []
     for number, (name, method) in enumerate(METHODS.items(), 1):

@@ -1,4 +1,4 @@
-"""Looking into what methods did: importance maps, their likeness, how little they leave free; where a run forgets."""
+"""Diagnose a run: importance maps, their similarity and what they leave free; where and why checkpoints forget."""
 
 from everlearn.diagnostics.checkpoint_distance import Distance, Pair, distances, pair_of, pairs_of
 from everlearn.diagnostics.importance_maps import Maps, OccupiedShare, maps_of, occupied_share, without_maps

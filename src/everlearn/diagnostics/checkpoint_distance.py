@@ -1,8 +1,8 @@
-"""How far apart two of a run's checkpoints are: in their weights, and in what they predict.
+"""Measure how far apart two of a run's checkpoints are: in their weights and in their predictions.
 
 With θ* before and θ after: ‖θ − θ*‖, ‖θ − θ*‖ / ‖θ*‖, cos(θ, θ*), max |θ − θ*|, the stable rank of each matrix's
-change, and the functional drift KL(p* ‖ p), the mean over the labels of a fixed probe set. Distances in weights alone
-mislead: where a norm follows, a layer's scale means nothing.
+change, and the functional drift KL(p* ‖ p), the mean over the labels of a fixed set of held-out text. Distances in
+weights alone mislead: before a normalisation the scale of a layer has no effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from everlearn.run.scoring import Scorer
 
 _PROBABILITIES = 2**24
-"""Numbers of a batch's distributions that are held at once, of each model."""
+"""Maximum number of probabilities that are held at once for each model."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,22 @@ class Pair:
     until: int
 
     def labels(self, learner: ContinualLearner) -> tuple[str, str]:
-        """What tables call them."""
+        """Return the labels of both in tables."""
         names = [BASE, *(domain.name for domain in learner.recipe.domains)]
         return names[self.since], names[self.until]
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a checkpoint is from an earlier one.
+    """The distance of a checkpoint from an earlier one.
 
     Attributes:
-        since: the earlier one.
-        until: the later one.
-        parts: of each layer; None where the model grew.
+        since: label of the earlier checkpoint.
+        until: label of the later checkpoint.
+        parts: distance of each part of each layer; None if the model grew.
         ranks: matrix → stable rank of its change.
         layers: layer → mean stable rank of its matrices.
-        drift: held-out set → KL(p* ‖ p) in nats a label, p* of the earlier one.
+        drift: held-out set → KL(p* ‖ p) in nats per label, where p* is the earlier checkpoint's.
     """
 
     since: str
@@ -73,7 +73,7 @@ class Distance:
     drift: Mapping[str, Estimate]
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the distance as JSON data."""
         moved = None if self.parts is None else [*together(self.parts).values(), whole(self.parts)]
         return {
             **vars(self),
@@ -88,16 +88,16 @@ class Distance:
 
 
 def stage_number(learner: ContinualLearner, option: str, name: str) -> int:
-    """The number of a stage that is called `base` or as its domain is.
+    """Return the number of a stage by its domain's name, or 0 for `base`.
 
     Raises:
-        RecipeError: there is none.
-        RunError: it is not learnt yet.
+        RecipeError: there is no such stage.
+        RunError: the stage is not learnt yet.
     """
     names = [BASE, *(domain.name for domain in learner.recipe.domains)]
     if name not in names:
         raise RecipeError(
-            f"`{option}` is '{name}', which is no stage of {learner.folder.path}.{did_you_mean(name, names)}"
+            f"`{option}` is '{name}', which is not a stage of {learner.folder.path}.{did_you_mean(name, names)}"
         )
     number = names.index(name)
     if number:
@@ -106,11 +106,11 @@ def stage_number(learner: ContinualLearner, option: str, name: str) -> int:
 
 
 def pair_of(learner: ContinualLearner, since: str | None, until: str | None) -> Pair:
-    """The two stages that are named; when left out, the last learnt one whose weights are there and the one before it.
+    """Return two stages by name; by default the last one that has weights, and the stage before it.
 
     Raises:
-        RecipeError: there is no such stage, or the later one is named first.
-        RunError: one is not learnt yet, or fewer than two can be compared.
+        RecipeError: there is no such stage, or `since` does not come before `until`.
+        RunError: a stage is not learnt yet.
     """
     there = [index for index in range(len(learner.recipe.domains) + 1) if learner.has_weights(index)]
     last = stage_number(learner, "--to", until) if until is not None else there[-1]
@@ -126,7 +126,7 @@ def pair_of(learner: ContinualLearner, since: str | None, until: str | None) -> 
 
 
 def pairs_of(learner: ContinualLearner, since: str | None, until: str | None) -> list[Pair]:
-    """The pair that is named; else every stage with the base model, and with the last stage."""
+    """Return the named pair; by default every stage with the base model, and every stage with the last one."""
     main = pair_of(learner, since, until)
     if since is not None or until is not None:
         return [main]
@@ -135,12 +135,12 @@ def pairs_of(learner: ContinualLearner, since: str | None, until: str | None) ->
 
 
 def distances(learner: ContinualLearner, pairs: Sequence[Pair], blocks: int) -> list[Distance]:
-    """Measure each pair; the drift on `blocks` blocks of every held-out set, a fixed seeded sample.
+    """Measure each pair, with the drift on `blocks` blocks of every held-out set, a fixed seeded sample.
 
     Raises:
-        ModelError: a stage's weights are not there, or a method answers with what gives no probabilities.
+        ModelError: a stage's weights were removed, or a method's predictor gives no probabilities.
     """
-    scorer, found = learner.scorer(), []
+    scorer, measured = learner.scorer(), []
     sets = [limited(scorer, name, blocks) for name in scorer.names()]
     models: dict[int, nn.Module] = {}
     for pair in pairs:
@@ -160,7 +160,7 @@ def distances(learner: ContinualLearner, pairs: Sequence[Pair], blocks: int) -> 
                 told, now = (teller(scorer, index, task, models[index]) for index in (pair.since, pair.until))
                 drift[task.name] = functional_drift(told, now, task, scorer.conditions(pair.until))
                 done(number)
-        found.append(
+        measured.append(
             Distance(
                 since,
                 until,
@@ -170,33 +170,33 @@ def distances(learner: ContinualLearner, pairs: Sequence[Pair], blocks: int) -> 
                 drift,
             )
         )
-    return found
+    return measured
 
 
 def limited(scorer: Scorer, name: str, blocks: int) -> HeldOutText:
-    """A held-out set of a run, so many of its blocks."""
+    """Return a held-out set of a run, limited to a number of blocks."""
     task = scorer.held_out(name)
     return HeldOutText(task.path, task.domain, most=blocks)
 
 
 def teller(scorer: Scorer, row: int, task: HeldOutText, model: nn.Module) -> Predictor:
-    """What answers after `row` domains: the checkpoint that is loaded already, or what the methods make of one."""
+    """Return the predictor after `row` domains: the loaded checkpoint, or what the methods make of one."""
     if all(method.tested_as_saved for method in scorer.recipe.methods()):
         return Checkpoint(model, scorer.conditions(row).objective)
     return scorer.predictor(row, task.name)
 
 
 def functional_drift(before: Predictor, after: Predictor, task: HeldOutText, how: Conditions) -> Estimate:
-    """KL(p* ‖ p) = Σ_v p*(v) (log p*(v) − log p(v)), the mean over the labels of a held-out set, in nats a label.
+    """Return KL(p* ‖ p) = Σ_v p*(v) (log p*(v) − log p(v)), the mean over a held-out set's labels, in nats.
 
     Args:
-        before: gives p*.
-        after: gives p.
-        task: the probe; masked models are asked at its masked positions, the same ones each time.
-        how: of it `objective`, `device` and `bf16`.
+        before: the predictor of p*.
+        after: the predictor of p.
+        task: the held-out set. Masked models are compared at its masked positions, the same ones each time.
+        how: conditions of the evaluation.
 
     Returns:
-        The mean, with the interval of a bootstrap over documents where they are known, else over blocks.
+        The mean, with the interval of a bootstrap over documents if they are known, and otherwise over blocks.
     """
     sums, items = [], []
     with at_rest([*models_of(before), *models_of(after)], how.device, how.bf16), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Importance maps that a run remembers, and what they leave free for the next domain."""
+"""Read the importance maps in a run's memory, and compute what they leave free for the next domain."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from everlearn.seeding import seed_for
 
 Map = dict[str, Tensor]
 PROTECTED = 0.9
-"""A unit of this importance changes by a tenth of what it would."""
+"""A unit of this importance gets a tenth of its update."""
 _DRAWS = 20
 _UNITS = 1000
 
 
 @dataclass(frozen=True)
 class Maps:
-    """What a run remembers of the importance of units.
+    """The importance of units in a run's memory.
 
     Attributes:
-        sites: "general" (where it was measured) and each learnt domain's name, in order, to site name to [units] in
-            [0, 1).
+        sites: "general" (if it was measured) and each learnt domain, in order → name of a site → [units] in [0, 1).
         how: how the maps were normalised.
         grows: whether they accumulate over the domains.
     """
@@ -42,7 +41,7 @@ class Maps:
 
 
 def maps_of(run: RunFolder) -> Maps | None:
-    """The accumulated importance after each stage, and before the first ("general"); None of a run that measures none.
+    """Return the importance after each stage and before the first ("general"); None if the run measures none.
 
     Raises:
         RunError: no domain is learnt yet.
@@ -55,26 +54,26 @@ def maps_of(run: RunFolder) -> Maps | None:
     for index, domain in enumerate(recipe.domains, 1):
         methods = recipe.methods()
         load_memories(run.stage(index, domain.name) / MEMORY, methods)
-        found = next((each for method in methods if (each := method.importance()) is not None), None)
-        if found is None:
+        importance = next((each for method in methods if (each := method.importance()) is not None), None)
+        if importance is None:
             continue
-        if found.general:
-            sites.setdefault("general", dict(found.general))
-        sites[domain.name], last = dict(found.accumulated), found
+        if importance.general:
+            sites.setdefault("general", dict(importance.general))
+        sites[domain.name], last = dict(importance.accumulated), importance
     return None if last is None else Maps(sites, last.normalise, last.grows)
 
 
 def without_maps(run: RunFolder) -> str:
-    """What is said of a run that remembers no importance."""
+    """Return the message for a run without importance in its memory."""
     measuring = [f"`{name}`" for name, method in REGISTRY.items() if method.importance is not Method.importance]
     return (
-        f"{run.path} remembers no importance of units: a run of {' or '.join(sorted(measuring))}, or of a variant that "
-        "measures it, does."
+        f"{run.path} has no importance of units in its memory: a run of {' or '.join(sorted(measuring))}, or of a "
+        "variant that measures it, does."
     )
 
 
 def kind_of_site(site: str) -> str:
-    """heads, neurons or outputs: the last word of a site's name, in the plural."""
+    """Return heads, neurons or outputs: the last word of a site's name, in the plural."""
     return site.rsplit(".", 1)[-1].removesuffix("s") + "s"
 
 
@@ -87,8 +86,8 @@ class OccupiedShare:
         kinds: kinds of unit: heads, neurons, outputs.
         free: mean of 1 − I by kind and stage, [kinds][stages]: the share of an update that still happens.
         protected: share of units with I ≥ 0.9, [kinds][stages].
-        chance: mean of 1 − I if every map were independent noise, [stages]: what the maximum alone does.
-        grows: whether maps accumulate. If not, a domain's map is what held while it was learnt.
+        chance: mean of 1 − I if every map were independent noise, [stages]: the effect of the maximum alone.
+        grows: whether maps accumulate. If not, a domain's map is the one that was used while it was learnt.
     """
 
     stages: list[str]
@@ -99,20 +98,20 @@ class OccupiedShare:
     grows: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the shares as JSON data."""
         return vars(self)
 
 
 def occupied_share(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", grows: bool = True) -> OccupiedShare:
-    """How full the mask is after each stage, beside what independent maps would give.
+    """Return how full the mask is after each stage, beside the values for independent maps.
 
-    The element-wise maximum only grows. Even maps that have nothing to do with each other fill it up: normal scores
-    squashed by |tanh(z)| leave 0.44, 0.28, 0.20, 0.15 … of an update free after 1, 2, 3, 4 maps.
+    The element-wise maximum can only grow. Even unrelated maps fill it up: normal scores mapped by |tanh(z)| leave
+    0.44, 0.28, 0.20, 0.15 … of an update free after 1, 2, 3, 4 maps.
 
     Args:
         maps: stage → site name → [units].
-        how: how they were normalised.
-        grows: whether they accumulate; if not, each domain has one map of its own, measured before it.
+        how: normalisation of the maps.
+        grows: whether they accumulate; if not, each domain has its own map, measured before its stage.
     """
     # Without accumulation the map from before the first domain is the first domain's.
     stages = [stage for stage in maps if grows or stage != "general" or len(maps) == 1]
@@ -132,7 +131,7 @@ def occupied_share(maps: Mapping[str, Map], how: Normalisation = "tanh_abs", gro
 
 
 def chance(count: int, how: Normalisation = "tanh_abs") -> list[float]:
-    """Mean of 1 − I after 1 … `count` independent maps of normal scores, normalised in this way."""
+    """Return the mean of 1 − I after 1 … `count` independent maps of normal scores with this normalisation."""
     random = torch.Generator().manual_seed(seed_for("analysis", "chance"))
     free = torch.zeros(count)
     for _ in range(_DRAWS):

@@ -1,4 +1,4 @@
-"""How alike the importance for general knowledge is, whatever text it is measured on."""
+"""Measure how similar the importance for general knowledge is when it is measured on different domains."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Similarity:
     """Cosine similarity of importance maps, by kind of unit.
 
     Attributes:
-        domains: what the general importance was measured on.
-        cosine: kind of unit to a symmetric matrix, [domains][domains].
-        random: kind of unit to (mean, highest) cosine of maps made of independent random scores in the same way:
-            since maps are never negative, unrelated ones are alike too.
+        domains: domains on which the general importance was measured.
+        cosine: kind of unit → symmetric matrix, [domains][domains].
+        random: kind of unit → (mean, highest) cosine of maps of independent random scores with the same normalisation.
+            Maps are never negative, so even unrelated ones have a high cosine.
     """
 
     domains: list[str]
@@ -37,19 +37,19 @@ class Similarity:
     random: dict[str, tuple[float, float]]
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the similarity as JSON data."""
         return vars(self)
 
 
 def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
     """Measure the proxy for general knowledge on each domain of a run, on the base model, and compare the maps.
 
-    arXiv 2302.03241 reports cosines of 0.89 to 0.92 for heads and takes them as proof that the proxy finds the same
-    units whatever the domain. The random baseline says how much of that the normalisation gives to any two maps.
+    arXiv 2302.03241 reports cosines of 0.89 to 0.92 for heads and concludes that the proxy finds the same units on any
+    domain. The random baseline shows how much of that comes from the normalisation alone.
 
     Args:
-        learner: of a run, finished or not; its corpora must be there.
-        samples: blocks of each domain.
+        learner: learner of a run, finished or not, whose corpora are available.
+        samples: number of blocks of each domain.
 
     Raises:
         MethodError: the model has no dropout, which the proxy needs.
@@ -67,7 +67,7 @@ def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
                 seed=learner.recipe.run.seed,
                 device="cpu" if learner.recipe.train.get("use_cpu") else next(model.parameters()).device,
             )
-            # The same dropout for every domain: what differs is the text alone.
+            # The same dropout for every domain, so that only the text differs.
             with seeded(learner.recipe.run.seed, "similarity"):
                 maps[domain.name] = normalise(general_importance(model, batches, objective))
             done(1)
@@ -75,7 +75,7 @@ def general_similarity(learner: ContinualLearner, samples: int) -> Similarity:
 
 
 def compare_maps(maps: Mapping[str, Map]) -> Similarity:
-    """Cosines of maps with the same units."""
+    """Return the cosines of maps with the same units."""
     domains = list(maps)
     kinds = sorted({kind_of_site(site) for site in maps[domains[0]]})
     cosine, random = {}, {}
@@ -95,5 +95,5 @@ def _random_cosine(sizes: Sequence[int]) -> tuple[float, float]:
         scores = {str(i): torch.randn(size, generator=generator) for i, size in enumerate(sizes)}
         return torch.cat(list(normalise(scores).values())).double()
 
-    found = torch.stack([F.cosine_similarity(one(), one(), dim=0) for _ in range(_DRAWS)])
-    return float(found.mean()), float(found.max())
+    cosines = torch.stack([F.cosine_similarity(one(), one(), dim=0) for _ in range(_DRAWS)])
+    return float(cosines.mean()), float(cosines.max())

@@ -1,13 +1,13 @@
-"""Where does it forget? A later checkpoint's weights are put back to an earlier one's, and held-out text is read again.
+"""Find where a run forgets: put weights of an earlier checkpoint into a later one, and score held-out text again.
 
-A blend takes each tensor as θ = θ_old + α (θ_new − θ_old). *Restoring a layer* is α = 0 for that layer and 1 elsewhere;
-*merging back* (WiSE-FT, arXiv 2109.01903) is one α for all. Of a held-out set with the loss L,
+A blend takes each tensor as θ = θ_old + α (θ_new − θ_old). *Restoring a layer* uses α = 0 for that layer and 1
+elsewhere; *merging back* (WiSE-FT, arXiv 2109.01903) uses one α for all. For a held-out set with loss L,
 
     back = L(θ_new) − L(θ)                                   bits per byte that return
-    way = (L(θ_new) − L(θ)) / (L(θ_new) − L(θ_old))           of the way back: 0 as θ_new is, 1 as θ_old was
+    way = (L(θ_new) − L(θ)) / (L(θ_new) − L(θ_old))           share of the way back: 0 for θ_new, 1 for θ_old
 
-Of what was known before, `back` above 0 is forgetting undone; of what was learnt in between, below 0 is learning lost.
-Layers act together, so what single layers bring back does not add up to what all of them do.
+For domains known before, `back` above 0 is forgetting undone; for domains learnt in between, `back` below 0 is learning
+lost. Layers interact, so the gains of single layers do not add up to that of all layers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
 
 BEFORE, LEARNT, COMING, GENERAL = "known before", "learnt in between", "still to come", "general"
-"""What a held-out set is to a pair of stages."""
+"""Roles of a held-out set for a pair of stages."""
 POINTS = tuple(step / 10 for step in range(11))
-"""α of :func:`merged_back`."""
+"""Default values of α in :func:`merged_back`."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Hybrid:
     """Weights between two checkpoints.
 
     Attributes:
-        label: as tables write it.
-        share: tensor → α, its part of the later checkpoint.
+        label: name in tables.
+        share: name of a tensor → α, the share of the later checkpoint.
     """
 
     label: str
@@ -61,12 +61,12 @@ class Hybrid:
 
 @dataclass(frozen=True)
 class Returned:
-    """A blend on one held-out set.
+    """The scores of a blend on one held-out set.
 
     Attributes:
         score: bits per byte.
         back: bits per byte better than the later checkpoint.
-        way: share of the way back to the earlier checkpoint; unknown where the two cannot be told apart.
+        way: share of the way back to the earlier checkpoint; unknown if the two do not clearly differ.
     """
 
     score: Estimate
@@ -76,15 +76,15 @@ class Returned:
 
 @dataclass(frozen=True)
 class GoingBack:
-    """What blends of two checkpoints do to every held-out set.
+    """The scores of blends of two checkpoints on every held-out set.
 
     Attributes:
-        title: what was blended.
-        since: the earlier checkpoint.
-        until: the later one.
-        blends: their labels, in order.
-        roles: held-out set, and the mean over those of a role where there are several → what it is to the pair.
-        found: held-out set, or mean → a number for each blend.
+        title: title in reports.
+        since: label of the earlier checkpoint.
+        until: label of the later checkpoint.
+        blends: labels of the blends, in order.
+        roles: held-out set → its role. If several sets have a role, their mean is an entry too.
+        found: held-out set, or mean → scores of each blend.
         ends: held-out set, or mean → score of the earlier and of the later checkpoint.
     """
 
@@ -97,33 +97,36 @@ class GoingBack:
     ends: dict[str, tuple[Estimate, Estimate]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the scores as JSON data."""
         return asdict(self)
 
 
 def restored(learner: ContinualLearner, pair: Pair, blocks: int) -> GoingBack:
-    """Put back one layer at a time: embeddings, each layer, what is behind them.
+    """Score the model with one layer at a time put back: embeddings, each layer, and what follows the layers.
 
     Args:
-        learner: of a run whose two stages have their weights.
-        pair: the stages.
-        blocks: of each held-out set.
+        learner: learner of a run whose two stages have their weights.
+        pair: the two stages.
+        blocks: number of blocks of each held-out set.
 
     Raises:
-        MethodError: a method reads texts with more than the checkpoint.
-        ModelError: the model grew, or a stage's weights are not there.
+        MethodError: a method evaluates with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights were removed.
     """
     return _measured(learner, pair, blocks, "Layers put back", _layers)
 
 
 def merged_back(learner: ContinualLearner, pair: Pair, blocks: int, points: Sequence[float] = POINTS) -> GoingBack:
-    """Go back on a straight line; the arguments are those of :func:`restored`, and α at each of some points."""
+    """Score models on the straight line between the checkpoints, at the values of α in `points`.
+
+    The other arguments are those of :func:`restored`.
+    """
     title = "On the line between them"
     return _measured(learner, pair, blocks, title, lambda _: [everywhere(point) for point in points])
 
 
 def everywhere(share: float) -> Hybrid:
-    """One α for all tensors."""
+    """Return the blend with the same α for all tensors."""
     return Hybrid(f"{share:g}", lambda name: share)
 
 
@@ -163,36 +166,36 @@ def _measured(
 
 
 def looked_at_once(folder: Path, model: nn.Module, tasks: Sequence[HeldOutText], how: Conditions) -> list[Cell]:
-    """A model's cells of some held-out sets; kept in `folder`, so that a second look measures nothing."""
-    shared, found = SharedCells(folder, model), []
+    """Return a model's cells of some held-out sets; they are cached in `folder`."""
+    shared, cells = SharedCells(folder, model), []
     for task in tasks:
         cell = shared.find(task, how)
         if cell is None:
             cell = task.measure(Checkpoint(model, how.objective), how)
             shared.keep(task, how, cell)
-        found.append(cell)
-    return found
+        cells.append(cell)
+    return cells
 
 
 def check_in_weights(learner: ContinualLearner, otherwise: str) -> None:
-    """Refuse runs whose knowledge is not in the weights that are put back.
+    """Refuse runs whose knowledge is not only in the weights that are put back.
 
     Raises:
-        MethodError: a method reads texts with more than the checkpoint; `otherwise` is what to do then.
+        MethodError: a method evaluates with more than the checkpoint; `otherwise` is the advice in the message.
     """
     for method in learner.recipe.methods():
         if not method.tested_as_saved:
             raise MethodError(
-                f"Method '{method.label}' reads texts with what it keeps beside the checkpoint, so putting weights "
-                f"back does not take back what it learnt: {otherwise}."
+                f"Method '{method.label}' evaluates with more than the checkpoint's weights, so putting weights "
+                f"back does not undo what it learnt: {otherwise}."
             )
 
 
 def ends_of(learner: ContinualLearner, pair: Pair) -> tuple[dict[str, nn.Parameter], nn.Module]:
-    """The earlier checkpoint's weights, and the later one's model on the run's device.
+    """Return the earlier checkpoint's weights, and the later one's model on the run's device.
 
     Raises:
-        ModelError: the model grew, or a stage's weights are not there.
+        ModelError: the model grew, or a stage's weights were removed.
     """
     old = dict(learner.model_after(pair.since).named_parameters())
     model = learner.model_after(pair.until).to(learner.scorer().device)
@@ -203,7 +206,7 @@ def ends_of(learner: ContinualLearner, pair: Pair) -> tuple[dict[str, nn.Paramet
 
 
 def blending(model: nn.Module, old: Mapping[str, Tensor], blends: Sequence[Hybrid]) -> Iterator[nn.Module]:
-    """The model with each blend's weights in turn, at the end its own; the arguments are :func:`blender`'s."""
+    """Yield the model with each blend's weights in turn; arguments as of :func:`blender`."""
     with blender(model, old) as put:
         for blend in blends:
             put(blend)
@@ -212,18 +215,18 @@ def blending(model: nn.Module, old: Mapping[str, Tensor], blends: Sequence[Hybri
 
 @contextlib.contextmanager
 def blender(model: nn.Module, old: Mapping[str, Tensor]) -> Iterator[Callable[[Hybrid], None]]:
-    """Puts blends into the model, which has its own weights again at the end.
+    """Yield a function that puts a blend into the model; at the end the model gets its own weights back.
 
     Args:
         model: the later checkpoint.
-        old: tensor → the earlier checkpoint's; a tensor that two modules share is there once.
+        old: name → tensor of the earlier checkpoint; a tensor that two modules share occurs once.
     """
     new: dict[str, Tensor] = {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
 
     def put(blend: Hybrid) -> None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                # At 0 and 1 bit for bit what the checkpoints have.
+                # At α = 0 and 1 the bits are those of the checkpoints.
                 parameter.copy_(torch.lerp(old[name].detach().cpu(), new[name], blend.share(name)))
 
     try:
@@ -240,7 +243,7 @@ def _role(learner: ContinualLearner, pair: Pair, task: HeldOutText) -> str:
 
 
 def _add(found: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
-    """Every set, and the mean over those of a role where it has several: columns are resampled independently."""
+    """Add every set, and the mean over sets of the same role; columns are resampled independently."""
     metric = METRICS["bits_per_byte"]
     by_role: dict[str, list[Resampled]] = {}
     for name, (role, own) in cells.items():
@@ -254,7 +257,7 @@ def _add(found: GoingBack, cells: dict[str, tuple[str, list[Cell]]]) -> None:
 
 
 def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> None:
-    """Scores of [the earlier checkpoint, the later one, blends …]."""
+    """Add a column from scores of [the earlier checkpoint, the later one, blends …]."""
 
     between = _number(scores, lambda u: u[..., 1] - u[..., 0])
     apart = between.sign not in (0, None)
@@ -267,7 +270,7 @@ def _add_column(found: GoingBack, name: str, role: str, scores: Resampled) -> No
 
 
 def _returned(scores: Resampled, apart: bool) -> Returned:
-    """Scores of [the earlier checkpoint, the later one, a blend]."""
+    """Return the numbers of a blend from scores of [the earlier checkpoint, the later one, a blend]."""
     way = _number(scores, lambda u: (u[..., 1] - u[..., 2]) / (u[..., 1] - u[..., 0])) if apart else Estimate()
     back = _number(scores, lambda u: u[..., 1] - u[..., 2])
     return Returned(_number(scores, lambda u: u[..., 2]), back, way)

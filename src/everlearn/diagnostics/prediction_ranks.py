@@ -1,12 +1,12 @@
-"""Prediction ranks: where the words that are a domain's own stand among what a checkpoint expects.
+"""Measure the rank of a domain's characteristic words among a checkpoint's predictions.
 
-For each domain the n-grams with the largest TF-IDF against the other held-out sets; contexts of held-out text that end
-just before one; the rank of its first token among the vocabulary, 1 for the likeliest. The median of the logarithm of
-the rank over a domain's contexts is given for each checkpoint. A perplexity moves with every comma; this moves with
-what a domain is about.
+For each domain, the n-grams with the largest TF-IDF against the other held-out sets are chosen, and contexts of
+held-out text that end just before one. The rank of its first token in the vocabulary is 1 for the likeliest. For each
+checkpoint the median over a domain's contexts of the logarithm of the rank is given. A perplexity depends on every
+comma; this depends on a domain's content.
 
-The analysis is the second version's of the causal study (arXiv 2402.17400), which groups text by sentence embeddings
-first; n-grams of tokens against the other sets are our reading of it, without another model.
+The analysis is from the second version of the causal study (arXiv 2402.17400), which first groups text by sentence
+embeddings. Using n-grams of tokens against the other sets, without another model, is our reading of it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from everlearn.learner import ContinualLearner
 
 TOP, LONGEST = 20, 3
-"""n-grams of a domain, and tokens of the longest."""
+"""Number of n-grams of a domain; maximum tokens of an n-gram."""
 _TWICE, _CANDIDATES, _BEFORE = 2, 2000, 8
-"""An n-gram stands in its domain so often at least; the most frequent ones that are weighed; tokens of a context."""
+"""Minimum occurrences of an n-gram in its domain; number of most frequent ones to weigh; tokens of a context."""
 _PROBABILITIES, _RESAMPLES = 2**24, 500
 Ngram = tuple[int, ...]
 Place = tuple[int, int, int]
@@ -47,13 +47,13 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Ranks:
-    """What a run's checkpoints expect where a domain's own words come.
+    """The ranks of characteristic words in a run's checkpoints.
 
     Attributes:
         words: held-out set → its n-grams as text, by TF-IDF.
-        contexts: held-out set → how many contexts were asked; fewer than wanted where there are no more.
+        contexts: held-out set → number of contexts; fewer than requested if there are no more.
         checkpoints: labels of the rows.
-        log_rank: [row] of held-out set → median natural logarithm of the rank, with a bootstrap's interval.
+        log_rank: for each row, held-out set → median natural logarithm of the rank, with a bootstrap interval.
     """
 
     words: Mapping[str, Sequence[str]]
@@ -62,23 +62,23 @@ class Ranks:
     log_rank: Sequence[Mapping[str, Estimate]]
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the ranks as JSON data."""
         rows = [{name: asdict(found) for name, found in row.items()} for row in self.log_rank]
         return {**vars(self), "log_rank": rows}
 
 
 def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
-    """Ask every checkpoint whose weights are there, in so many contexts of each held-out set.
+    """Score every checkpoint that has weights, in up to `contexts` contexts of each held-out set.
 
     Raises:
-        RecipeError: the run learns from prompts and answers, which are no running text.
+        RecipeError: the run learns from prompts and answers rather than running text.
     """
     scorer = learner.scorer()
     tasks = [scorer.held_out(name) for name in scorer.names()]
     how = scorer.conditions(0)
     if not isinstance(how.objective, Causal | Masked):
         raise RecipeError(
-            f"`--ranks` looks at running text, but the objective of this run is '{how.objective.name}'. Leave it out."
+            f"`--ranks` needs running text, but the objective of this run is '{how.objective.name}'. Remove it."
         )
     own = keywords({task.name: task.held_out.blocks for task in tasks}, how.tokenizer)
     places = {task.name: occurrences(task.held_out.blocks, own[task.name], contexts) for task in tasks}
@@ -110,16 +110,16 @@ def prediction_ranks(learner: ContinualLearner, contexts: int) -> Ranks:
 def keywords(
     sets: Mapping[str, PackedBlocks], tokenizer: PreTrainedTokenizerBase, top: int = TOP, longest: int = LONGEST
 ) -> dict[str, list[Ngram]]:
-    """The n-grams of each set with the largest tf · ln((1 + D) / (1 + df)).
+    """Return the n-grams of each set with the largest tf · ln((1 + D) / (1 + df)).
 
-    tf counts them in the set; D documents, of which df have it, are those of all other sets. An n-gram begins with a
-    token that begins a word, and all its tokens have letters.
+    tf is the number of occurrences in the set; D is the number of documents of all other sets, and df the number of
+    these that contain the n-gram. An n-gram begins with a token that begins a word, and all its tokens contain letters.
 
     Args:
         sets: held-out blocks by name.
-        tokenizer: of the model.
-        top: how many of each set.
-        longest: tokens.
+        tokenizer: the model's tokenizer.
+        top: number of n-grams of each set.
+        longest: maximum tokens of an n-gram.
     """
     size = len(tokenizer)
     begins, letters = _kinds(sets, tokenizer)
@@ -147,7 +147,7 @@ def keywords(
 def _kinds(
     sets: Mapping[str, PackedBlocks], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each token of the vocabulary that occurs: whether it begins a word, and whether it has a letter."""
+    """Return for each token of the vocabulary that occurs: whether it begins a word, and whether it has a letter."""
     begins, letters = np.zeros(len(tokenizer), bool), np.zeros(len(tokenizer), bool)
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     marked = any(str(piece)[:1] in "Ġ▁" for piece in pieces if piece)
@@ -162,14 +162,14 @@ def _kinds(
 
 def _types(sets: Iterable[PackedBlocks]) -> list[int]:
     each = [np.unique(np.asarray(blocks.arrays["input_ids"])) for blocks in sets]
-    found: list[int] = np.unique(np.concatenate(each)).tolist()
-    return found
+    types: list[int] = np.unique(np.concatenate(each)).tolist()
+    return types
 
 
 def _all(
     blocks: PackedBlocks, begins: NDArray[np.bool_], letters: NDArray[np.bool_], size: int, longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Keys of all n-grams inside documents, and the number of the document of each."""
+    """Return the keys of all n-grams within documents, and the number of the document of each."""
     keys, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for block, start, key in _inside(blocks, begins, letters, size, longest):
         keys.append(key)
@@ -180,7 +180,7 @@ def _all(
 def _inside(
     blocks: PackedBlocks, begins: NDArray[np.bool_], letters: NDArray[np.bool_], size: int, longest: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
-    """For each length: block, segment and key of every n-gram."""
+    """Yield for each length the block, segment and key of every n-gram."""
     ids = np.asarray(blocks.arrays["input_ids"]).astype(np.int64)
     segments = np.asarray(blocks.arrays["segments"])
     for length in range(1, longest + 1):
@@ -199,7 +199,7 @@ def _inside(
 def _document_frequency(
     asked: NDArray[np.int64], keys: NDArray[np.int64], owners: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """In how many documents each of the asked keys (sorted) stands."""
+    """Return the number of documents that contain each of the sorted keys in `asked`."""
     at = np.searchsorted(asked, keys)
     there = (at < len(asked)) & (asked[np.minimum(at, len(asked) - 1)] == keys) if len(asked) else np.zeros(0, bool)
     pairs = np.unique(np.stack([at[there], owners[there]]), axis=1) if there.any() else np.zeros((2, 0), np.int64)
@@ -215,12 +215,14 @@ def _ngram(key: int, size: int) -> Ngram:
 
 
 def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> list[Place]:
-    """Where the n-grams begin with enough text of their document before them; a seeded sample of `count`, in order.
+    """Return places where the n-grams occur after enough text of their document: a sorted, seeded sample.
+
+    Of n-grams that begin at the same place the longest one counts.
 
     Of n-grams that begin at the same place the longest is the one that is there.
     """
     ids, segments = np.asarray(blocks.arrays["input_ids"]), np.asarray(blocks.arrays["segments"])
-    found: dict[tuple[int, int], int] = {}
+    longest_at: dict[tuple[int, int], int] = {}
     for ngram in sorted(ngrams, key=len):
         width = ids.shape[1] - len(ngram) + 1 - _BEFORE
         if width < 1:
@@ -229,8 +231,8 @@ def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> li
         for place, token in enumerate(ngram):
             part = slice(_BEFORE + place, _BEFORE + place + width)
             here = here & (ids[:, part] == token) & (segments[:, part] == segments[:, :width])
-        found |= {(int(row), int(at) + _BEFORE): len(ngram) for row, at in zip(*np.nonzero(here), strict=True)}
-    places = sorted((*place, length) for place, length in found.items())
+        longest_at |= {(int(row), int(at) + _BEFORE): len(ngram) for row, at in zip(*np.nonzero(here), strict=True)}
+    places = sorted((*place, length) for place, length in longest_at.items())
     chosen = generator("ranks", blocks.name).permutation(len(places))[:count]
     return [places[number] for number in np.sort(chosen)]
 
@@ -239,15 +241,15 @@ def occurrences(blocks: PackedBlocks, ngrams: Sequence[Ngram], count: int) -> li
 
 
 def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place], how: Conditions) -> Floats:
-    """Rank of the token at each place, 1 for the likeliest; of a masked model the whole n-gram is masked.
+    """Return the rank of the token at each place, 1 for the likeliest; a masked model has the complete n-gram masked.
 
     Args:
-        predictor: what is asked.
+        predictor: the predictor.
         blocks: the text.
-        places: of n-grams.
-        how: of it `objective`, `tokenizer`, `batch_size`, `device` and `bf16`.
+        places: places of n-grams.
+        how: conditions of the evaluation.
     """
-    masked, found = isinstance(how.objective, Masked), []
+    masked, ranks = isinstance(how.objective, Masked), []
     most = max(1, min(how.batch_size, _PROBABILITIES // len(how.tokenizer)))
     with at_rest(models_of(predictor), how.device, how.bf16), torch.no_grad():
         for start in range(0, len(places), most):
@@ -261,8 +263,8 @@ def ranks_of(predictor: Predictor, blocks: PackedBlocks, places: Sequence[Place]
                     ids[row, position : position + length] = how.tokenizer.mask_token_id
             batch |= {"input_ids": ids, "labels": labels, "positions": at if masked else at - 1}
             likely = predictor.likely({key: value.to(how.device) for key, value in batch.items()})[:, 0].cpu()
-            found.append(1 + (likely > likely.gather(1, labels)).sum(1).double().numpy())
-    return np.concatenate([np.empty(0), *found])
+            ranks.append(1 + (likely > likely.gather(1, labels)).sum(1).double().numpy())
+    return np.concatenate([np.empty(0), *ranks])
 
 
 def _median(values: Floats, name: str) -> Estimate:

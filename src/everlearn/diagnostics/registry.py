@@ -1,7 +1,7 @@
-"""Analyses by name, for ``everlearn analyse RUN --also NAME=BLOCKS``: a function each.
+"""Register analyses by name, for ``everlearn analyse RUN --also NAME=BLOCKS``.
 
-An analysis is a function from a learner that holds a finished run, and how many blocks of each held-out set to look at,
-to a section of the page.
+An analysis is a function that takes a learner with a finished run, and the number of blocks of each held-out set to
+read, and returns a section of the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from everlearn.report.sections import Section
 
 Analysis = Callable[[ContinualLearner, int], Section]
 ANALYSES: Registry[Analysis] = Registry("analyses")
-"""Analyses that plugins bring; everlearn's own have options of their own."""
+"""Analyses of plugins; everlearn's own analyses have their own options."""
 _Analysis = TypeVar("_Analysis", bound=Analysis)
 
 
@@ -34,7 +34,7 @@ def find_analysis(name: str) -> Analysis:
     """Return an analysis by its name.
 
     Raises:
-        RecipeError: there is none of this name.
+        RecipeError: there is no analysis of this name.
     """
     if name not in ANALYSES:
         raise RecipeError(

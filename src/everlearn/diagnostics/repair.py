@@ -1,13 +1,13 @@
-"""How far along its update may a run go, if a text that it knew before must not lose more than a budget?
+"""Find the largest part of an update at which a text known before loses no more than a budget.
 
 On the line θ(s) = θ_old + s (θ_new − θ_old), with L the loss in bits per byte,
 
     s* = the largest s in [0, 1] with L(θ(s)) − L(θ_old) ≤ budget
 
-on a calibration half of held-out text; what it costs is then measured on the other half, which the search never saw.
-The loss on a line need not grow all the way, so the search comes from the far end in equal steps until one is within
-the budget, and halves the last step from there: forward passes only. (The gate of arXiv 2510.16089 bisects a scale for
-each single edit.)
+on one half of the held-out text, the calibration half. The loss at s* is then measured on the other half, which the
+search did not use. The loss need not increase along the whole line, so the search goes back from s = 1 in equal steps
+until one is within the budget, and bisects the last step from there, with forward passes only. (The gate of arXiv
+2510.16089 bisects a scale for each single edit.)
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from everlearn.run.scoring import Scorer
 
 STEPS, PRECISION = 8, 0.01
-"""Equal steps from the far end; the length at which halving stops."""
+"""Number of equal steps from s = 1; length at which bisection stops."""
 METRIC = METRICS["bits_per_byte"]
 TEXT = "text"
-"""What a text that is given is called."""
+"""Name of a text that is given by its path."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Remains:
 
     Attributes:
         role: known before the update, or learnt in it.
-        learnt: bits per byte that the whole update brought (below 0: lost).
-        left: bits per byte that the step brings.
-        share: the second over the first; unknown where the two ends cannot be told apart.
+        learnt: gain of the complete update in bits per byte (below 0: lost).
+        left: gain at the step in bits per byte.
+        share: the second over the first; unknown if the two ends do not clearly differ.
     """
 
     role: str
@@ -77,19 +77,19 @@ class Remains:
 
 @dataclass(frozen=True)
 class Repair:
-    """What the search found.
+    """The result of the search.
 
     Attributes:
-        since: the earlier checkpoint.
-        until: the later one.
-        text: the held-out set that has the budget.
+        since: label of the earlier checkpoint.
+        until: label of the later checkpoint.
+        text: the held-out set to which the budget applies.
         budget: bits per byte that it may lose.
-        sure: whether the upper end of the loss's 95 % interval had to be within the budget, not its mean only.
+        sure: whether the upper end of the loss's 95 % interval, rather than its mean, had to be within the budget.
         step: s*.
-        curve: s → bits per byte lost on the calibration half, in the order in which the search asked.
-        blocks: of the calibration half, and of the other one.
-        whole: lost on the other half by the whole update.
-        lost: lost there at s*.
+        curve: s → bits per byte lost on the calibration half, in the order of the search.
+        blocks: number of blocks of the calibration half, and of the other half.
+        whole: loss of the complete update, on the other half.
+        lost: loss at s*, on the other half.
         remains: domain → what is left of it.
     """
 
@@ -107,20 +107,20 @@ class Repair:
 
     @property
     def kept(self) -> bool:
-        """Whether the budget holds on the half that the search never saw."""
+        """Return whether the budget holds on the half that the search did not use."""
         return _number(self.lost.value) <= self.budget
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the result as JSON data."""
         curve = [{"step": step, **asdict(lost)} for step, lost in sorted(self.curve.items())]
         return {**asdict(self), "curve": curve, "kept": self.kept}
 
 
 def largest_step(lost: Callable[[float], float], budget: float) -> float:
-    """The largest s in [0, 1] at which no more than the budget is lost, to within :data:`PRECISION` below it.
+    """Return the largest s in [0, 1] at which at most `budget` is lost, at most :data:`PRECISION` too low.
 
     Args:
-        lost: s → what is lost; nothing at 0. Asked at each s once.
+        lost: s → loss; 0 at s = 0. It is called once for each s.
         budget: 0 or more.
     """
     beyond = within = 1.0
@@ -157,23 +157,22 @@ def repair(
     ```
 
     Args:
-        run: the run's folder; it stays as it is.
+        run: the run's folder, which is not changed.
         budget: bits per byte that the text may lose.
-        folder: where to write the repaired model, as ``save_pretrained`` would; a new folder. Nothing is written when
-            left out.
-        on: the held-out set that the budget applies to; default: the run's general text.
+        folder: new folder for the repaired model, in the form of ``save_pretrained``. Default: write nothing.
+        on: the held-out set to which the budget applies. Default: the run's general text.
         text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
         since: where the update begins: a domain, or `base`.
-        until: where it ends; the last stage when left out.
-        blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
-        sure: the upper end of the 95 % interval of what is lost must be within the budget.
-        reporter: who is told what is going on; nobody when left out.
+        until: where it ends. Default: the last stage.
+        blocks: maximum blocks of each held-out set; half of those of the budgeted set are used for the search.
+        sure: require the upper end of the loss's 95 % interval to be within the budget.
+        reporter: shows progress; None for no output.
 
     Raises:
-        RecipeError: there is no such set or stage, or no text at all, or the budget is no number of 0 or more.
-        MethodError: a method reads texts with more than the checkpoint.
-        ModelError: the model grew, or a stage's weights are not there.
-        RunError: there is no such run, or the folder is taken.
+        RecipeError: there is no such set or stage, or no text at all, or the budget is negative or not finite.
+        MethodError: a method evaluates with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights were removed.
+        RunError: there is no such run, or `folder` exists already.
     """
     if on is not None and text is not None:
         raise RecipeError("`on` names a held-out set of the run, and `text` a text in its place. Leave one out.")
@@ -197,21 +196,21 @@ def search_repair(
     blocks: int | None = None,
     sure: bool = False,
 ) -> Repair:
-    """Search for the largest step, and measure what it costs and leaves; nothing of the run changes.
+    """Search for the largest step, and measure what it costs and leaves; the run is not changed.
 
     Args:
-        learner: of a run whose two stages have their weights.
-        pair: the stages.
+        learner: learner of a run whose two stages have their weights.
+        pair: the two stages.
         budget: bits per byte that the text may lose.
-        on: the held-out set that the budget applies to; default: the run's general text.
+        on: the held-out set to which the budget applies. Default: the run's general text.
         text: another text for the budget, instead of `on`: a file, a folder, or a hub id.
-        blocks: read no more than so many of each held-out set; half of the budgeted one's are for the search.
-        sure: the upper end of the 95 % interval of what is lost must be within the budget.
+        blocks: maximum blocks of each held-out set; half of those of the budgeted set are used for the search.
+        sure: require the upper end of the loss's 95 % interval to be within the budget.
 
     Raises:
-        RecipeError: there is no such set, or no text at all, or the budget is no number of 0 or more.
-        MethodError: a method reads texts with more than the checkpoint.
-        ModelError: the model grew, or a stage's weights are not there.
+        RecipeError: there is no such set, or no text at all, or the budget is negative or not finite.
+        MethodError: a method evaluates with more than the checkpoint.
+        ModelError: the model grew, or a stage's weights were removed.
     """
     if not (math.isfinite(budget) and budget >= 0):
         raise RecipeError(f"`--budget` is {budget}; it must be a finite number of bits per byte, 0 or more.")
@@ -221,7 +220,7 @@ def search_repair(
     with tempfile.TemporaryDirectory() as thrown_away:
         path = _budgeted(learner, scorer, on, text, Path(thrown_away))
         search, test = (HeldOutText(path, None, blocks, half) for half in (0, 1))
-        own = None if text is not None else path.stem  # a domain may be called as a text of one's own is
+        own = None if text is not None else path.stem  # a domain may have the same name as the given text
         others = [limited(scorer, n, blocks or 2**31) for n in scorer.names() if n in scorer.domains and n != own]
         how, folder = scorer.conditions(pair.until), scorer.shared_folder()
         old, model = ends_of(learner, pair)
@@ -267,13 +266,13 @@ def search_repair(
 
 
 def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: Path) -> MergedModel:
-    """Write the model at the step as ``save_pretrained`` would; tensors are read from the stages one by one.
+    """Write the model at the step as ``save_pretrained`` would, reading tensors one by one from the stages.
 
     Args:
-        learner: of the run.
-        pair: the stages that were looked at.
-        found: what :func:`search_repair` found.
-        folder: a new one.
+        learner: learner of the run.
+        pair: the two stages.
+        found: the result of :func:`search_repair`.
+        folder: a new folder.
     """
     with tempfile.TemporaryDirectory() as thrown_away:
         scratch = Path(thrown_away)
@@ -287,7 +286,7 @@ def save_repaired(learner: ContinualLearner, pair: Pair, found: Repair, folder: 
 def _budgeted(
     learner: ContinualLearner, scorer: Scorer, on: str | None, text: str | Path | None, scratch: Path
 ) -> Path:
-    """Where the blocks of the text are that has the budget."""
+    """Return the file with the blocks of the text to which the budget applies."""
     if text is not None:
         format_ = learner.setting()
         found = prepare(
@@ -310,16 +309,18 @@ def _budgeted(
     general = learner.recipe.general
     name = on or (general.name if general is not None else None)
     if name is None:
-        raise RecipeError("The run has no general text (`general`) that could have a budget: name one (`--text FILE`).")
+        raise RecipeError(
+            "The run has no general text (`general`) to which a budget could apply: name a text (`--text FILE`)."
+        )
     if name not in scorer.names():
         raise RecipeError(
-            f"`--on` is '{name}', which is no held-out set of the run.{did_you_mean(name, scorer.names())}"
+            f"`--on` is '{name}', which is not a held-out set of the run.{did_you_mean(name, scorer.names())}"
         )
     return scorer.held_out(name).path
 
 
 def _lost(before: Cell, after: Cell) -> Estimate:
-    """Bits per byte, with the interval of a paired bootstrap over blocks."""
+    """Return the loss in bits per byte, with the interval of a paired bootstrap over blocks."""
     scores = resample([before, after], [METRIC], seed=("repair", before.task))[METRIC.name]
     rise = [scores.values[1] - scores.values[0], scores.samples[:, 1] - scores.samples[:, 0]]
     return estimate(*rise) or Estimate()

@@ -1,7 +1,7 @@
-"""How large each row's outputs are, how alike that is from domain to domain, and which rows of the weights moved.
+"""Measure how large each row's outputs are, how similar that is between domains, and which rows of the weights moved.
 
-MIGU (arXiv 2406.17245) rests on the claim that tasks differ in the rows whose outputs are largest. Here that is
-measured on any model and its domains; every number stands beside what text of one domain gives twice, and chance.
+MIGU (arXiv 2406.17245) assumes that tasks differ in the rows with the largest outputs. This is measured here on any
+model and its domains. Every number is shown beside that of two samples of one domain, and beside chance.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ALL = "all projections"
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """A number of each row of every projection, for each of some names.
+    """A number for each row of every projection, under several names.
 
     Attributes:
-        title: what it is of.
-        components: path → what the projection is for.
-        halves: name → the same from two disjoint samples; twice the same where there is one.
+        title: title in reports.
+        components: path → component of the projection.
+        halves: name → numbers from two disjoint samples; the same ones twice if there is only one sample.
     """
 
     title: str
@@ -48,31 +48,31 @@ class Magnitudes:
     halves: dict[str, tuple[Rows, Rows]]
 
     def relative(self, name: str, component: str) -> Tensor:
-        """A name's numbers over the mean of their layer, of all layers of a component (or :data:`ALL`)."""
+        """Return a name's numbers divided by the mean of their layer, over a component's layers (or :data:`ALL`)."""
         rows = self.halves[name][0]
         return torch.cat([rows[p] / rows[p].mean().clamp(min=1e-30) for p in self.paths(component)])
 
     def paths(self, component: str) -> list[str]:
-        """The projections of a component."""
+        """Return the projections of a component."""
         return [path for path, own in self.components.items() if component in (own, ALL)]
 
     @property
     def parts(self) -> list[str]:
-        """All projections together, then each component."""
+        """Return the names of all projections together, then of each component."""
         return [ALL, *dict.fromkeys(self.components.values())]
 
 
 @dataclass(frozen=True)
 class Alike:
-    """How alike the rows of several names are, by component; means over layers.
+    """The similarity of rows between several names, by component; means over layers.
 
     Attributes:
-        title: of what.
-        names: what is compared.
-        threshold: share of rows that are not counted as the largest.
-        overlap: component → share of the largest rows that two names have in common, [names][names]. On the diagonal:
-            of two samples of one name.
-        correlation: the same of Pearson's correlation of the numbers of a layer's rows; None where all rows are equal.
+        title: title in reports.
+        names: the compared names.
+        threshold: share of rows that do not count as the largest.
+        overlap: component → share of the largest rows that two names have in common, [names][names]. The diagonal
+            compares two samples of one name.
+        correlation: the same for Pearson's correlation of the numbers of a layer's rows; None if all rows are equal.
         chance: component → the overlap of rows drawn at random.
     """
 
@@ -84,38 +84,38 @@ class Alike:
     chance: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the similarity as JSON data."""
         return vars(self)
 
 
 def threshold_of(learner: ContinualLearner) -> float:
-    """The run's share of masked rows; that of the MIGU paper where it has none."""
+    """Return the run's share of masked rows, or that of the MIGU paper if the run has none."""
     own = next((each.config.threshold for each in learner.recipe.methods() if isinstance(each, MIGU)), 0.0)
     return float(own or MIGU().config.threshold)
 
 
 def looked_at(learner: ContinualLearner, blocks: int) -> list[Magnitudes]:
-    """The base model, the last one that has weights, and the rows that moved in each stage."""
+    """Return the outputs of the base model and of the last one with weights, and the rows that moved in each stage."""
     last = max(index for index in range(len(learner.recipe.domains) + 1) if learner.has_weights(index))
-    found = [output_magnitudes(learner, stage, blocks) for stage in dict.fromkeys((0, last))]
+    models = [output_magnitudes(learner, stage, blocks) for stage in dict.fromkeys((0, last))]
     moved = updated_rows(learner)
-    return found if moved is None else [*found, moved]
+    return models if moved is None else [*models, moved]
 
 
 def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Magnitudes:
-    """Mean |y| of each row on every domain of a run, on the model after a stage (0: the base model).
+    """Return the mean |y| of each row on every domain of a run, for the model after a stage (0: the base model).
 
     Args:
-        learner: of a run, finished or not; its corpora must be there.
-        stage: whose model.
-        blocks: of each domain; half of them for each of two samples.
+        learner: learner of a run, finished or not, whose corpora are available.
+        stage: number of the stage.
+        blocks: number of blocks of each domain, half of them for each of two samples.
 
     Raises:
         RunError: a domain has too little text for two samples.
-        ModelError: the stage's weights are not there.
+        ModelError: the stage's weights were removed.
     """
     objective, model = learner.setting().objective, learner.model_after(stage)
-    found: dict[str, tuple[Rows, Rows]] = {}
+    by_domain: dict[str, tuple[Rows, Rows]] = {}
     for domain in learner.recipe.domains:
         with learner.reporter.activity(f"Output magnitudes on {domain.name}", 1) as done:
             batches = list(
@@ -133,17 +133,20 @@ def output_magnitudes(learner: ContinualLearner, stage: int, blocks: int) -> Mag
                     f"Domain '{domain.name}' gives {len(batches)} batch of text, but two samples are compared "
                     f"(`--magnitude` is {blocks}). Set it to 2 or more, or give the domain more text."
                 )
-            found[domain.name] = (
+            by_domain[domain.name] = (
                 mean_magnitudes(model, batches[::2], objective),
                 mean_magnitudes(model, batches[1::2], objective),
             )
             done(1)
     title = "the base model" if stage == 0 else f"the model after {learner.recipe.domains[stage - 1].name}"
-    return Magnitudes(f"Outputs of {title}", _components(model), found)
+    return Magnitudes(f"Outputs of {title}", _components(model), by_domain)
 
 
 def mean_magnitudes(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], objective: Objective) -> Rows:
-    """Mean |y| over all positions, [d_out] float32 by projection; without dropout. Padding counts, as in MIGU."""
+    """Return the mean |y| over all positions, [d_out] float32 by projection, without dropout.
+
+    Padding is included, as in MIGU.
+    """
     sums: Rows = {}
     positions: dict[str, int] = {}
 
@@ -167,7 +170,9 @@ def mean_magnitudes(model: nn.Module, batches: Sequence[Mapping[str, Tensor]], o
 
 
 def updated_rows(learner: ContinualLearner) -> Magnitudes | None:
-    """How far each row of the projections that move in every stage moved, ‖ΔW_row‖₂.
+    """Return how far each row moved in each stage, ‖ΔW_row‖₂, for projections that move in every stage.
+
+    None if there are fewer than two such stages: weights were removed, layers grew, or nothing in them moves (prompts).
 
     None without two stages to compare: weights were removed, layers grew, or nothing in them moves (prompts).
     """
@@ -190,7 +195,7 @@ def _checkpoints(learner: ContinualLearner) -> Iterator[tuple[int, nn.Module | N
 
 
 def _change(before: nn.Module, after: nn.Module, path: str) -> Tensor | None:
-    """Norm of the change of each row, [d_out] float32; None where the layer grew."""
+    """Return the norm of the change of each row, [d_out] float32; None if the layer grew."""
     new, old = (model.get_submodule(path).get_parameter("weight").detach() for model in (after, before))
     if old.shape != new.shape:
         return None
@@ -202,7 +207,7 @@ def _components(model: nn.Module) -> dict[str, str]:
 
 
 def alike(found: Magnitudes, threshold: float) -> Alike:
-    """Compare every two names: one's first sample with the other's second, and the other way round."""
+    """Compare every two names: the first sample of one with the second of the other, and the reverse."""
     names = list(found.halves)
     pairs = {path: [[_pair(found, path, a, b, threshold) for b in names] for a in names] for path in found.components}
     overlap: dict[str, list[list[float]]] = {}
@@ -223,7 +228,7 @@ def _share(found: Magnitudes, path: str, threshold: float) -> float:
 
 
 def _pair(found: Magnitudes, path: str, a: str, b: str, threshold: float) -> tuple[float, float]:
-    """Overlap of the largest rows and correlation of all, the mean over both ways of pairing the samples."""
+    """Return the overlap of the largest rows and the correlation of all, averaged over both pairings of the samples."""
     each = []
     for i in (0, 1):
         x, y = found.halves[a][i][path], found.halves[b][1 - i][path]

@@ -1,9 +1,9 @@
-"""The training curve as a codelength: what it takes to send a domain's text by a model that learns on the way.
+"""Read the training curve as a codelength: bits to send a domain's text with a model that learns on the way.
 
 Each batch is scored before the update that it causes, so the mean of the training losses over the first pass is the
-online (prequential) codelength of its labels, in bits a byte (A. P. Dawid 1984; arXiv 1901.11373). It costs nothing.
-Dropout, which is on while training, makes it larger than the code of the same model would be, and a masked model sends
-the masked tokens alone. From the second pass on text is no news, and is left out.
+online (prequential) codelength of its labels, in bits per byte (A. P. Dawid 1984; arXiv 1901.11373). It needs no
+further computation. Dropout is on in training, so the codelength is larger than it would be without. A masked model
+only sends the masked tokens. Later passes are left out, since their text was seen before.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from everlearn.run.folder import RunFolder
 
 _FIRST = 0.1
-"""Of the steps: how well the text was known when it began to be learnt."""
+"""Share of the steps that count as the beginning, and as the end, of learning."""
 
 
 @dataclass(frozen=True)
 class Prequential:
-    """A domain's text as it was learnt.
+    """The codelength of a domain's text.
 
     Attributes:
-        domain: its name.
-        steps: that count: of the first pass.
-        once: whether these are known to be of the first pass; not in streams.
-        nats: mean over the labels.
-        bits_per_byte: the same in bits a byte of text; None where nothing is held out, so that bytes are not known.
-        first: bits a byte (nats where these are not known) over the first tenth of the steps.
-        last: over the last tenth.
+        domain: name of the domain.
+        steps: number of steps that count: those of the first pass.
+        once: whether these are known to be of the first pass; false for streams.
+        nats: mean nats per label.
+        bits_per_byte: bits per byte of text; None if the bytes are unknown because nothing is held out.
+        first: bits per byte (nats if bytes are unknown) over the first tenth of the steps.
+        last: the same over the last tenth.
     """
 
     domain: str
@@ -48,30 +48,30 @@ class Prequential:
     last: float
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the codelength as JSON data."""
         return asdict(self)
 
 
 def prequential(run: RunFolder) -> list[Prequential]:
-    """Of every stage that has a training log."""
+    """Return the codelength of every stage that has a training log."""
     logged: dict[int, dict[int, float]] = {}
     for line in run.metrics():
         stage, step = number(line.get("stage")), number(line.get("step"))
         loss = number(line.get("loss"))
         if stage is not None and step is not None and loss is not None:
             logged.setdefault(int(stage), {})[int(step)] = loss
-    found = []
+    codelengths = []
     for index, domain in enumerate(run.recipe().domains, 1):
         place = run.stage(index, domain.name) / "stage.json"
         if logged.get(index) and place.is_file():
             held_out = run.sets / f"{domain.name}.safetensors"
             width = HeldOut.load(held_out).bytes_per_token if held_out.is_file() else None
-            found.append(_of_stage(domain.name, logged[index], read(StageFacts, place).pass_steps, width))
-    return found
+            codelengths.append(_of_stage(domain.name, logged[index], read(StageFacts, place).pass_steps, width))
+    return codelengths
 
 
 def _of_stage(domain: str, losses: dict[int, float], pass_steps: int | None, width: float | None) -> Prequential:
-    """Each line is the mean since the line before."""
+    """Return the codelength of a stage; each logged loss is the mean since the previous line."""
     steps = sorted(losses)
     if pass_steps is not None:
         steps = [step for step in steps if step <= pass_steps] or steps[:1]
@@ -90,13 +90,13 @@ def _of_stage(domain: str, losses: dict[int, float], pass_steps: int | None, wid
 
 
 def _until(lines: list[tuple[int, float]], steps: float) -> list[tuple[int, float]]:
-    """The first lines that cover so many steps."""
-    found: list[tuple[int, float]] = []
+    """Return the first lines that cover at least `steps` steps."""
+    chosen: list[tuple[int, float]] = []
     for line in lines:
-        if found and sum(count for count, _ in found) >= steps:
+        if chosen and sum(count for count, _ in chosen) >= steps:
             break
-        found.append(line)
-    return found
+        chosen.append(line)
+    return chosen
 
 
 def _mean(lines: list[tuple[int, float]]) -> float:
@@ -104,7 +104,7 @@ def _mean(lines: list[tuple[int, float]]) -> float:
 
 
 def table(found: list[Prequential]) -> Table:
-    """A row a stage."""
+    """Make a table with a row for each stage."""
     rows = []
     for each in found:
         numbers = (each.bits_per_byte, *((each.first, each.last) if each.bits_per_byte is not None else (None, None)))

@@ -1,1 +1,1 @@
-"""What a model forgot: two checkpoints of any origin on the same texts and tasks, compared in pairs."""
+"""Compare two checkpoints of any origin on the same texts and tasks, in pairs: what was forgotten and learnt."""

@@ -1,4 +1,4 @@
-"""The passages and tokens of a text that account for the difference of two models: what lost most, what gained most."""
+"""Find the passages and tokens of a text that account for the difference of two models."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PASSAGES, TOKENS, WORDS = 3, 10, 15
-"""How many passages, tokens in their places, and tokens of the vocabulary are shown of each end."""
+"""Numbers of passages, single tokens and vocabulary tokens that are shown of losses, and of gains."""
 EXCERPT = 70
-"""Tokens of a passage that are shown: the stretch of it that changed most."""
+"""Tokens shown of a passage: the stretch that changed most."""
 BEFORE, BEHIND = 14, 5
-"""Tokens that are shown around a token."""
+"""Tokens shown before and after a token."""
 OFTEN = 3
-"""A token of the vocabulary is listed when it was scored so many times or more."""
+"""Minimum number of scored occurrences of a listed vocabulary token."""
 SHRINK = 5
-"""Occurrences without any change that are added to those of each token, so that rare ones do not lead by chance."""
+"""Number of unchanged occurrences added to each token's own, so that rare tokens do not lead by chance."""
 BITS = math.log(2)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token in its place, with the bits that each model needs for it; None where it was not scored."""
+    """A token in its place, with the bits that each model needs for it; None if it was not scored."""
 
     text: str
     before: float | None = None
@@ -45,10 +45,10 @@ class PassageChange:
 
     Attributes:
         document: its number in the text.
-        bytes: of the passage.
+        bytes: bytes of the passage.
         before: bits per byte of the earlier model.
-        after: of the later one.
-        pieces: the stretch of it that changed most; the beginning, without numbers, where tokens cannot be compared.
+        after: bits per byte of the later model.
+        pieces: the stretch that changed most; the beginning, without numbers, if tokens cannot be compared.
     """
 
     document: int
@@ -66,11 +66,11 @@ class TokenChange:
         document: number of its document.
         left: the text before it.
         token: its text.
-        right: the text behind it.
+        right: the text after it.
         before: bits of the earlier model.
-        after: bits of the later one.
-        guess_before: what the earlier model found likeliest there.
-        guess_after: what the later one found likeliest.
+        after: bits of the later model.
+        guess_before: the earlier model's likeliest token there.
+        guess_after: the later model's likeliest token there.
     """
 
     document: int
@@ -85,14 +85,14 @@ class TokenChange:
 
 @dataclass(frozen=True)
 class WordChange:
-    """A token of the vocabulary, wherever it stands.
+    """A vocabulary token, over all its occurrences.
 
     Attributes:
         token: its text.
-        count: how often it was scored.
+        count: number of scored occurrences.
         before: mean bits of the earlier model.
-        after: mean bits of the later one.
-        instead: what the later model found likeliest in its place most often; empty where that is the token itself.
+        after: mean bits of the later model.
+        instead: the later model's most frequent guess in its place; empty if that is the token itself.
     """
 
     token: str
@@ -118,14 +118,14 @@ def ends_of(
     scored: NDArray[np.float64],
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[End, End]:
-    """Return what lost most and what gained most; passages alone where the two models read different tokens.
+    """Return what lost most and what gained most; only passages if the two models have different tokens.
 
     Args:
-        passages: of a text.
+        passages: passages of a text.
         before: losses of the earlier model.
-        after: of the later one.
-        scored: bytes of each passage that were scored.
-        tokenizer: of the earlier model.
+        after: losses of the later model.
+        scored: scored bytes of each passage.
+        tokenizer: the earlier model's tokenizer.
     """
     changes = _Changes(passages, before, after, tokenizer) if before.same_tokens(after) else None
     bits = [losses.sums()[0] / BITS for losses in (before, after)]
@@ -148,7 +148,7 @@ def ends_of(
 
 
 class _Changes:
-    """Tokens of a text in their places, with what two models make of them."""
+    """The losses of two models on the same tokens of a text."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Changes:
         return [Piece(text, b, a) for text, b, a in zip(texts, *levels, strict=True)]
 
     def tokens(self, sign: int) -> list[TokenChange]:
-        """Return the tokens that changed most in one direction: one of a passage, and two of a kind at most."""
+        """Return the tokens that changed most in one direction: at most one per passage, and two of a kind."""
         best = sorted(
             ((float(sign * change[i]), number, int(i))
              for number, change in enumerate(self.change)
@@ -180,16 +180,16 @@ class _Changes:
              for i in [np.nanargmax(sign * change)]),
             reverse=True,
         )  # fmt: skip
-        found: list[TokenChange] = []
+        changes: list[TokenChange] = []
         kinds: Counter[int] = Counter()
         for change, number, place in best:
             kind = int(self.before.ids[number][place])
             kinds[kind] += 1
-            if change <= 0 or len(found) == TOKENS:
+            if change <= 0 or len(changes) == TOKENS:
                 break
             if kinds[kind] <= 2:
-                found.append(self._token(number, place))
-        return found
+                changes.append(self._token(number, place))
+        return changes
 
     def _token(self, number: int, place: int) -> TokenChange:
         start = max(0, place - BEFORE)
@@ -207,7 +207,7 @@ class _Changes:
         )
 
     def words(self, sign: int) -> list[WordChange]:
-        """Return the tokens of the vocabulary that changed most in one direction: the mean over where they stand."""
+        """Return the vocabulary tokens that changed most in one direction, on average over their occurrences."""
         scored = ~np.isnan(np.concatenate(self.before.nats))
         ids = np.concatenate(self.before.ids)[scored]
         guess = np.concatenate(self.after.guess)[scored]
@@ -217,10 +217,10 @@ class _Changes:
         mean = sign * (sums[1] - sums[0]) / (count + SHRINK)
         mean[count < OFTEN] = -np.inf
         order = [i for i in np.argsort(-mean, kind="stable")[:WORDS].tolist() if mean[i] > 0]
-        found = []
+        changes = []
         for i in order:
             instead = Counter(guess[ids == kinds[i]].tolist()).most_common(1)[0][0]
-            found.append(
+            changes.append(
                 WordChange(
                     self._word(int(kinds[i])),
                     int(count[i]),
@@ -229,15 +229,15 @@ class _Changes:
                     "" if instead == kinds[i] else self._word(int(instead)),
                 )
             )
-        return found
+        return changes
 
     def _word(self, token: int) -> str:
-        """Return a token's text, special tokens by their names."""
+        """Return a token's text; special tokens are written by their names."""
         return str(self.tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
 
 def pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | NDArray[np.int64]) -> list[str]:
-    """Return the text of each token in its place; of a letter in several tokens, the last one has it."""
+    """Return the text of each token in its place; a character of several tokens is given to the last of them."""
     decode: Callable[..., Any] = tokenizer.decode
     texts, before = [], ""
     for end in range(1, len(ids) + 1):

@@ -1,4 +1,4 @@
-"""``everlearn diff``: what a model forgot and learnt between two checkpoints, on texts and tasks, without a recipe."""
+"""Compare two checkpoints on texts and tasks without a recipe: ``everlearn diff``."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from everlearn.run.progress import Reporter
 from everlearn.version import __version__
 
 BLOCKS = 64
-"""Rows of each text that are read unless more are asked for."""
+"""Default number of rows of each text."""
 LONGEST_ROW = 512
-"""Tokens of a row, unless a model reads fewer or another number is asked for."""
+"""Default number of tokens of a row, unless a model's longest input is shorter."""
 BATCH = 8
 MASK_SEED = 0
 FORMAT = 1
-"""Of the JSON: raise it when a key changes its meaning or goes."""
+"""Version of the JSON; raise it when a key changes its meaning or is removed."""
 
 
 @dataclass(frozen=True)
 class Diff(ComparedModels):
-    """What two checkpoints differ in, with a verdict in words and a page."""
+    """The differences between two checkpoints, with a verdict in words and a page."""
 
     @property
     def verdict(self) -> str:
-        """What was forgotten and what was learnt, in a sentence or two."""
+        """Return what was forgotten and what was learnt, in a sentence or two."""
         return sentence(self)
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the comparison as JSON data."""
         return {"format": FORMAT, "everlearn": __version__, "verdict": self.verdict, **super().to_json()}
 
     def save(self, path: str | Path) -> Path:
@@ -89,22 +89,22 @@ def diff(
     Args:
         before: the earlier model: a folder that ``save_pretrained`` wrote, a stage or export of everlearn, a PEFT
             adapter or a hub id; also ``LABEL=PATH``.
-        after: the later one.
-        texts: name → a file, folder, glob or hub id, or a :class:`everlearn.Corpus`; or paths alone.
-        tasks: end tasks that ask a model as it is: files of them, or their options.
+        after: the later model.
+        texts: name → a file, folder, glob or hub id, or a :class:`everlearn.Corpus`; or only paths.
+        tasks: end tasks without fine-tuning: YAML files with tasks, or their options.
         on: a recipe, whose held-out text, general text and end tasks are compared too.
-        blocks: rows of each text that are read, about; its passages are drawn from all over the text.
-        block_size: tokens of a row; 512, or as many as both models can read, when left out.
-        tolerate: bits per byte that a text may lose before it counts as forgotten; 0.02 when left out.
+        blocks: approximate number of rows per text; passages are drawn from the complete text.
+        block_size: tokens of a row. Default: 512, or the shorter of the models' longest inputs.
+        tolerate: bits per byte that a text may lose before it counts as forgotten. Default: 0.02.
         batch_size: rows in a forward pass.
         bf16: compute in bfloat16; the weights stay float32.
-        device: as torch names it; the first GPU when left out, or the processor where there is none.
-        reporter: who is told what is going on; nobody when left out.
+        device: torch device. Default: the first GPU, or the CPU if there is none.
+        reporter: shows progress; None for no output.
 
     Raises:
-        RecipeError: a model is nowhere, or there is nothing to compare on.
+        RecipeError: a model does not exist, or there is nothing to compare on.
         DataError: a text cannot be read, or is shorter than a row.
-        ModelError: a model cannot be read, or the two cannot be compared.
+        ModelError: a model cannot be loaded, or the two cannot be compared.
     """
     if tolerate is not None and not (math.isfinite(tolerate) and tolerate >= 0):
         raise RecipeError(f"`--tolerate` is {tolerate:g}; it must be a number of bits per byte, 0 or more.")
@@ -154,10 +154,10 @@ def diff(
 
 
 def _place(device: str | None) -> torch.device:
-    """Where models are measured.
+    """Return the device of the computation.
 
     Raises:
-        RecipeError: there is no such device here.
+        RecipeError: torch cannot use the device.
     """
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -180,10 +180,10 @@ class _Chosen:
 
 
 def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
-    """Tokens of a row.
+    """Return the number of tokens of a row.
 
     Raises:
-        RecipeError: more than a model can read are asked for.
+        RecipeError: the requested number is above a model's longest input.
     """
     limits = [(_longest(side), side) for side in sides]
     longest, side = min(
@@ -195,14 +195,14 @@ def _row(sides: Sequence[ModelSide], asked: int | None) -> int:
 
 
 def _longest(side: ModelSide) -> int | None:
-    """Tokens that a model can read in a row; None where there is no limit. No weights are made."""
+    """Return a model's longest input in tokens; None if it has no limit. No weights are loaded."""
     with torch.device("meta"):
         model = CLASSES[side.kind].from_config(load_config(Model(path=side.path)))
     return make_objective(None, model, side.tokenizer).longest_input(model)
 
 
 def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: int, blocks: int) -> dict[str, _Chosen]:
-    """Passages of each text, about as many as fill the rows that are asked for.
+    """Draw the passages of each text, about as many as fill the requested rows.
 
     Raises:
         ModelError: the kind of model cannot score plain text, or masks would fall on different tokens.
@@ -214,7 +214,7 @@ def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: 
             "nothing about it. Compare on end tasks (`--task FILE`)."
         )
     encoders = [Encoder(side.tokenizer, side.kind) for side in sides]
-    found = {}
+    texts_by_name = {}
     for name, documents in sources.items():
         drawn = choose(documents(), LENGTH * size, SPARE * size * blocks)
         ids = encoders[0]([passage.text for passage in drawn])
@@ -231,8 +231,8 @@ def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: 
                 f"'{sides[0].label}' and '{sides[1].label}' cut '{name}' into different tokens, so no masks are the "
                 "same for both. Compare masked models of one tokenizer."
             )
-        found[name] = _Chosen(passages, same)
-    return found
+        texts_by_name[name] = _Chosen(passages, same)
+    return texts_by_name
 
 
 # -- one model at a time ------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def _chosen(sources: Mapping[str, Documents], sides: Sequence[ModelSide], size: 
 
 @dataclass(frozen=True)
 class _Measuring:
-    """What is measured on each of the two models."""
+    """The measurements that are made on each of the two models."""
 
     tasks: list[Task]
     texts: Mapping[str, _Chosen]
@@ -251,11 +251,11 @@ class _Measuring:
     reporter: Reporter
 
     def measure(self, side: ModelSide, first: ModelSide) -> tuple[dict[str, TokenLosses], dict[str, Cell]]:
-        """Load a model, score every text and ask every task, and let go of it.
+        """Load a model, score every text and evaluate every task, and free its memory.
 
         Args:
             side: the model.
-            first: the earlier one, whose special tokens both read where their other tokens are the same.
+            first: the earlier model. If both read the same tokens of a text, its special tokens are used for both.
         """
         model = side.load().to(self.device)
         losses, cells = {}, {}

@@ -1,6 +1,6 @@
-"""The two models that are compared: where they are, whether they can be compared at all, and how far their weights are.
+"""Find the two models to compare, check that they can be compared, and measure how far their weights moved.
 
-One model is in memory at a time.
+Only one model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 KINDS = {"encoder": "masked", "decoder": "causal", "encoder-decoder": "text-to-text"}
-"""What models of a kind are called in sentences."""
+"""Kind of a model → its name in messages."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class ModelSide:
     """One of the two models.
 
     Attributes:
-        label: what tables call it; no path of this machine.
+        label: name in tables; never a local path.
         path: folder or hub id.
-        kind: of its architecture.
-        tokenizer: its own; an adapter's without one is that of its base model.
+        kind: kind of its architecture.
+        tokenizer: its tokenizer; for an adapter without one, that of its base model.
     """
 
     label: str
@@ -52,15 +52,15 @@ class ModelSide:
 
 
 def open_sides(before: str | Path, after: str | Path) -> tuple[ModelSide, ModelSide]:
-    """Find both models, and read their configurations and tokenizers but no weights.
+    """Find both models and read their configurations and tokenizers, without loading weights.
 
     Args:
         before: folder, hub id, or ``LABEL=PATH``.
         after: the same.
 
     Raises:
-        RecipeError: one is nowhere, or a run.
-        ModelError: one cannot be read, or they are of different kinds.
+        RecipeError: a model does not exist, or is a run folder.
+        ModelError: a model cannot be read, or the two are of different kinds.
     """
     named = [_named(str(argument), role) for argument, role in ((before, "BEFORE"), (after, "AFTER"))]
     labels = _labels(named)
@@ -78,7 +78,7 @@ def open_sides(before: str | Path, after: str | Path) -> tuple[ModelSide, ModelS
 
 
 def _named(argument: str, role: str) -> tuple[str, str]:
-    """Label (empty where none is given) and path of an argument."""
+    """Return the label (empty if none is given) and the path of an argument."""
     label, equals, path = argument.partition("=")
     if not equals or Path(argument).exists():
         label, path = "", argument
@@ -86,7 +86,7 @@ def _named(argument: str, role: str) -> tuple[str, str]:
     folder = Path(path)
     if not folder.exists() and not HUB_ID.fullmatch(path):
         near = did_you_mean(folder.name, [p.name for p in folder.parent.glob("*")]) if folder.parent.is_dir() else ""
-        raise RecipeError(f"{role} is '{path}', which is no folder here and no hub id (owner/name).{near}")
+        raise RecipeError(f"{role} is '{path}', which is neither a folder nor a hub id (owner/name).{near}")
     check_is_no_run(path, role)
     if (folder / files.SEAL).is_file() and (wrong := files.damage(folder)):
         raise ModelError(f"{wrong}. Restore it from a copy, or compare another checkpoint.")
@@ -94,7 +94,7 @@ def _named(argument: str, role: str) -> tuple[str, str]:
 
 
 def _labels(named: Sequence[tuple[str, str]]) -> list[str]:
-    """Return what the two are called: the last part of the path, more of it or the role where that is the same."""
+    """Return the labels of both: the last part of each path, or more of it or the role if these are equal."""
     short = [label or Path(path).resolve().name for label, path in named]
     if short[0] == short[1]:
         short = [label or "/".join(Path(path).resolve().parts[-2:]) for label, path in named]
@@ -102,7 +102,7 @@ def _labels(named: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def moved(before: ModelSide, after: ModelSide) -> tuple[list[Moved] | None, str]:
-    """Return how far each part of each layer moved, tensor by tensor from the disk; or None, and why."""
+    """Return how far each part of each layer moved, read tensor by tensor; or None and the reason."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             pairs = [(side.label, side.path) for side in (before, after)]

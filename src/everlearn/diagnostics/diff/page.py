@@ -1,4 +1,4 @@
-"""The page of a comparison of two models: one file that opens offline."""
+"""Write the page of a comparison of two models: one file that opens offline."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from everlearn.report.tables import Table
 from everlearn.version import __version__
 
 _STEPS, _BITS_A_STEP = 7, 2.0
-"""Shades of a token, and the bits that make the next one."""
+"""Number of shades of a token, and the bits of each step."""
 _CLEAR = 2.0
-"""Bits by which a token must have changed to be underlined."""
+"""Change in bits from which a token is underlined."""
 
 
 @dataclass(frozen=True)
 class _Half:
-    """What lost most in a text, or gained most.
+    """What lost most in a text, or what gained most.
 
     Attributes:
-        title: of it.
-        end: what is shown.
-        passages: each with its tokens as (text, shade before, shade after, class, explanation).
-        words: tokens of the vocabulary; None where there are none.
+        title: title of the part.
+        end: the changes.
+        passages: passages with their tokens as (text, shade before, shade after, class, explanation).
+        words: table of vocabulary tokens; None if there are none.
     """
 
     title: str
@@ -46,18 +46,18 @@ class _Half:
 
     @property
     def shown(self) -> bool:
-        """Whether there is anything."""
+        """Return whether there is anything to show."""
         return bool(self.passages)
 
 
 def write(found: ComparedModels, path: Path) -> Path:
-    """Write the page; replaced as a whole."""
+    """Write the page to a file, atomically."""
     write_text(path, page(found))
     return path
 
 
 def page(found: ComparedModels) -> str:
-    """Return the page as text; nothing of it tells where files lie."""
+    """Return the page as text; it contains no local path."""
     return render(
         "diff.html.jinja",
         title=f"{found.after}, compared with {found.before}",
@@ -78,7 +78,7 @@ def page(found: ComparedModels) -> str:
 
 
 def _dots(found: ComparedModels) -> list[Plate]:
-    """Draw the differences under each other; one alone is in the table."""
+    """Draw the differences of several texts below each other; a single one is only in the table."""
     if len(found.texts) < 2:
         return []
     caption = "Right of zero: worse than before. Lines: 95 % intervals."
@@ -89,7 +89,7 @@ def _dots(found: ComparedModels) -> list[Plate]:
 
 
 def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
-    """Show what lost most and what gained most; what the verdict is about comes first."""
+    """Return what lost most and what gained most, beginning with the one that decides the verdict."""
     halves = [
         _Half(
             f"What {word} most",
@@ -103,7 +103,7 @@ def _halves(found: ComparedModels, text: TextDifference) -> list[_Half]:
 
 
 def _from_text(pieces: list[Piece]) -> Iterator[Piece]:
-    """Leave out the empty lines that a stretch begins with."""
+    """Drop the empty lines at the beginning of a stretch."""
     return dropwhile(lambda piece: not piece.text.strip(), pieces)
 
 
@@ -121,7 +121,7 @@ def _step(bits: float) -> int:
 
 
 def _heat(parts: list[Moved]) -> list[Plate]:
-    """Layers × their parts as colours."""
+    """Draw layers × their parts as a heat map."""
     columns = list(dict.fromkeys(part.part for part in parts if part.part != part.layer))
     cells = {(part.layer, part.part): part for part in parts}
 

@@ -1,7 +1,8 @@
-"""The passages of a text on which two models are compared, and the rows in which a model reads them.
+"""Draw the passages of a text on which two models are compared, and pack them into rows.
 
-A passage is a document, or a piece of one that is longer than a row. Every token of it is scored, the first one after
-the model's beginning token, so that the nats of a passage belong to all its bytes, whatever the tokenizer.
+A passage is a document, or a piece of a document that is longer than a row. Every token of it is scored, since the
+model's beginning token comes before the first one. So the nats of a passage belong to all its bytes, whatever the
+tokenizer.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from everlearn.data.held_out import cut
 from everlearn.data.tokenize import Encoder
 
 LENGTH = 3
-"""Characters of a passage for each token of a row: most passages of English then fit into one row."""
+"""Maximum characters of a passage per token of a row; most English passages then fit into one row."""
 SPARE = 8
-"""Characters that are kept for each token asked for: more than a token of any common tokenizer stands for."""
+"""Characters that are drawn per requested token: more than the average token of any common tokenizer has."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class TextPassage:
     """A piece of text.
 
     Attributes:
-        document: number of the document that it is of.
-        text: it.
+        document: number of its document.
+        text: the text.
     """
 
     document: int
@@ -38,17 +39,17 @@ class TextPassage:
 
     @property
     def bytes(self) -> int:
-        """UTF-8 bytes of the text."""
+        """Return the UTF-8 bytes of the text."""
         return len(self.text.encode())
 
 
 def choose(documents: Iterable[Document], length: int, most: int) -> list[TextPassage]:
-    """Draw passages from all over a corpus by a hash of their text: the same ones in any order of the documents.
+    """Draw passages from a complete corpus by a hash of their text: the same ones in any order of the documents.
 
     Args:
         documents: the corpus.
-        length: characters of a passage at most.
-        most: characters to draw in all, about.
+        length: maximum characters of a passage.
+        most: approximate total of characters to draw.
 
     Returns:
         The passages, in the order in which they are drawn.
@@ -64,7 +65,7 @@ def choose(documents: Iterable[Document], length: int, most: int) -> list[TextPa
 
 
 def _cut_all(documents: Iterable[Document], length: int) -> Iterator[TextPassage]:
-    """Documents, and the pieces of those that are longer, cut at the ends of paragraphs, lines, sentences or words."""
+    """Yield documents, with longer ones cut at the ends of paragraphs, lines, sentences or words."""
     around = length // 8
     for number, document in enumerate(documents):
         start = 0
@@ -78,10 +79,12 @@ def _cut_all(documents: Iterable[Document], length: int) -> Iterator[TextPassage
 
 
 def few(passages: Sequence[TextPassage], ids: Sequence[Sequence[int]], tokens: int) -> list[TextPassage]:
-    """Return as many of the first passages as it takes to have so many tokens, in the text's order."""
+    """Return as many of the first passages as are needed for `tokens` tokens, in the text's order."""
     behind = np.cumsum([len(each) for each in ids])
     count = int(np.searchsorted(behind, tokens)) + 1
-    return sorted(passages[:count], key=lambda passage: passage.document)  # stable: pieces of a document by their hash
+    return sorted(
+        passages[:count], key=lambda passage: passage.document
+    )  # stable: pieces of a document stay ordered by their hash
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,9 @@ class Rows:
     """Passages as rows of tokens.
 
     Attributes:
-        blocks: what an objective collates.
-        passage: whose token stands where, [rows, size]; -1 where it is no passage's: special tokens and context.
-        place: which token of the passage it is, [rows, size].
+        blocks: the rows as an objective collates them.
+        passage: number of the passage of each token, [rows, size]; -1 for special tokens and context.
+        place: position of each token within its passage, [rows, size].
     """
 
     blocks: list[Block]
@@ -104,14 +107,14 @@ def rows_of(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
 
     Args:
         ids: tokens of each passage, without special ones.
-        encoder: of the model, not of an encoder-decoder.
+        encoder: the encoder of a masked or causal model.
         size: tokens of a row.
     """
     return _masked(ids, encoder, size) if encoder.kind == "encoder" else _causal(ids, encoder, size)
 
 
 def _masked(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
-    """Passages behind each other, special tokens around each, cut into rows; what is left at the end is dropped."""
+    """Join the passages, with special tokens around each, and cut them into rows; an incomplete last row is dropped."""
     tokens, owner, place = [], [], []
     for number, own in enumerate(ids):
         tokens += [*encoder.prefix, *own, *encoder.suffix]
@@ -125,9 +128,9 @@ def _masked(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
 
 
 def _causal(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
-    """Each passage behind the beginning token (the end token where there is none), which nobody else's tokens precede.
+    """Put each passage after the beginning token (or the end token if there is none), without other context.
 
-    One that does not fit into the rest of a row goes on in the next one, behind its last token as context.
+    A passage that does not fit into the rest of a row continues in the next one, after its last token as context.
     """
     begin = encoder.prefix or [encoder.pad if encoder.end is None else encoder.end]
     rows = _Filling(size, encoder.pad)
@@ -146,7 +149,7 @@ def _causal(ids: Sequence[Sequence[int]], encoder: Encoder, size: int) -> Rows:
 
 
 class _Filling:
-    """Rows under way: segments are put behind each other, and the rest of a row is filled up, unscored."""
+    """Rows that are being filled; segments follow each other, and the rest of a row is padded and not scored."""
 
     def __init__(self, size: int, pad: int) -> None:
         self.size, self.pad = size, pad
@@ -155,7 +158,7 @@ class _Filling:
         self._rows: list[NDArray[np.int64]] = []
 
     def add(self, tokens: Sequence[int], passage: int, places: Sequence[int], context: int) -> None:
-        """Add a segment whose first tokens, so many, are context."""
+        """Add a segment whose first `context` tokens are not scored."""
         part = np.empty((4, len(tokens)), np.int64)
         part[0], part[1], part[2], part[3] = tokens, len(self._row), passage, places
         part[2, :context] = -1
@@ -163,7 +166,7 @@ class _Filling:
         self.room -= len(tokens)
 
     def flush(self) -> None:
-        """Fill the row up and begin another one."""
+        """Pad the row and begin a new one."""
         if self._row:
             self.add([self.pad] * self.room, -1, [-1] * self.room, 0)
             self._rows.append(np.concatenate(self._row, axis=1))

@@ -1,4 +1,4 @@
-"""What two checkpoints differ in, as data."""
+"""Hold the differences between two checkpoints as data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from everlearn.model.movement import Moved, together, whole
 
 @dataclass(frozen=True)
 class ComparedModels:
-    """What two checkpoints differ in.
+    """The differences between two checkpoints.
 
     Attributes:
-        before: label of the earlier one.
-        after: of the later one.
+        before: label of the earlier model.
+        after: label of the later model.
         kind: masked, causal or text-to-text.
         block_size: tokens of a row.
         tolerated: bits per byte that a text may lose before it counts as forgotten.
         texts: the difference on each text.
-        tasks: on each end task.
-        layers: how far each part of each layer moved; None where the weights cannot be compared.
-        notes: sentences that a reader should know.
+        tasks: the difference on each end task.
+        layers: how far each part of each layer moved; None if the weights cannot be compared.
+        notes: sentences for the reader.
     """
 
     before: str
@@ -39,12 +39,12 @@ class ComparedModels:
 
     @property
     def verdicts(self) -> dict[str, Word]:
-        """Text or task → forgot, lost within tolerance, learnt, no difference or unknown."""
+        """Return text or task → forgot, lost within tolerance, learnt, no difference or unknown."""
         of_texts = {text.name: judge(text.difference, self.tolerated) for text in self.texts}
         return of_texts | {task.name: judge(task.loss) for task in self.tasks}
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the comparison as JSON data."""
         parts = self.layers
         layers = [] if parts is None else [*together(parts).values(), whole(parts)]
         return {

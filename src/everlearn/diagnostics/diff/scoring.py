@@ -1,4 +1,4 @@
-"""What a model makes of every token of a text's passages."""
+"""Score every token of a text's passages with a model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from everlearn.predictors.predictor import at_rest
 
 @dataclass(frozen=True)
 class TokenLosses:
-    """A model's losses of passages, an array for each passage with a number for each of its tokens.
+    """A model's losses on passages: for each passage an array with a number for each token.
 
     Attributes:
         ids: the tokens.
-        nats: of each; NaN where it was not scored (of a masked model, all that was not masked).
+        nats: loss of each token; NaN if it was not scored (for a masked model, if it was not masked).
         guess: the likeliest token in its place.
-        guess_nats: of that one.
+        guess_nats: loss of the likeliest token.
     """
 
     ids: list[NDArray[np.int64]]
@@ -33,11 +33,11 @@ class TokenLosses:
     guess_nats: list[NDArray[np.float64]]
 
     def sums(self) -> NDArray[np.float64]:
-        """Return the nats of each passage's scored tokens, and how many these are, [2, passages]."""
+        """Return the nats of each passage's scored tokens and their number, [2, passages]."""
         return np.array([[np.nansum(own), np.count_nonzero(~np.isnan(own))] for own in self.nats], float).T
 
     def same_tokens(self, other: TokenLosses) -> bool:
-        """Whether both read the same tokens, so that these can be compared one by one."""
+        """Return whether both have the same tokens, so that these can be compared one by one."""
         return all(np.array_equal(one, its) for one, its in zip(self.ids, other.ids, strict=True))
 
 
@@ -53,18 +53,18 @@ def score(
     bf16: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> TokenLosses:
-    """Score rows in evaluation mode; of a masked model the same tokens are masked each time.
+    """Score rows in evaluation mode; a masked model has the same tokens masked each time.
 
     Args:
-        model: on the device.
+        model: the model, on the device.
         objective: collates the rows; masks are seeded by the number of the row.
-        rows: of passages.
+        rows: passages as rows.
         ids: the tokens of each passage.
-        name: of the model, for the error.
+        name: name of the model, for the error.
         batch_size: rows in a forward pass.
-        device: where batches go.
-        bf16: compute in bfloat16; the weights stay as they are.
-        progress: told how many rows are done.
+        device: device of the batches.
+        bf16: compute in bfloat16; the weights are unchanged.
+        progress: called with the number of rows done.
 
     Raises:
         ModelError: a loss is not finite.
@@ -77,7 +77,7 @@ def score(
             batch = objective.collate([rows.blocks[number] for number in numbers], numbers)
             three = objective.likeliest(model, {key: x.to(device) for key, x in batch.items()}).cpu().numpy()
             row, label = np.nonzero((batch["labels"] != IGNORE).numpy())
-            # Without positions each label stands one place before its token.
+            # Without positions each label is one place before its token.
             column = batch["positions"].numpy()[row, label] if "positions" in batch else label + 1
             at = row + start, column
             owned = rows.passage[at] >= 0
@@ -85,7 +85,7 @@ def score(
             flat[:, place] = three[:, row[owned], label[owned]]
             if not np.isfinite(flat[:, place]).all():
                 raise ModelError(
-                    f"The loss of '{name}' on the text is not finite: its weights are broken. Compare another one."
+                    f"The loss of '{name}' on the text is not finite: its weights are broken. Compare another model."
                 )
             if progress is not None:
                 progress(numbers.stop)

@@ -1,4 +1,4 @@
-"""Where the texts of a comparison come from: files that a user names, or what a recipe holds out."""
+"""Provide the texts of a comparison: files that a user names, or the held-out text of a recipe."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ Documents = Callable[[], Iterable[Document]]
 def documents_of(
     texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path], notes: list[str]
 ) -> dict[str, Documents]:
-    """Return the documents of each text by its name, to be read when they are needed.
+    """Return the documents of each text by its name; they are read when needed.
 
     Args:
-        texts: name → path, or paths alone.
-        notes: gets a sentence about each text whose column has another name than `text`.
+        texts: name → path, or only paths.
+        notes: list to which a sentence is added for each text whose column is not named `text`.
 
     Raises:
-        RecipeError: two texts have one name.
-        DataError: a text is nowhere, or has no column of text.
+        RecipeError: two texts have the same name.
+        DataError: a text does not exist, or has no column of text.
     """
-    found: dict[str, Documents] = {}
+    by_name: dict[str, Documents] = {}
     named = texts.items() if isinstance(texts, Mapping) else ((_name(path), path) for path in texts)
     for name, source in named:
-        if name in found:
+        if name in by_name:
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
         corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text")
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
             notes.append(f"Of '{name}' the column '{corpus.text_column}' is read.")
-        found[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
-    return found
+        by_name[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
+    return by_name
 
 
 def _name(path: str | Path) -> str:
-    """Name a text that was given without a name: as its file, without endings."""
+    """Return the default name of a text: its file name without extensions."""
     return Path(path).name.split(".")[0] or str(path)
 
 
 def of_recipe(recipe: Recipe, notes: list[str]) -> tuple[dict[str, Documents], list[TaskConfig]]:
-    """Return a recipe's held-out text, domains and general text, and those end tasks that ask a model as it is."""
+    """Return a recipe's held-out text (domains and general text), and its end tasks without fine-tuning."""
     corpora = [*recipe.domains, *([recipe.general] if recipe.general is not None else [])]
     texts: dict[str, Documents] = {}
     for corpus in corpora:

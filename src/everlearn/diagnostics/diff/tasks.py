@@ -1,4 +1,4 @@
-"""Two models on one end task: the difference of their scores in pairs, and the examples whose outcome changed."""
+"""Compare two models on one end task: the paired difference of their scores, and the examples that changed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from everlearn.evaluation.quantities import estimate
 from everlearn.evaluation.task import TaskConfig, task_config
 
 EXAMPLES = 5
-"""Examples that are shown of each direction."""
+"""Number of examples shown for each direction."""
 LONGEST = 600
-"""Characters of an example that are shown: its end, where the question stands."""
+"""Maximum characters shown of an example: its end, where the question is."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Flip:
     """An example whose outcome changed.
 
     Attributes:
-        number: of the example, from 1.
-        text: of it, its end where it is long.
-        before: its score by the earlier model.
-        after: by the later one.
-        said_before: what the earlier model answered; empty where it answers without words.
-        said_after: what the later one answered.
+        number: number of the example, from 1.
+        text: text of the example; only its end if it is long.
+        before: score of the earlier model.
+        after: score of the later model.
+        said_before: answer of the earlier model; empty if it does not answer in words.
+        said_after: answer of the later model.
     """
 
     number: int
@@ -46,22 +46,22 @@ class Flip:
 
 @dataclass(frozen=True)
 class TaskDifference:
-    """Two models on one task.
+    """The difference of two models on one task.
 
     Attributes:
         name: of the task.
         kind: of the task.
-        metric: the leading one's title.
-        unit: of it.
-        higher_is_better: its direction.
-        examples: that were asked.
+        metric: title of the main metric.
+        unit: unit of the metric.
+        higher_is_better: whether higher scores are better.
+        examples: number of examples.
         before: score of the earlier model.
-        after: of the later one.
-        difference: after − before, in pairs.
-        worse: how many examples got worse.
-        better: how many got better.
-        lost: some that got worse.
-        gained: some that got better.
+        after: score of the later model.
+        difference: after − before, paired.
+        worse: number of examples that got worse.
+        better: number of examples that got better.
+        lost: examples that got worse.
+        gained: examples that got better.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TaskDifference:
 
     @property
     def loss(self) -> Estimate:
-        """How much worse the later model is: the difference, or the other way round where higher is better."""
+        """Return how much worse the later model is; positive is worse for every metric."""
         if not self.higher_is_better:
             return self.difference
         low, high = self.difference.interval or (None, None)
@@ -88,7 +88,7 @@ class TaskDifference:
         return Estimate(*flipped)
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the difference as JSON data."""
         return asdict(self)
 
 
@@ -96,7 +96,7 @@ def read_tasks(path: Path) -> list[TaskConfig]:
     """Read the end tasks of a YAML file: a list of them, a mapping with `end_tasks`, or the keys of a single task.
 
     Raises:
-        RecipeError: it cannot be read, or holds no task, or one that fine-tunes.
+        RecipeError: the file cannot be read, has no task, or has one that fine-tunes.
     """
     raw = read_yaml_file(path, "file of end tasks")
     listed = raw.get("end_tasks", [raw]) if isinstance(raw, dict) else raw
@@ -110,13 +110,14 @@ def read_tasks(path: Path) -> list[TaskConfig]:
         if kind in KINDS and KINDS[kind].fine_tunes:
             raise RecipeError(
                 f"End task '{each.get('name', number)}' in '{path}' is of kind {kind}, which fine-tunes a copy of each "
-                "model; `--task` asks models as they are. Use `everlearn evaluate`, or a kind such as choice."
+                "model; `--task` takes only tasks without fine-tuning. Use `everlearn evaluate`, or a kind such as "
+                "choice."
             )
     return [task_config(each, f"end_tasks.{number}") for number, each in enumerate(listed)]
 
 
 def compare(task: Task, before: Cell, after: Cell) -> TaskDifference:
-    """Compare two models' outcomes of the same examples under the task's leading metric."""
+    """Compare two models' outcomes on the same examples under the task's main metric."""
     metric = metrics_of([before, after])[0]
     scores = resample([before, after], [metric], seed=("diff", task.name))[metric.name]
     values, samples = scores.values, scores.samples

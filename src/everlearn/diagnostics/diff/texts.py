@@ -1,4 +1,4 @@
-"""Two models on one text: how far apart they are, with the interval of a paired bootstrap."""
+"""Compare two models on one text: their difference, with the interval of a paired bootstrap."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextDifference:
-    """Two models on one text, in bits per byte; below zero is better.
+    """The difference of two models on one text, in bits per byte; below zero is better.
 
     Attributes:
-        name: of the text.
-        documents: of which something was scored.
-        passages: that were scored.
-        tokens: that were scored, by the earlier model's tokenizer.
-        bytes: that were scored; of a masked model, those that its masked tokens stand for.
-        unit: what the bootstrap draws: documents or passages.
-        before: of the earlier model.
-        after: of the later one.
-        difference: after − before, in pairs.
+        name: name of the text.
+        documents: number of documents with scored tokens.
+        passages: number of scored passages.
+        tokens: number of scored tokens, by the earlier model's tokenizer.
+        bytes: number of scored bytes; for a masked model, those of its masked tokens.
+        unit: unit of the bootstrap: documents or passages.
+        before: level of the earlier model.
+        after: level of the later model.
+        difference: after − before, paired.
         by_token: whether both models read the same tokens.
         lost: what got worse most.
         gained: what got better most.
@@ -52,7 +52,7 @@ class TextDifference:
     gained: End
 
     def to_json(self) -> dict[str, Any]:
-        """For another program."""
+        """Return the difference as JSON data."""
         return asdict(self)
 
 
@@ -66,14 +66,14 @@ def compare(
     """Compare the losses of two models on the same passages.
 
     Args:
-        name: of the text.
-        passages: of it.
+        name: name of the text.
+        passages: passages of the text.
         before: losses of the earlier model.
-        after: of the later one.
-        tokenizer: of the earlier one.
+        after: losses of the later model.
+        tokenizer: the earlier model's tokenizer.
     """
     nats, items = before.sums()
-    # All bytes of a passage; of a masked model, those that its masked tokens stand for, the same for both.
+    # All bytes of a passage; for a masked model the share of its masked tokens, which is the same for both models.
     scored = np.array([passage.bytes for passage in passages]) * items / [max(1, len(own)) for own in before.ids]
     kept = items > 0
     documents = np.array([passage.document for passage in passages])[kept]

@@ -1,4 +1,4 @@
-"""Whether a difference is one: what was forgotten, what was learnt, and what a text cannot tell apart."""
+"""Judge a difference: forgotten, learnt, or not distinguishable."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Literal
 from everlearn.evaluation.estimate import Estimate
 
 VANISHING = 0.0005
-"""Bits per byte that pages with three decimals do not show: number formats and kernels differ by less."""
+"""Bits per byte that three decimals do not show; differences between number formats and kernels are smaller."""
 Word = Literal["forgot", "lost within tolerance", "learnt", "no difference", "unknown"]
 
 
 def judge(worse: Estimate, tolerated: float = 0.0) -> Word:
-    """Return what a difference means.
+    """Return the verdict on a difference.
 
     Args:
         worse: how much worse the later model is, with the interval of a paired bootstrap.
-        tolerated: a loss whose whole interval is below this is within tolerance.
+        tolerated: a loss is within tolerance if its interval lies below this.
     """
     if worse.value is None or worse.sign is None:
         return "unknown"

@@ -1,4 +1,4 @@
-"""A comparison of two models in words and tables, for the page, the terminal and the verdict."""
+"""Describe a comparison of two models in words and tables, for the page, the terminal and the verdict."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from everlearn.wording import count
 
 _VISIBLE = {"\n": "⏎", "\r": "⏎", "\t": "→"}
 _FEW = 5
-"""Rows of a table of words on a terminal."""
+"""Maximum rows of a table of tokens on a terminal."""
 
 
 def sentence(found: ComparedModels) -> str:
-    """Return what was forgotten, what was learnt and what cannot be told apart, each with its interval."""
+    """Return what was forgotten, what was learnt and what cannot be distinguished, each with its interval."""
     words = found.verdicts
     described = {text.name: _of_text(text) for text in found.texts}
     described |= {task.name: _of_task(task) for task in found.tasks}
@@ -56,7 +56,7 @@ def _of_task(task: TaskDifference) -> str:
 
 
 def _score(found: Estimate, task: TaskDifference, signed: bool = False) -> str:
-    """Return a score as people write it: shares of one as percentages, and their differences in points."""
+    """Write a score: shares of one as percentages, and their differences in points."""
     if task.unit != "fraction" or found.value is None:
         return fixed(found.value, 3, signed)
     return f"{fixed(100 * found.value, 1, signed)} {'points' if signed else '%'}"
@@ -72,7 +72,7 @@ def _ends(found: Estimate, task: TaskDifference) -> str:
 
 
 def text_table(found: ComparedModels) -> Table:
-    """Texts × verdict, both levels and their difference."""
+    """Make a table of texts × verdict, both levels and their difference."""
     rows = []
     for text in found.texts:
         change = None
@@ -106,7 +106,7 @@ def text_table(found: ComparedModels) -> Table:
 
 
 def task_table(found: ComparedModels) -> Table:
-    """End tasks × verdict, both scores, their difference and the examples that changed."""
+    """Make a table of end tasks × verdict, both scores, their difference and the examples that changed."""
     rows = [
         (
             task.name,
@@ -127,7 +127,7 @@ def task_table(found: ComparedModels) -> Table:
 
 
 def word_table(title: str, words: Sequence[WordChange]) -> Table:
-    """Tokens of the vocabulary."""
+    """Make a table of vocabulary tokens."""
     rows = [
         (
             quoted(word.token),
@@ -146,7 +146,7 @@ def word_table(title: str, words: Sequence[WordChange]) -> Table:
 
 
 def layer_table(found: ComparedModels) -> Table:
-    """Layers × how far they moved."""
+    """Make a table of layers × how far they moved."""
     parts = found.layers or []
     listed = [*together(parts).items(), *([("all", whole(parts))] if parts else [])]
     rows = [(said(name), (TableCell(percent(part.relative)), TableCell(percent(part.share)))) for name, part in listed]
@@ -158,13 +158,13 @@ def layer_table(found: ComparedModels) -> Table:
 
 
 def quoted(token: str) -> str:
-    """Return a token as a reader can see it: its blanks count."""
+    """Return a token in quotation marks with visible white space."""
     shown = "".join(_VISIBLE.get(letter, letter) for letter in token)
     return f"“{shorten(shown, 40) if len(shown) > 40 else shown}”"
 
 
 def brief_tables(found: ComparedModels) -> list[Table]:
-    """Return the tables for a terminal: the differences, and of each text the words behind them."""
+    """Return the tables for a terminal: the differences, and for each text the tokens behind them."""
     tables = [*([text_table(found)] if found.texts else []), *([task_table(found)] if found.tasks else [])]
     for text in found.texts:
         got_better = found.verdicts[text.name] == "learnt"

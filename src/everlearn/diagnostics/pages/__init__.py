@@ -1,1 +1,1 @@
-"""The pages of diagnostics: tables and figures of what each of them measured."""
+"""Show the results of diagnostics as tables and figures."""

@@ -1,4 +1,4 @@
-"""What is shown of two stages of a run: how far apart they are, and what comes back with the earlier one's weights."""
+"""Show two stages of a run: how far apart they are, and what returns with the earlier one's weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from everlearn.report.tables import Table, TableCell
 
 
 def of_distances(found: Sequence[Distance]) -> Section:
-    """Every pair in one table, and the layers of the last one; those of all are in the JSON."""
+    """Make a section with every pair in one table, and the layers of the last pair; the JSON has all layers."""
     return Section("How far the stages are from each other", _APART, [], [_pairs(found), _by_layer(found[-1])])
 
 
@@ -74,7 +74,7 @@ def _by_layer(found: Distance) -> Table:
 
 
 def of_going_back(found: GoingBack) -> Section:
-    """Layers as a table of colours; a line as curves."""
+    """Make a section with restored layers as a heat map, or points on a line as curves."""
     line = found.blends and all(_number(label) is not None for label in found.blends)
     plates, legend = _curves(found) if line else (_heat(found), ())
     first = "α: part of the later one" if line else "Put back"
@@ -96,7 +96,7 @@ _BACK = (
 
 
 def _tables(found: GoingBack) -> list[list[str]]:
-    """The means (or the only set) of each role together; the sets by themselves where there are several."""
+    """Return the columns of two tables: means (or the only set) of each role, and single sets if there are several."""
     lead = [name for name, role in found.roles.items() if name.endswith(", mean") or _alone(found, role)]
     ordered = sorted(lead, key=lambda name: (BEFORE, GENERAL, LEARNT, COMING).index(found.roles[name]))
     rest = [name for name in found.roles if name not in lead]

@@ -1,4 +1,4 @@
-"""What is shown of prediction ranks: a table of colours, checkpoints by held-out sets, and whose words were asked."""
+"""Show prediction ranks: a heat map of checkpoints × held-out sets, and the n-grams that were used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everlearn.report.sections import Section
 from everlearn.report.tables import Table, TableCell
 
 _SHOWN = 10
-"""n-grams of a set that are written out."""
+"""Number of n-grams of a set that are shown."""
 _ASIDE = (
     "Contexts of held-out text that end just before an n-gram that is a domain's own (the largest TF-IDF against the "
     "other sets), and the rank of its first token among the vocabulary: ln 1 = 0 is the likeliest. Medians over the "
@@ -20,7 +20,7 @@ _ASIDE = (
 
 
 def of_ranks(found: Ranks) -> Section:
-    """One section of the page of an analysis."""
+    """Make the section of the page of an analysis."""
     names = [name for name, count in found.contexts.items() if count]
 
     def shade(row: int, name: str) -> Shade:

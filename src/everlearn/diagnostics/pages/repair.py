@@ -1,4 +1,4 @@
-"""What is shown of a repair: the curve that the search saw, and what the step costs and leaves."""
+"""Show a repair: the curve of the search, and what the step costs and leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everlearn.wording import count
 
 
 def of_repair(found: Repair) -> Section:
-    """The curve, and two tables."""
+    """Make a section with the curve and two tables."""
     steps = [0.0, *sorted(found.curve)]
     lost = [Estimate(0.0, 0.0, 0.0), *(found.curve[step] for step in steps[1:])]
     line = Curve(0, steps, [e.value for e in lost], [e.low for e in lost], [e.high for e in lost], found.text)
@@ -34,7 +34,7 @@ def of_repair(found: Repair) -> Section:
 
 
 def said(found: Repair) -> str:
-    """What was found, in a few sentences."""
+    """Describe the result in a few sentences."""
     low, high = found.lost.interval or (found.lost.value, found.lost.value)
     surely = found.kept == (_or_zero(high if found.kept else low) <= found.budget)
     kept = f"The budget is {'' if found.kept else 'not '}kept there{_CLEARLY[surely]}."

@@ -1,4 +1,4 @@
-"""What is shown of output magnitudes: distributions, who is alike whom, and the tables of both."""
+"""Show output magnitudes: distributions, and the similarity of domains as heat maps and tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Shown:
     """A section of the page, over all projections.
 
     Attributes:
-        title: of it.
-        aside: how it is to be read.
-        spread: distributions.
-        pairs: who is alike whom.
-        components: the same of each component: its name, distributions, pairs.
+        title: title of the section.
+        aside: how to read it.
+        spread: figures of the distributions.
+        pairs: figures of the similarity of pairs.
+        components: the same for each component: its name, distributions, pairs.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Shown:
 
 
 def sections(found: Sequence[Magnitudes], compared: Sequence[Alike]) -> list[Shown]:
-    """One for each model, and one for the rows that moved."""
+    """Return a section for each model, and one for the rows that moved."""
     return [_section(each, own) for each, own in zip(found, compared, strict=True)]
 
 
@@ -72,7 +72,7 @@ def _plates(found: Magnitudes, own: Alike, part: str) -> tuple[list[Plate], list
 
 
 def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | None]], chance: float) -> Heat:
-    """Coloured by what is over chance; 1 is the strongest colour."""
+    """Return a heat map that is coloured by the difference to chance; 1 has the strongest colour."""
 
     def shade(a: str, b: str, value: float | None) -> Shade:
         return Shade(None if value is None else value - chance, fixed(value, 2), f"{a} and {b}: {fixed(value)}")
@@ -85,7 +85,7 @@ def _heat(title: str, names: Sequence[str], matrix: Sequence[Sequence[float | No
 
 
 def tables(found: Sequence[Alike]) -> list[Table]:
-    """Overlaps over all projections of each, and by component the mean over different names."""
+    """Return the overlaps over all projections of each, and the mean over different names by component."""
     return [table for each in found for table in (_pairs(each), _by_component(each))]
 
 

@@ -1,4 +1,4 @@
-"""The analysis of a run as a page, a terminal table and JSON."""
+"""Show the analysis of a run as a page, tables for a terminal, and JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_analysis(
     compared: Sequence[Alike] = (),
     sections: Sequence[Section] = (),
 ) -> Path:
-    """Write the page; replaced as a whole. What is left out is not on it."""
+    """Write the page to a file, atomically; parts that are not given are left out."""
     importance = {} if maps is None or filled is None else _importance(maps, filled, alike)
     about = {
         "what importance protects": importance,
@@ -69,7 +69,7 @@ def write_analysis(
 
 
 def _importance(maps: Mapping[str, Map], filled: OccupiedShare, alike: Similarity | None) -> dict[str, Any]:
-    """What the page shows of importance maps."""
+    """Return what the page shows of importance maps."""
     names = [*filled.kinds, "independent maps"]
     curves = [*filled.free, filled.chance]
     saturation = Curves(
@@ -114,7 +114,7 @@ _MAPS_ANEW = (
 
 
 def heat_map(stage: str, kind: str, found: Map, filled: OccupiedShare) -> Heat:
-    """One kind of unit after one stage: layers by heads, or layers by the deciles of their units' importance."""
+    """Return one kind of unit after one stage: layers × heads, or layers × deciles of their units' importance."""
     sites = {site: value.float() for site, value in found.items() if kind_of_site(site) == kind}
     heads = max(len(value) for value in sites.values()) <= 2 * _DECILES
     rows = []
@@ -131,7 +131,7 @@ def heat_map(stage: str, kind: str, found: Map, filled: OccupiedShare) -> Heat:
 
 
 def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
-    """Saturation, and the likeness of general importance across domains beside its random baseline."""
+    """Return tables of how full the mask is, and of the similarity of general importance beside its random baseline."""
     moment = "After" if filled.grows else "While learning"
     found = [
         Table(
@@ -168,7 +168,7 @@ def tables(filled: OccupiedShare, alike: Similarity | None) -> list[Table]:
 
 
 def moved_table(moved: Mapping[int, Movement], domains: Sequence[Domain]) -> Table:
-    """How far each layer moved in each stage, and at the end since the base model."""
+    """Return a table of how far each layer moved in each stage, and in total since the base model."""
     columns = [(domains[stage - 1].name, found.since_before) for stage, found in moved.items()]
     columns += [("since the base", found.since_base) for found in list(moved.values())[-1:]]
     each = [(name, together(parts or ())) for name, parts in columns]
@@ -193,7 +193,7 @@ def terminal(
     sections: Sequence[Section] = (),
     online: Sequence[Prequential] = (),
 ) -> RenderableType:
-    """The tables for a terminal."""
+    """Return the tables for a terminal."""
     shown = [*([moved_table(moved, domains)] if moved else []), *([] if filled is None else tables(filled, alike))]
     shown += [table(list(online))] if online else []
     shown += [*row_activations.tables(compared), *(each for section in sections for each in section.tables)]
@@ -210,7 +210,7 @@ def to_json(
     online: Sequence[Prequential] = (),
     expected: Ranks | None = None,
 ) -> dict[str, Any]:
-    """Everything that was found, for another program."""
+    """Return everything that was measured as JSON data."""
     return {
         "moved": {stage: asdict(found) for stage, found in moved.items()},
         "saturation": filled.to_json() if filled is not None else None,
