@@ -1,4 +1,4 @@
-"""Pages, tables and a model card from the results of one or more runs."""
+"""Write reports, tables and a model card from the results of one or more runs."""
 
 from __future__ import annotations
 

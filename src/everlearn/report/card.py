@@ -1,4 +1,4 @@
-"""The model card: README.md beside a model, as the Hugging Face hub reads it."""
+"""Write the model card: README.md beside a model, in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS = {
     "causal": ("text-generation", "AutoModelForCausalLM"),
     "text-to-text": (None, "AutoModelForSeq2SeqLM"),
 }
-"""Objective → the hub's pipeline tag (it has none for text-to-text) and the class that loads the model."""
+"""Objective → the hub's pipeline tag (None for text-to-text, which has none) and the class that loads the model."""
 
 
 def model_card(
@@ -34,16 +34,16 @@ def model_card(
     architecture: str | None = None,
     own_class: str | None = None,
 ) -> str:
-    """A README.md with the hub's front matter, the result, and how to load and to reproduce the model.
+    """Return a README.md with the hub's front matter, the results, and how to load and to reproduce the model.
 
     Args:
-        results: What results.json holds, as a mapping or as an object with ``model_dump``.
+        results: The content of results.json, as a mapping or as an object with ``model_dump``.
         recipe: The resolved recipe's YAML.
         folder: The run's folder; by default `runs/<name>`.
-        base_model: Hub id of the model that training started from; by default the results' `model`, when it looks
-            like one (a local folder names nothing on the hub and is left out).
-        architecture: Name of the transformers class that loads the model; by default the objective's Auto class.
-        own_class: The class of everlearn that must be imported first, where the architecture is everlearn's.
+        base_model: Hub id of the model from which training started. Default: the results' `model`, if it looks like a
+            hub id.
+        architecture: Name of the transformers class that loads the model. Default: the objective's Auto class.
+        own_class: The class of everlearn that must be imported first, if the architecture is one of everlearn's.
 
     Raises:
         RunError: `results` are not a run's results.
@@ -88,7 +88,7 @@ def model_card(
 def _introduction(run: Run, base: str) -> str:
     stream = " → ".join(escape_markdown(domain) for domain in run.domains) or fmt.MISSING
     version = escape_markdown(str(run.results.get("everlearn") or "")).strip()
-    # A local folder's place says something about the machine and nothing about the model.
+    # A local path is of no use to others, so only the folder's name is given.
     known = base if _HUB_ID.fullmatch(base) else PurePath(base).name
     start = f"Training started from {escape_markdown(known)}. " if known else ""
     return (
@@ -101,7 +101,7 @@ def _introduction(run: Run, base: str) -> str:
 
 def _usage(run: Run, loader: str) -> str:
     stage = f"stage-{len(run.domains):02d}-{run.domains[-1]}" if run.domains else "."
-    # repr: a domain's name is text of somebody else inside a line of Python.
+    # repr, since a domain's name is foreign text inside Python code.
     return (
         f"from transformers import AutoTokenizer, {loader}\n\n"
         f"folder = {stage!r}\n"
@@ -111,28 +111,28 @@ def _usage(run: Run, loader: str) -> str:
 
 
 def importing(own_class: str | None) -> str:
-    """The line without which transformers does not know the model."""
+    """Return the import without which transformers does not know the architecture; empty if it is not needed."""
     return (
         f"from everlearn import {own_class}  # transformers knows the architecture from here on\n" if own_class else ""
     )
 
 
 def needing(own_class: str | None) -> str:
-    """With or without everlearn."""
+    """Return whether everlearn must be installed, in words."""
     return "with everlearn installed: the architecture is its own" if own_class else "without everlearn installed"
 
 
 def _beside(run: Run) -> list[str]:
-    """How to get the model of the scores where a method reads texts with more than the model that is loaded."""
+    """Return how to get the scored model if a method evaluates with more than the saved model."""
     methods = run.results.get("methods") or []
     titles = [str(method.get("title") or method.get("name")) for method in methods if not method.get("as_saved", True)]
     if not titles:
         return []
     named = escape_markdown(" and ".join(titles))
     return [
-        f"**This is not the model of the scores above.** {named} reads a text with what it keeps in the stage's "
-        "`memory/` (adapters, gates or prompts), which loading the folder leaves out. The model that was scored is in "
-        "the whole run folder, for texts of one domain:",
+        f"**This is not the model of the scores above.** {named} evaluates with parts in the stage's "
+        "`memory/` (adapters, gates or prompts), which loading the folder leaves out. The complete run folder gives "
+        "the model that was scored, for texts of one domain:",
         fenced(
             "python",
             "from everlearn import ContinualLearner\n\n"
@@ -157,8 +157,8 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def fenced(language: str, text: str) -> str:
-    """A block of code that nothing inside can leave."""
-    # A fence longer than any run of backticks inside cannot be closed from inside.
+    """Return a fenced code block that its content cannot close."""
+    # The fence is longer than any run of backticks inside.
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,8 +1,8 @@
-"""Plots as small SVG texts that take their colours and fonts from the page around them.
+"""Draw plots as small SVG texts that take their colours and fonts from the page.
 
-Nothing here knows what it draws. Coordinates are pixels of a view box; colours are ``currentColor`` and the page's CSS
-variables, so that one figure is readable in light, in dark and on paper. The same input gives the same bytes, and a
-figure has no ids, so that any number of them fit on one page.
+This module knows nothing of what is drawn. Coordinates are pixels of a view box. Colours are ``currentColor`` and CSS
+variables of the page, so that a figure is readable in light mode, in dark mode and on paper. The same input gives the
+same bytes, and figures have no ids, so any number of them fit on one page.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from html import escape
 from everlearn.comparison.formatting import fixed
 
 SERIES = 6
-"""Colours and markers that there are; six is what stays apart for colour-blind readers."""
+"""Number of colours and markers; colour-blind readers can distinguish six."""
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")
 NAMED = 12
-"""More runs than this are named by their rank."""
+"""Above this number of runs, names are replaced by ranks."""
 TOLD = 12
-"""Points of a line that its title lists; of more the first and the last, and the page's script tells all of them."""
+"""Maximum number of points that a line's title lists. With more it has the first and the last one, and the page's
+script shows the others."""
 INK, FAINT, RULE = "currentColor", "var(--faint)", "var(--rule)"
 SIZE = 12
 """Font size in pixels of the view box."""
 WIDTH = 380
-"""Pixels of a figure's view box: on a phone, which leaves it 358, its texts are 11 px high."""
+"""Pixels of a figure's view box. A phone leaves 358 pixels, so its texts are 11 pixels high."""
 _HALO = "paint-order:stroke;stroke:var(--paper);stroke-width:4px"
 _MARKERS = (
     "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
@@ -39,46 +40,46 @@ _MARKERS = (
 
 
 def series_colour(series: int) -> str:
-    """The colour of a run by its rank; those after the first six are grey, since no colour would tell them apart."""
+    """Return the colour of a run by its rank; ranks after the sixth are grey, as colours would be too similar."""
     return f"var(--series-{series})" if series < SERIES else FAINT
 
 
 def legend_of(names: Iterable[str]) -> list[tuple[str, str, int]]:
-    """Name, marker and rank of the first six: what a page's line of colours says."""
+    """Return name, marker and rank of the first six, for the legend of a page."""
     return [(name, glyph, rank) for rank, (name, glyph) in enumerate(zip(names, GLYPHS, strict=False))]
 
 
 def px(value: float) -> str:
-    """A coordinate, to a tenth of a pixel."""
+    """Write a coordinate to a tenth of a pixel."""
     return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
 
 
 def width_of(text: str, size: float = SIZE) -> float:
-    """About how wide a text is; East Asian characters are square."""
+    """Return the approximate width of a text; East Asian characters are square."""
     return sum(1.0 if ord(character) > 0x2E7F else 0.56 for character in text) * size
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, at most about `count`, steps of 1, 2 or 5 times a power of ten."""
+    """Return at most about `count` round numbers from `low` to `high`, in steps of 1, 2 or 5 times a power of ten."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
     raw = span / max(count, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw * (1 - 1e-9))
-    found = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-    return found or [low]
+    values = [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return values or [low]
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
-    """Ticks with as many decimals as their step needs."""
+    """Write ticks with as many decimals as their step needs."""
     step = values[1] - values[0] if len(values) > 1 else max(abs(values[0]), 1e-9)
     places = min(9, max(0, -math.floor(math.log10(step) + 1e-9)))
     return [fixed(value, places) for value in values]
 
 
 def spread(values: Iterable[float | None], zero: bool = True, margin: float = 0.06) -> tuple[float, float]:
-    """A range that holds all values (and zero), with a margin; (0, 1) without any."""
+    """Return a range that holds all values (and zero), with a margin; (0, 1) if there are none."""
     known = [value for value in values if value is not None]
     if not known:
         return 0.0, 1.0
@@ -91,7 +92,7 @@ def spread(values: Iterable[float | None], zero: bool = True, margin: float = 0.
 
 @dataclass(frozen=True)
 class Scale:
-    """From values [low, high] to pixels [start, end]."""
+    """Map values [low, high] to pixels [start, end]."""
 
     low: float
     high: float
@@ -111,7 +112,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def add(self, element: str) -> None:
-        """An element as it is; the caller has escaped what is text."""
+        """Add an element unchanged; the caller has escaped its text."""
         self._parts.append(element)
 
     def path(
@@ -125,7 +126,7 @@ class Drawing:
         title: str = "",
         values: Sequence[str] = (),
     ) -> None:
-        """Add a path; `title` is what a pointer that rests on it is told, `values` what it is told at each point."""
+        """Add a path; `title` is its tooltip, and `values` are the tooltips of its points."""
         style = f"fill:{fill};stroke:{stroke}" + (f";stroke-width:{px(width)}" if stroke != "none" else "")
         style += (f";stroke-dasharray:{dash}" if dash else "") + (f";opacity:{opacity:g}" if opacity != 1 else "")
         end = f"><title>{escape(title)}</title></path>" if title else "/>"
@@ -135,7 +136,7 @@ class Drawing:
     def line(
         self, x1: float, y1: float, x2: float, y2: float, stroke: str = RULE, width: float = 1, dash: str = ""
     ) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.path(f"M{px(x1)},{px(y1)}L{px(x2)},{px(y2)}", stroke, width=width, dash=dash)
 
     def polyline(
@@ -146,14 +147,14 @@ class Drawing:
         name: str = "",
         values: Sequence[str] = (),
     ) -> None:
-        """Draw a line through all points; one without a height interrupts it.
+        """Draw a line through all points; a point without a height interrupts it.
 
         Args:
-            points: Where it goes through.
-            stroke: Its colour.
-            width: Of the line.
-            name: What is told of the whole line.
-            values: What is told of each point; the page's script reads them from the attribute `data-v`.
+            points: Points of the line.
+            stroke: Colour of the line.
+            width: Width of the line.
+            name: Tooltip of the line.
+            values: Tooltips of the points, which the page's script reads from the attribute `data-v`.
         """
         data: list[str] = []
         told: list[str] = []
@@ -172,18 +173,18 @@ class Drawing:
         self.path("".join(data), stroke, width=width, title=title if told else "", values=told if many else ())
 
     def marker(self, x: float, y: float, series: int, title: str = "", hollow: bool = False) -> None:
-        """A run's mark: shape and colour by its rank."""
+        """Draw a run's marker, with shape and colour by its rank."""
         colour, shape = series_colour(series), _MARKERS[min(series, SERIES)]
         fill = "var(--paper)" if hollow else colour
         self.path(f"M{px(x)},{px(y)}{shape}", colour if hollow else "none", fill, 1.6, title=title)
 
     def markers(self, points: Sequence[tuple[float, float]], series: int, titles: Sequence[str] = ()) -> None:
-        """Draw many marks of one run: as one element, or with a title each."""
+        """Draw many markers of one run, as one element or with a tooltip each."""
         shape, colour = _MARKERS[min(series, SERIES)], series_colour(series)
         if not titles:
             data = "".join(f"M{px(x)},{px(y)}{shape}" for x, y in points)
             if data:
-                # A pointer is told of the line below.
+                # The tooltip is the one of the line below.
                 self.add(f'<path d="{data}" style="fill:{colour};pointer-events:none"/>')
             return
         marks = "".join(
@@ -204,7 +205,7 @@ class Drawing:
         bold: bool = False,
         halo: bool = False,
     ) -> None:
-        """One line of text; `anchor` start, middle or end; with a `halo` it can be read over lines."""
+        """Draw one line of text; `anchor` is start, middle or end; a `halo` makes it readable over lines."""
         parts = (
             f"fill:{fill}" if fill != INK else "",
             f"font-size:{px(size)}px" if size != SIZE else "",
@@ -217,7 +218,7 @@ class Drawing:
         self.add(f"<text {at}{style}>{escape(text)}</text>")
 
     def x_axis(self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None) -> None:
-        """Round numbers under the plot; `grid` is how high their rules reach."""
+        """Draw round numbers below the plot; `grid` is the height that their grid lines reach."""
         values = ticks(scale.low, scale.high, count)
         if grid is not None:
             self._rules({value: f"M{px(scale(value))},{px(at)}V{px(grid)}" for value in values})
@@ -227,7 +228,7 @@ class Drawing:
             self.text((scale.start + scale.end) / 2, at + 2.7 * SIZE, title, "middle")
 
     def y_axis(self, scale: Scale, at: float, title: str = "", count: int = 5, grid: float | None = None) -> None:
-        """Round numbers left of the plot; its title stands above, so that nobody has to turn the head."""
+        """Draw round numbers left of the plot; the title is above the axis, so that it need not be rotated."""
         values = ticks(scale.low, scale.high, count)
         if grid is not None:
             self._rules({value: f"M{px(at)},{px(scale(value))}H{px(grid)}" for value in values})
@@ -237,18 +238,18 @@ class Drawing:
             self.text(2, scale.end - 0.9 * SIZE, title, fill=FAINT)
 
     def _rules(self, lines: Mapping[float, str]) -> None:
-        """Draw a plot's rules as one element, that of zero stronger."""
+        """Draw a plot's grid lines as one element, with a stronger line at zero."""
         if others := "".join(line for value, line in lines.items() if value != 0):
             self.path(others, RULE, width=0.6)
         if 0 in lines:
             self.path(lines[0], FAINT)
 
     def svg(self, description: str, screen: str = "") -> str:
-        """Return the whole figure.
+        """Return the complete figure.
 
         Args:
-            description: What a screen reader says in its place.
-            screen: "wide" or "narrow" where the figure has a variant for each.
+            description: Text for screen readers.
+            screen: "wide" or "narrow" if the figure has a variant for each.
         """
         label = escape(" ".join(description.split()), quote=True)
         box = f'viewBox="0 0 {px(self.width)} {px(self.height)}"' + (f' class="{screen}"' if screen else "")

@@ -1,4 +1,4 @@
-"""The card of a model that leaves its run: front matter as the hub reads it, metrics as a model-index."""
+"""Write the card of an exported model: front matter for the hub, and metrics as a model-index."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from everlearn.version import __version__
 from everlearn.wording import count
 
 WRITTEN = "text2text-generation"
-"""The model-index wants a task of text-to-text models, for which the hub has no pipeline."""
+"""Task of text-to-text models in a model-index, which must name one although the hub has no pipeline for them."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a domain comes from: its name, and what of it is on the hub."""
+    """The origin of a domain: its name, and its datasets on the hub."""
 
     name: str
     hub_ids: tuple[str, ...] = ()
     subset: str | None = None
-    """Configuration name of a single data set."""
+    """Configuration name of a single dataset."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What the card of an export says beyond the run's results.
+    """Facts of an export that its run's results do not have.
 
     Attributes:
         row: label of the checkpoint: the domain learnt last.
-        name: of the model.
-        origins: of the domains learnt, in order.
-        adapter: whether it is an adapter alone.
+        name: name of the model.
+        origins: origins of the learnt domains, in order.
+        adapter: whether it is only an adapter.
         base_model: hub id of the base model, if it has one.
-        license: identifier of the hub, if it is known.
-        language: codes of the base model's card.
-        memory: sentences on what its memory reveals; empty where there is none.
-        as_scored: whether the model alone is what was scored.
-        steps: optimizer steps up to here.
-        tokens: tokens trained on up to here.
-        own_class: the class of everlearn that must be imported first, where the architecture is everlearn's.
+        license: the hub's identifier of the licence, if known.
+        language: language codes from the base model's card.
+        memory: sentences on what its memory reveals; empty if it has none.
+        as_scored: whether the model alone is the one that was scored.
+        steps: optimizer steps up to this stage.
+        tokens: tokens trained on up to this stage.
+        own_class: the class of everlearn that must be imported first, if the architecture is one of everlearn's.
     """
 
     row: str
@@ -64,24 +64,25 @@ class Exported:
 
     @property
     def learnt(self) -> list[str]:
-        """Names of the domains, in order."""
+        """Return the names of the domains, in order."""
         return [origin.name for origin in self.origins]
 
 
 def eval_results(results: Results, exported: Exported) -> list[EvalResult]:
-    """The scores of the exported checkpoint, every metric and column that was measured on it."""
+    """Return the scores of the exported checkpoint: every metric and column that was measured on it."""
     known = {origin.name: origin for origin in exported.origins}
     pipeline = TASKS[results.objective][0] or WRITTEN
-    found = []
+    scores = []
     for name, table in results.matrices.items():
         fine_tuned = "predictions" in METRICS[name].reads
         for row, column, value, *_ in table.cells:
             if row == exported.row:
                 origin = known.get(column, Origin(column))
-                found.append(
+                scores.append(
                     EvalResult(
                         task_type="text-classification" if fine_tuned else pipeline,
-                        # What the hub does not have needs a type of its own, or its numbers would join another set's.
+                        # A dataset that is not on the hub needs its own type, or its scores would be listed under
+                        # another one's.
                         dataset_type=origin.hub_ids[0] if len(origin.hub_ids) == 1 else column,
                         dataset_name=column,
                         dataset_config=origin.subset,
@@ -90,15 +91,15 @@ def eval_results(results: Results, exported: Exported) -> list[EvalResult]:
                         metric_value=value,
                     )
                 )
-    return found
+    return scores
 
 
 def export_card(results: Results, exported: Exported) -> str:
-    """README.md of an exported stage.
+    """Return the README.md of an exported stage.
 
     Args:
-        results: of its run.
-        exported: what was exported of it.
+        results: results of its run.
+        exported: facts of the export.
     """
     pipeline, loader = TASKS[results.objective]
     names = [method.name for method in results.methods]
@@ -117,7 +118,7 @@ def export_card(results: Results, exported: Exported) -> str:
         tags=["everlearn", "continual-learning", "continual-pretraining", *names],
     )
     if not scores:
-        front.model_name = None  # it belongs to a model-index
+        front.model_name = None  # it is only valid with a model-index
     parts = [
         f"---\n{front.to_yaml()}\n---",
         f"# {escape_markdown(exported.name)}",
@@ -153,8 +154,8 @@ def _scores(results: Results, exported: Exported) -> list[str]:
     if not exported.as_scored:
         titles = [escape_markdown(method.title) for method in results.methods if not method.as_saved]
         return [
-            f"**This model alone is not what was scored.** {fmt.listing(titles)} reads a text with what it keeps in "
-            "its memory (adapters, gates or prompts), which only everlearn puts back. So there are no scores here."
+            f"**This model alone is not what was scored.** {fmt.listing(titles)} evaluates with parts in "
+            "its memory (adapters, gates or prompts), which only everlearn can load. So there are no scores here."
         ]
     parts = ["## Scores", "On held-out text and end tasks, before and after. In brackets: 95 % intervals."]
     for name, table in results.matrices.items():
@@ -185,7 +186,7 @@ def _usage(exported: Exported, loader: str) -> str:
     return (
         f"from peft import PeftModel\nfrom transformers import AutoTokenizer, {loader}\n\n"
         f"tokenizer = AutoTokenizer.from_pretrained({exported.name!r})\n"
-        # transformers would load it as it is stored, often in 16 bits, and the adapter was learnt in 32.
+        # By default transformers loads the stored type, often 16 bits, but the adapter was trained on 32 bits.
         f'base = {loader}.from_pretrained({base!r}, dtype="float32")\n'
         f"model = PeftModel.from_pretrained(base, {exported.name!r})"
     )
@@ -197,7 +198,7 @@ def _memory(exported: Exported) -> list[str]:
     command = f"everlearn learn {exported.name} --domain name=file.jsonl --into runs/next"
     return [
         "## Memory",
-        "What the methods remember is in `everlearn/`, so that the next domain can be learnt from here:",
+        "The memory of the methods is in `everlearn/`, so that the next domain can be learnt from here:",
         fenced("bash", command),
         *(escape_markdown(sentence) for sentence in exported.memory),
     ]

@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file that opens offline, on a phone, in light and in dark."""
+"""Write the report page: one self-contained HTML file that opens offline, on a phone, in light and in dark mode."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from everlearn.report.verdict import paragraphs, recommended
 from everlearn.wording import count
 
 _STREAM = 24
-"""Domains that the stream's line names."""
+"""Maximum number of domains that the line with the stream names."""
 _WORDS = (
-    ("Domain, stage, stream", "A domain is a named corpus, learnt in one go: its stage. The stream is their order."),
+    ("Domain, stage, stream", "A domain is a named corpus. Training on it is a stage. The stream is the order of the "
+     "domains."),
     ("Bits per byte", "The loss on held-out text in bits, per byte of that text. It does not depend on the tokenizer. "
-     "Lower is better; for masked models it counts the masked tokens and the bytes they stand for."),
-    ("General text", "Held-out text that no stage trains on. What gets worse there was forgotten from the base model."),
-    ("End task", "Labelled examples that a model is asked, or fine-tuned on, to measure what it knows after a stage."),
+     "Lower is better; for masked models it counts the masked tokens and their bytes."),
+    ("General text", "Held-out text on which no stage trains. A loss there is forgotten knowledge of the base model."),
+    ("End task", "Labelled examples that measure what a model knows after a stage, with or without fine-tuning."),
     ("Score matrix", "The score on each set (columns) after each stage (rows); row 0 is the untouched base model."),
-    ("Interval", "From resampling the held-out text (bootstrap): how far another sample of the same text could move "
-     "the number, 95 times of 100. Another seed is another run and is not covered; where one recipe ran with several "
-     "seeds the numbers are means over these, and the intervals (Student's t) say how far other seeds could move them. "
-     "A difference takes the same seeds, or of single runs the same text, for both where that can be had; where the "
-     "text is another it takes the two intervals as independent (Zou and Donner, 2008), which is the careful side."),
+    ("Interval", "A 95 % interval from resampling the held-out text (bootstrap): how much another sample of the same "
+     "text could change the number. It does not cover other training seeds. If a recipe ran with several seeds, the "
+     "numbers are means over seeds, and the intervals (Student's t) show how much other seeds could change them. A "
+     "difference is paired by seed, or for single runs by text. If the text differs, the two intervals are treated as "
+     "independent (Zou and Donner, 2008), which is conservative."),
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 
     Args:
         runs: Run folders; the first is the reference.
-        output: The HTML file to write; replaced as a whole.
+        output: The HTML file, which is replaced atomically.
 
     Returns:
         The path of the page.
@@ -67,7 +68,10 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 
 
 def page(comparison: Comparison) -> str:
-    """The page as text. Its size grows with the number of runs and of domains, not with their product."""
+    """Return the page as text.
+
+    Its size grows with the number of runs and the number of domains, but not with their product.
+    """
     several = len(comparison.pools) > 1
     best = comparison.ranking[:SERIES]
     shown = [(_of_one_run(comparison, pool), comparison.pools[pool].runs[0]) for pool in best]
@@ -85,7 +89,7 @@ def page(comparison: Comparison) -> str:
         many=len(comparison.domains) > SHOWN,
         seeds=len(comparison.runs) > len(comparison.pools),
         domain_tables=[column_table(m, comparison) for m in comparison.headline if m.signed and len(m.columns) > 1],
-        # Without a stream there is no base model and no end of it: the models' scores are in the first table.
+        # Without a stream there is neither a base model nor an end; the models' scores are in the first table.
         tasks=[task_table(comparison, metric) for metric in comparison.task_metrics if comparison.streams],
         cost=cost_table(comparison) if any(run.domains for run in comparison.runs) else None,
         stages=[table for run in shown if (table := stage_table(*run))],
@@ -107,13 +111,13 @@ def page(comparison: Comparison) -> str:
 
 
 def _of_one_run(comparison: Comparison, pool: int) -> str:
-    """What a pool's first run is called where it stands alone."""
+    """Return the label of a pool's first run where it is shown alone."""
     found = comparison.pools[pool]
     return found.label + (f", seed {found.seeds[0]}" if len(found.runs) > 1 else "")
 
 
 def _studies(comparison: Comparison, best: Sequence[int]) -> list[Table]:
-    """The causal study's numbers, of pools that have them."""
+    """Return the tables of the causal study, for the pools that have its numbers."""
     shown = [(comparison.labels[pool], comparison.pools[pool].runs) for pool in best]
     found = [table for make in (study_table, transfer_table) for runs in shown if (table := make(*runs))]
     saturated = saturation_table(comparison) if found else None
@@ -121,7 +125,7 @@ def _studies(comparison: Comparison, best: Sequence[int]) -> list[Table]:
 
 
 def top_figure(comparison: Comparison) -> list[Plate]:
-    """The picture that needs no reading: runs against each other, or what one run gained and kept."""
+    """Return the main figure: runs against each other, or what a single run gained and kept."""
     learnt, forgotten, gained = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten", "gained"))
     if learnt is None:
         return []
@@ -155,11 +159,11 @@ def _legend(comparison: Comparison) -> list[tuple[str, str, int]]:
 
 
 def render(template: str, **values: object) -> str:
-    """Return a page of everlearn: the template (of this package) filled in, with style and script inside.
+    """Render a page of everlearn from a template of this package, with style and script inside.
 
-    Templates share the macros of ``macros.html.jinja`` and want at least ``title`` and ``version``.
+    Templates share the macros of ``macros.html.jinja`` and need at least ``title`` and ``version``.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page needs it
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # imported here, since only pages need it
 
     environment = Environment(
         loader=PackageLoader("everlearn.report", ""),
@@ -171,7 +175,7 @@ def render(template: str, **values: object) -> str:
     environment.filters["code"] = with_code
     files = resources.files("everlearn.report")
     style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
-    # Only this script may run: a name that looks like one, in somebody's results, may not.
+    # Only this script may run, not one that hides in a name of foreign results.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template(template).render(
         style=Markup(style), script=Markup(script), script_digest=Markup(f"sha256-{digest}"), **values
@@ -179,12 +183,12 @@ def render(template: str, **values: object) -> str:
 
 
 def with_code(text: str) -> Markup:
-    """Return escaped text in which what stands between backticks is code."""
+    """Return escaped text in which parts between backticks are code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def fragment(sentences: Sequence[str], found: Table) -> str:
-    """Sentences and a table without a page around them, for a notebook."""
+    """Return sentences and a table as HTML without a page around them, for a notebook."""
     return render("fragment.html.jinja", sentences=sentences, found=found)
 
 
@@ -221,20 +225,20 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _methods(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """Title, paper (a web address or nothing) and options of every method, each once."""
+    """Return title, paper (a web address or empty) and options of every method, each once."""
     found = {}
     for run in comparison.runs:
         for method in run.results.get("methods") or []:
             paper = str(method.get("paper") or "")
             options = ", ".join(f"{key}={value}" for key, value in (method.get("options") or {}).items())
             title = str(method.get("title") or method.get("name"))
-            # Only web addresses become links: a results file may come from anywhere.
+            # Only web addresses become links, since a results file may be foreign.
             found[title, options] = paper if paper.startswith(("https://", "http://")) else ""
     return [(title, paper, options) for (title, options), paper in found.items()]
 
 
 def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
-    """The best run's recipe as a whole; of every other one the lines that differ."""
+    """Return the best run's recipe in full, and for every other run the lines that differ."""
     found: list[tuple[str, str]] = []
     whole: str | None = None
     for pool in comparison.ranking:
@@ -252,7 +256,7 @@ def _recipes(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _environments(comparison: Comparison) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every environment once, with the runs that had it."""
+    """Return every environment once, with the runs that had it."""
     found: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
     for pool in comparison.pools:
         for run in pool.runs:

@@ -1,6 +1,6 @@
-"""A big table of numbers as one small picture: a PNG inside an SVG, one pixel a cell.
+"""Encode a large table of numbers as a small image: a PNG inside an SVG, with a pixel for each cell.
 
-A hundred domains have ten thousand cells: as a coloured table that is megabytes, as a picture some kilobytes.
+With a hundred domains there are ten thousand cells: megabytes as a coloured table, a few kilobytes as an image.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Sequence
 
 LEVELS = 7
-"""Shades on each side of nothing; with "unknown" 16 colours, four bits a cell."""
+"""Shades of losses, and of gains. With "no change" and "unknown" there are 16 colours, so 4 bits per pixel."""
 GAIN, LOSS, UNKNOWN = (0, 134, 145), (201, 106, 16), (128, 128, 128)
-"""Between the page's colours for light and for dark; how strong a shade is lies in its transparency."""
+"""Colours between the page's colours for light and dark mode; the strength of a shade is its opacity."""
 
 
 def level(change: float | None, scale: float) -> int:
-    """The palette's entry for a change: 0 unknown, 1 none, then the shades of loss (above 0), then those of gain."""
+    """Return the palette index of a change: 0 unknown, 1 no change, then the shades of loss (above 0), then of gain."""
     if change is None:
         return 0
     steps = min(LEVELS, round(LEVELS * abs(change) / scale)) if scale else 0
@@ -25,7 +25,7 @@ def level(change: float | None, scale: float) -> int:
 
 
 def png(levels: Sequence[Sequence[int]]) -> bytes:
-    """Rows of palette entries (:func:`level`) as a PNG of four bits a pixel (ISO/IEC 15948:2003)."""
+    """Encode rows of palette indices (:func:`level`) as a PNG with four bits per pixel (ISO/IEC 15948:2003)."""
     height, width = len(levels), len(levels[0])
     shades = [round(255 * 0.8 * step / LEVELS) for step in range(1, LEVELS + 1)]
     colours = [UNKNOWN, UNKNOWN, *[LOSS] * LEVELS, *[GAIN] * LEVELS]
@@ -45,7 +45,7 @@ def png(levels: Sequence[Sequence[int]]) -> bytes:
 
 
 def data_url(levels: Sequence[Sequence[int]]) -> str:
-    """The picture as text inside the page."""
+    """Return the image as a data URL."""
     return "data:image/png;base64," + base64.b64encode(png(levels)).decode("ascii")
 
 

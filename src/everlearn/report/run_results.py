@@ -1,4 +1,4 @@
-"""The results of a run as a program or a notebook has them: printed as a table, as data frames, and as figures."""
+"""Offer the results of a run to programs and notebooks: printed as a table, as data frames, and as figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDTH = 110
 
 
 class RunResults(Results):
-    """Everything a run measured, with what a program or a notebook wants of it.
+    """Everything that a run measured, with methods for programs and notebooks.
 
     ```python
     results = learner.run()
@@ -41,7 +41,7 @@ class RunResults(Results):
 
     @classmethod
     def of(cls, results: Results, folder: Path) -> RunResults:
-        """Results with the folder of their run, from which training curves are read."""
+        """Make the results with the folder of their run, from which training curves are read."""
         made = cls.model_validate(results.model_dump())
         made._folder = folder
         return made
@@ -57,7 +57,7 @@ class RunResults(Results):
         return cls.of(Results.load(path), path if path.is_dir() else path.parent)
 
     def comparison(self) -> Comparison:
-        """The run as the report sees it."""
+        """Return the run in the form that the report uses."""
         return compare_runs([read_run(self._folder) if self._folder is not None else from_results(self)])
 
     def __str__(self) -> str:
@@ -70,24 +70,24 @@ class RunResults(Results):
         return fragment(verdict(comparison), headline_table(comparison))
 
     def figure(self, name: str = "standing") -> Plot:
-        """A picture as a matplotlib figure, to restyle and to save.
+        """Return a matplotlib figure.
 
         Args:
             name: `standing`, `domains`, `general`, `matrix` or `training`.
 
         Raises:
-            RunError: there is no such plot, or the run has nothing that it shows.
+            RunError: there is no such plot, or the run lacks its data.
         """
         from everlearn.report.plots import plotted
 
         return plotted(name, self.comparison())
 
     def to_pandas(self, what: Literal["scores", "summary"] = "scores") -> DataFrame:
-        """A data frame.
+        """Return the results as a data frame.
 
         Args:
-            what: `scores`: a row for each metric, checkpoint and column that was measured, with its 95 % interval;
-                `summary`: a row for each metric, quantity (learnt, forgotten, …) and column.
+            what: `scores` for a row for each measured metric, checkpoint and column, with its 95 % interval; `summary`
+                for a row for each metric, quantity (learnt, forgotten, …) and column.
         """
         import pandas
 

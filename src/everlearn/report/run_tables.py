@@ -1,4 +1,4 @@
-"""Tables of the page that are not of the comparison itself: end tasks, cost, stages, the causal study, mixtures."""
+"""Make the tables of a report besides the comparison: end tasks, cost, stages, the causal study, mixtures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlearn.wording import count
 
 
 def task_table(comparison: Comparison, metric: str) -> Table:
-    """Tasks × (base model, the first runs of the ranking at the end of the stream), and the mean."""
+    """Make a table of tasks × base model and the first runs of the ranking at the end, with the mean."""
     average = comparison.measure(metric, "average")
     shown = comparison.ranking[:SERIES]
     matrices = comparison.matrices(metric)
@@ -36,7 +36,7 @@ def task_table(comparison: Comparison, metric: str) -> Table:
         cells += [TableCell(fmt.fixed(e.value, places), "" if brief else fmt.interval(e, places)) for e in found]
         rows.append((task, tuple(cells)))
     if average and len(tasks) > 1:
-        # The mean is over the domains' own tasks, as in the runs' average; a general task is a row and no more.
+        # The mean is over the domains' tasks, as in the runs' average; general tasks do not count.
         own = [task in average.columns for task in tasks]
         cells = []
         for _, base in columns:
@@ -53,7 +53,7 @@ def task_table(comparison: Comparison, metric: str) -> Table:
 
 
 def cost_table(comparison: Comparison) -> Table:
-    """Time, tokens and memory of each pool."""
+    """Make a table of time, tokens and memory of each pool."""
     header = (
         "Run",
         "Total time",
@@ -75,7 +75,7 @@ def cost_table(comparison: Comparison) -> Table:
         cells.append(TableCell(fmt.percent(evaluation / training if training and evaluation is not None else None)))
         cells += [TableCell(fmt.whole(cost.get(key))) for key in ("tokens", "tokens_per_second")]
         rows.append((label, (*cells, TableCell(fmt.size(memory), order=memory))))
-    caption = "As measured: only as good as the machine was quiet." + (
+    caption = "As measured; other work on the machine makes times longer." + (
         " Means over seeds." if any(len(pool.runs) > 1 for pool in comparison.pools) else ""
     )
     return Table("Time, tokens and memory", header, tuple(rows), caption)
@@ -87,7 +87,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def stage_table(label: str, run: Run) -> Table | None:
-    """What each stage of a run took."""
+    """Make a table of the cost of each stage of a run."""
     rows = []
     for stage in run.cost.get("stages") or []:
         seen = {
@@ -101,11 +101,11 @@ def stage_table(label: str, run: Run) -> Table | None:
 
 
 def study_table(label: str, runs: Sequence[Run]) -> Table | None:
-    """Perplexities as the causal study names them; of several seeds their geometric means.
+    """Make a table of perplexities with the causal study's names; geometric means over several seeds.
 
     Args:
-        label: what the runs are called.
-        runs: of one pool.
+        label: label of the pool.
+        runs: the runs of the pool.
     """
     run = runs[0]
     studies = [each.results.get("study") or {} for each in runs]
@@ -139,14 +139,14 @@ def study_table(label: str, runs: Sequence[Run]) -> Table | None:
     )
     if len(runs) > 1:
         caption += (
-            f" Geometric means over {count(len(runs), 'seed')} (of what is forgotten, and so of "
-            "the logarithms, plain means)."
+            f" Geometric means over {count(len(runs), 'seed')}; of what is forgotten, which is a "
+            "difference of logarithms, plain means."
         )
     return Table(f"{label}: the causal study", header, tuple(rows), caption)
 
 
 def mixture_table(label: str, run: Run) -> Table | None:
-    """The share of each source in each stage, asked and realised, and its tokens."""
+    """Make a table of the requested and realised share of each source in each stage, and its tokens."""
     rows = []
     for entry in run.results.get("mixture") or []:
         shares = [fmt.percent(number(entry.get(key))) for key in ("asked", "realised")]

@@ -1,7 +1,7 @@
-"""Sections of a page, and the registry of those that follow the report's own: a function each.
+"""Define sections of a page, and register those that follow the report's own.
 
-A section is a function from a :class:`~everlearn.comparison.comparison.Comparison` to a :class:`Section`, or to None
-where it has nothing to say.
+A section is a function from a :class:`~everlearn.comparison.comparison.Comparison` to a :class:`Section`, or to None if
+it does not apply.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Section:
     """A part of a page.
 
     Attributes:
-        title: of it.
-        aside: how it is to be read.
-        plates: pictures.
-        tables: numbers; a terminal shows these.
-        legend: of the pictures: name, glyph, rank.
+        title: title of the section.
+        aside: how to read it.
+        plates: figures.
+        tables: tables, which are also shown on a terminal.
+        legend: legend of the figures: name, glyph, rank.
     """
 
     title: str
@@ -37,7 +37,7 @@ class Section:
 
 Make = Callable[[Comparison], Section | None]
 SECTIONS: Registry[Make] = Registry("sections")
-"""Name → what makes the section, in the order of registration."""
+"""Name → function that makes the section, in the order of registration."""
 _Make = TypeVar("_Make", bound=Make)
 
 
@@ -52,5 +52,5 @@ def section(name: str) -> Callable[[_Make], _Make]:
 
 
 def further_sections(comparison: Comparison) -> list[Section]:
-    """Return the registered sections that have something to say about these runs."""
+    """Return the registered sections that apply to these runs."""
     return [made for make in SECTIONS.values() if (made := make(comparison)) is not None]

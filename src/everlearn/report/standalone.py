@@ -1,4 +1,4 @@
-"""A figure as a file of its own, in the light colours of a page."""
+"""Write a figure as a file of its own, in the light colours of a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everlearn.report.figures.registry import Plate
 
 
 def standalone(plate: Plate) -> str:
-    """An SVG that needs no style of a page around it."""
+    """Return an SVG that does not depend on the style of a page."""
     style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"--([\w-]+): ([^;]+);", style[: style.index("@media")]))
     svg = re.sub(r"var\(--([\w-]+)\)", lambda found: light[found.group(1)], str(plate.svg))

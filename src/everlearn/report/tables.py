@@ -1,4 +1,4 @@
-"""A comparison as a terminal table, Markdown, LaTeX, CSV and JSON. Names are escaped for each."""
+"""Write a comparison as tables for a terminal, Markdown, LaTeX, CSV and JSON, with names escaped for each."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from everlearn.report.drawing import NAMED, SERIES
 from everlearn.report.verdict import verdict
 
 BRIEF = 240
-"""Cells of a table above which intervals are left out: they are in results.json, and nobody compares hundreds."""
+"""Number of cells of a table above which intervals are left out; they are in results.json."""
 
 
 _BESIDE, _HEADING = 4, 26
-"""Columns that a phone has room for, and characters of their headings."""
+"""Maximum number of columns on a phone, and maximum characters of their headings."""
 _LINES = 150
-"""Lines that a table may have on a phone; a longer one keeps its columns and scrolls sideways."""
+"""Maximum number of lines of a table on a phone; a longer one keeps its columns and scrolls sideways."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """What a cell says: a text, a smaller text after it, and whether it is clearly the best of its column."""
+    """A cell: a text, a smaller text after it, and whether it is clearly the best of its column."""
 
     text: str
     detail: str = ""
     best: bool = False
     order: float | None = None
-    """What a sorted column goes by, where the text alone does not say it (``1.35 GiB``, ``2 min 10 s``)."""
+    """Number by which the column is sorted if the text does not give it (``1.35 GiB``, ``2 min 10 s``)."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Table:
     rows: tuple[tuple[str, tuple[TableCell, ...]], ...]
     caption: str = ""
     first: tuple[int, ...] = ()
-    """Columns that a phone shows under their headings; the others follow row by row, each behind its name."""
+    """Columns that a phone shows as columns; the others follow in each row, each after its name."""
 
     @property
     def narrow(self) -> tuple[int, ...] | None:
-        """Return the columns that stay columns on a phone; None where only scrolling can show so many cells.
+        """Return the columns that a phone shows as columns; None if it must scroll to show so many cells.
 
-        Four columns with short headings fit beside each other. A table of more is a card a row, with its columns as
-        lines, while it is short enough to be read that way.
+        Four columns with short headings fit side by side. A wider table is shown as a card for each row, with its
+        columns as lines, if it is short enough.
         """
         columns = tuple(range(1, len(self.header)))
         if self.first:
@@ -68,22 +68,22 @@ class Table:
 
 
 def cell(estimate: Estimate, measure: Measure, best: bool = False, signed: bool | None = None) -> TableCell:
-    """An estimate of a measure, written with the measure's decimals."""
+    """Make the cell of an estimate, with the measure's decimals."""
     signed = measure.signed if signed is None else signed
     text = fmt.fixed(estimate.value, measure.places, signed)
     return TableCell(text, fmt.interval(estimate, measure.places, signed), best)
 
 
 def heading(measure: Measure) -> str:
-    """``Forgotten ↓ (bits/byte)``: the arrow points to the better side."""
+    """Return a heading such as ``Forgotten ↓ (bits/byte)``; the arrow points to the better side."""
     unit = f" ({measure.unit})" if measure.unit else ""
     return f"{measure.title}\u00a0{'↑' if measure.higher_is_better else '↓'}{unit}"
 
 
 def headline_table(comparison: Comparison) -> Table:
-    """Runs, the best at the end first × at the end against the base, learnt, forgotten, general drift, end tasks.
+    """Make the first table: runs, the best first × gain at the end, learnt, forgotten, general drift, end tasks.
 
-    Where nothing of that is known of all of them, as of models that are no stream: the models and their scores.
+    For existing models without a stream it has the models and their scores.
     """
     if not comparison.headline:
         return models_table(comparison)
@@ -98,14 +98,14 @@ def headline_table(comparison: Comparison) -> Table:
     if len(comparison.pools) > 1:
         caption += " Bold: the interval of the difference to every other run excludes zero."
     if comparison.differing:
-        caption += " Nothing is bold between runs that did not see and spend the same."
+        caption += " Runs with different data or compute are never bold."
     header = ("Run", *(["Seeds"] if several else []), *map(heading, measures))
     begin = len(header) - len(measures)
     return Table("Result", header, tuple(rows), caption, tuple(range(begin, min(begin + _BESIDE, len(header)))))
 
 
 def brackets(comparison: Comparison) -> str:
-    """What the intervals of a table of pools are."""
+    """Say what the intervals of a table of pools are."""
     counts = sorted({len(pool.runs) for pool in comparison.pools})
     seeds = f"{counts[-1]}" if len(set(counts) - {1}) == 1 else f"{max(2, counts[0])} to {counts[-1]}"
     over_runs = f"Student's t over {seeds} seeds"
@@ -118,7 +118,7 @@ def brackets(comparison: Comparison) -> str:
 
 
 def models_table(comparison: Comparison) -> Table:
-    """Checkpoints × scores under the leading metric of text and the first of end tasks."""
+    """Make a table of checkpoints × scores under the main metric of text and the first of end tasks."""
     header, columns = ["Model"], []
     for metric in [m for m in (comparison.text_metric, *comparison.task_metrics[:1]) if m is not None]:
         each = comparison.matrices(metric)
@@ -138,7 +138,7 @@ def models_table(comparison: Comparison) -> Table:
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """The first run that was named is the reference; every other one against it."""
+    """Make a table of the differences of every other run to the first one."""
     measures, reference = comparison.headline, comparison.labels[0]
     rows = tuple(
         (comparison.labels[pool], tuple(cell(m.difference(pool), m, signed=True) for m in measures))
@@ -155,12 +155,12 @@ def difference_table(comparison: Comparison) -> Table:
     else:
         caption = "Differences take the runs' intervals as independent, where they cannot be paired by text."
     if comparison.differing:
-        caption += " The runs did not see and spend the same: see what differs."
+        caption += " The runs differ in data or compute: see what differs."
     return Table(f"Difference to {reference}", ("Run", *map(heading, measures)), rows, caption)
 
 
 def differing_table(comparison: Comparison) -> Table | None:
-    """The settings that the runs do not share, methods and seeds apart."""
+    """Make a table of the settings that differ between the runs, apart from methods and seeds."""
     if not comparison.unlike:
         return None
     rows = tuple(
@@ -172,7 +172,7 @@ def differing_table(comparison: Comparison) -> Table | None:
 
 
 def column_table(measure: Measure, comparison: Comparison) -> Table:
-    """One measure: domains (or tasks) × the first runs of the ranking, and their mean."""
+    """Make a table of one measure: domains (or tasks) × the first runs of the ranking, with the mean."""
     shown = comparison.ranking[:SERIES]
     brief = len(measure.columns) * len(shown) > BRIEF
 
@@ -187,17 +187,17 @@ def column_table(measure: Measure, comparison: Comparison) -> Table:
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
-    """The headline, the differences, then each measure per domain, and the end tasks' averages per task."""
-    found = [headline_table(comparison)]
+    """Return the first table, the differences, each measure per domain, and the end tasks."""
+    tables = [headline_table(comparison)]
     if len(comparison.pools) > 1 and comparison.headline:
-        found.append(difference_table(comparison))
+        tables.append(difference_table(comparison))
     differing = differing_table(comparison)
-    found += [differing] if differing else []
-    return [*found, *(column_table(m, comparison) for m in comparison.headline if len(m.columns) > 1)]
+    tables += [differing] if differing else []
+    return [*tables, *(column_table(m, comparison) for m in comparison.headline if len(m.columns) > 1)]
 
 
 def terminal(comparison: Comparison) -> RenderableType:
-    """The same for a terminal; print it with a rich console."""
+    """Return the tables for a terminal; print them with a rich console."""
     parts: list[RenderableType] = []
     for table in all_tables(comparison):
         parts += [terminal_table(table), Text("")]
@@ -206,8 +206,8 @@ def terminal(comparison: Comparison) -> RenderableType:
 
 
 def terminal_table(table: Table) -> RichTable:
-    """One table for a terminal."""
-    # Text, never markup: a run may be called "[bold]".
+    """Return one table for a terminal."""
+    # Text rather than markup, since a run may be named "[bold]".
     shown = RichTable(title=Text(table.title), caption=Text(table.caption), title_justify="left")
     for position, name in enumerate(table.header):
         shown.add_column(Text(name), justify="right" if position else "left", overflow="fold")
@@ -222,7 +222,7 @@ def _rich(entry: TableCell) -> Text:
 
 
 def escape_markdown(text: str) -> str:
-    """A name as plain text in GitHub-flavoured Markdown, also inside a table."""
+    """Escape a name for GitHub-flavoured Markdown, also within a table."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
     # At the start of a line these would begin a heading, a list or a rule.
@@ -230,7 +230,7 @@ def escape_markdown(text: str) -> str:
 
 
 def markdown(comparison: Comparison) -> str:
-    """Pipe tables under their titles, then the verdict and the notes."""
+    """Return the tables as pipe tables, then the verdict and the notes."""
     parts = [markdown_table(table, level=3) for table in all_tables(comparison)]
     parts.append(escape_markdown(" ".join(verdict(comparison))))
     if comparison.notes:
@@ -239,7 +239,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def markdown_table(table: Table, level: int) -> str:
-    """One pipe table under a heading of that level."""
+    """Return one pipe table under a heading of this level."""
     lines = [f"{'#' * level} {escape_markdown(table.title)}", "", _pipe(list(map(escape_markdown, table.header)))]
     lines.append(_pipe(["---", *["---:"] * (len(table.header) - 1)]))
     for name, cells in table.rows:
@@ -252,7 +252,7 @@ def _pipe(cells: list[str]) -> str:
 
 
 def _markdown_cell(entry: TableCell) -> str:
-    # Numbers: nothing in them is live inside a table.
+    # Numbers need no escaping.
     return f"{f'**{entry.text}**' if entry.best else entry.text} {entry.detail}".strip()
 
 
@@ -263,7 +263,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    # A bracket or a star at the start of a row would be read as an argument of the \\ before it.
+    # A bracket or a star at the start of a row would be an argument of the \\ before it.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
@@ -276,17 +276,17 @@ _LATEX = {
 
 
 def escape_latex(text: str) -> str:
-    """A name as plain text in LaTeX (UTF-8, T1 fonts)."""
+    """Escape a name for LaTeX (UTF-8, T1 fonts)."""
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split())).replace("--", "-{}-")
 
 
 def latex(comparison: Comparison) -> str:
-    """Tables for ``booktabs``: paste into a document, each in its own ``table`` environment."""
+    """Return the tables for ``booktabs``, each in its own ``table`` environment."""
     return "\n".join(latex_table(table) for table in all_tables(comparison))
 
 
 def latex_table(table: Table) -> str:
-    """One table in its own environment."""
+    """Return one table in its own environment."""
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage[T1]{fontenc}",
         r"\begin{table}",
@@ -308,7 +308,7 @@ def _latex_cell(entry: TableCell) -> str:
 
 
 def csv(comparison: Comparison) -> str:
-    """Long form, one estimate a line: run, metric, measure, column, value, low, high. An absent number is "–"."""
+    """Return one estimate a line: run, metric, measure, column, value, low, high; an absent number is "–"."""
     file = io.StringIO()
     writer = csv_module.writer(file, lineterminator="\n")
     writer.writerow(["run", "metric", "measure", "column", "value", "low", "high"])
@@ -337,12 +337,12 @@ def _rows(comparison: Comparison) -> list[tuple[Any, ...]]:
 
 
 def json(comparison: Comparison) -> str:
-    """Everything that the tables are made of, for another program."""
+    """Return all numbers of the tables as JSON."""
     return json_module.dumps(as_data(comparison), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
-    """What :func:`json` writes."""
+    """Return the content of :func:`json`."""
     rows = [dict(zip(("run", "metric", "measure", "column", "value", "low", "high"), row, strict=True))
             for row in _rows(comparison)]  # fmt: skip
     differences = [

@@ -1,4 +1,4 @@
-"""Tables of transfer as the causal study counts it: its measures by super-domain, and forgetting at equal gap."""
+"""Make tables of transfer as in the causal study: its measures by super-domain, and forgetting at equal gap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Spreads = dict[str, Any]
 
 
 def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
-    """A run's losses of held-out text; None where it is no stream, or has none."""
+    """Return a run's losses on held-out text; None if it is not a stream or has no losses."""
     matrix = run.matrices.get(metric)
     if matrix is None or not run.domains:
         return None
@@ -31,20 +31,20 @@ def stream_of(run: Run, metric: str = LOSS) -> StreamLosses | None:
 
 
 def saturations(comparison: Comparison) -> dict[str, SaturationByGap]:
-    """Pool → what its runs say together; those that are too short are absent."""
-    found: dict[str, SaturationByGap] = {}
+    """Return pool → the comparison of buckets over its runs; pools that are too short are absent."""
+    by_pool: dict[str, SaturationByGap] = {}
     for pool in comparison.ranking:
         streams = [stream for run in comparison.pools[pool].runs if (stream := stream_of(run)) is not None]
         if (own := saturation(streams)) is not None:
-            found[comparison.labels[pool]] = own
-    return found
+            by_pool[comparison.labels[pool]] = own
+    return by_pool
 
 
 def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
-    """Method → what its runs say together, where they learn the same domains in several orders.
+    """Return method → the comparison of buckets over runs that learn the same domains in several orders.
 
-    Runs of different methods or settings stay apart: one that forgets more, and learnt a domain later, would make it
-    seem that later stages forget more.
+    Runs of different methods or settings are kept apart. Otherwise a method that forgets more and learnt a domain later
+    would make it seem that later stages forget more.
     """
     groups: list[tuple[Run, list[StreamLosses]]] = []
     for run in comparison.runs:
@@ -54,21 +54,21 @@ def all_orders(comparison: Comparison) -> dict[str, SaturationByGap]:
                 groups.append((run, [stream]))
             else:
                 group.append(stream)
-    found: dict[str, SaturationByGap] = {}
+    by_method: dict[str, SaturationByGap] = {}
     for lead, streams in groups:
         orders = len({stream.domains for stream in streams})
         if orders > 1 and (own := saturation(streams)) is not None:
             name = f"All {wording.count(orders, 'order')} of {lead.title}"
-            found[name if name not in found else f"{name} ({len(found) + 1})"] = own
-    return found
+            by_method[name if name not in by_method else f"{name} ({len(by_method) + 1})"] = own
+    return by_method
 
 
 def transfer_table(label: str, runs: Sequence[Run]) -> Table | None:
-    """The study's measures: means over domains, with medians; of all, and of each super-domain.
+    """Make a table of the study's measures: means over domains, with medians; of all and of each super-domain.
 
     Args:
-        label: what the runs are called.
-        runs: of one pool; the numbers are means over them.
+        label: label of the pool.
+        runs: the runs of the pool; the numbers are means over them.
     """
     run = runs[0]
     nats, bits, content = (_over_seeds([_transfer(each, metric) for each in runs]) for metric in (LOSS, BITS, CONTENT))
@@ -104,9 +104,9 @@ def _transfer(run: Run, metric: str) -> Spreads:
 
 
 def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
-    """Measure → group → means over the runs of mean, median and number of domains; what one run lacks is absent."""
+    """Return measure → group → means over the runs; what one run lacks is absent."""
     first, *others = runs
-    found: Spreads = {}
+    averaged: Spreads = {}
     for key, groups in first.items():
         for group, spread in groups.items():
             if not all(group in each.get(key, {}) for each in others):
@@ -114,12 +114,12 @@ def _over_seeds(runs: Sequence[Spreads]) -> Spreads:
             values = {name: [number(each[key][group].get(name)) for each in runs] for name in spread}
             known = {name: [v for v in each if v is not None] for name, each in values.items()}
             means = {name: sum(each) / len(each) for name, each in known.items() if len(each) == len(runs)}
-            found.setdefault(key, {})[group] = means
-    return found
+            averaged.setdefault(key, {})[group] = means
+    return averaged
 
 
 def half_width(run: Run) -> float | None:
-    """Half of a score's 95 % interval, nats a token: what the sample of held-out blocks leaves open."""
+    """Return half of a score's 95 % interval in nats per token, the median over all scores."""
     matrix = run.matrices.get(LOSS)
     known = [found.interval for found in matrix.scores.values() if found.interval is not None] if matrix else []
     return median((high - low) / 2 for low, high in known) if known else None
@@ -133,17 +133,17 @@ def _spread(found: Mapping[str, Any]) -> TableCell:
 
 
 def saturation_table(comparison: Comparison) -> Table | None:
-    """Of a comparison's runs, and of all orders of a method together; None without a long stream."""
+    """Make a table of a comparison's runs, and of all orders of a method together; None without a long stream."""
     found = saturations(comparison) | all_orders(comparison)
     return saturation_rows(found, "nats/token") if found else None
 
 
 def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:
-    """Buckets of checkpoints: what they have forgotten on average, and more than the first at equal gap.
+    """Make a table of what buckets of checkpoints have forgotten, and how much more than the first at equal gap.
 
     Args:
-        found: by what each is called.
-        unit: of the losses.
+        found: label → comparison of its buckets.
+        unit: unit of the losses.
     """
     rows = [(f"{label}: {words(bucket)}", cells) for label, own in found.items() for bucket, cells in _lines(own)]
     header = ("Checkpoints", f"Forgotten ({unit})", "More than the first bucket, at equal gap", "by least squares")
@@ -156,7 +156,7 @@ def saturation_rows(found: Mapping[str, SaturationByGap], unit: str) -> Table:
 
 
 def words(bucket: Bucket) -> str:
-    """Which checkpoints it has."""
+    """Return the checkpoints of a bucket in words."""
     return f"{bucket.first} to {bucket.last}"
 
 

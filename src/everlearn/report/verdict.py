@@ -1,8 +1,8 @@
-"""The page's first paragraphs: which run to take and why, in words, by a rule that is stated with them.
+"""Write the first paragraphs of a report: which run to take and why, by a rule that is stated with them.
 
 The rule: a run is worth taking if its domains are better at the end of the stream than in the base model, and general
-text lost no more than the tolerance (`report.tolerate`); of several the one with the largest gain. Both are judged by
-95 % intervals.
+text lost no more than the tolerance (`report.tolerate`). Of several such runs the one with the largest gain is taken.
+Both conditions are judged by 95 % intervals.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from everlearn.comparison.tolerance import Side
 from everlearn.evaluation.estimate import Estimate
 
 _SAID = 4
-"""Runs, or settings, that a sentence names; the rest is counted."""
+"""Maximum number of runs or settings that a sentence names; the rest is counted."""
 _TAKEN = (Side.WITHIN, Side.NOT_MEASURED)
-"""Where a run's general drift may lie for the run to be taken: nothing speaks against what was not measured."""
+"""Positions of general drift with which a run may be taken; unmeasured drift does not count against it."""
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """All sentences of :func:`paragraphs`."""
+    """Return all sentences of :func:`paragraphs`."""
     return [sentence for paragraph in paragraphs(comparison) for sentence in paragraph]
 
 
 def paragraphs(comparison: Comparison) -> list[list[str]]:
-    """Which run to take, what it learnt and forgot, and the rule; of two runs also in what they clearly differ.
+    """Return which run to take, what it learnt and forgot, the rule, and for two runs their clear differences.
 
-    A difference counts as clear when its confidence interval excludes zero, and only between runs that saw and spent
-    the same.
+    A difference is clear if its confidence interval excludes zero, and only between runs with the same data and
+    compute.
     """
     alone = len(comparison.pools) == 1
     parts = [_alone(comparison) if alone else _choice(comparison)]
@@ -41,7 +41,7 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
 
 
 def _one_run_each(comparison: Comparison) -> list[str]:
-    """What cannot be known of differences between single runs."""
+    """Say what is unknown about differences between single runs."""
     if len(comparison.pools) < 2 or not comparison.streams or any(len(pool.runs) > 1 for pool in comparison.pools):
         return []
     seeds = list(dict.fromkeys(seed for pool in comparison.pools for seed in pool.seeds))
@@ -53,7 +53,7 @@ def _one_run_each(comparison: Comparison) -> list[str]:
 
 
 def recommended(comparison: Comparison) -> int | None:
-    """The run to take by the rule: none where runs are not of one model and text, or nothing is clear."""
+    """Return the run to take by the rule; None if runs have different models or texts, or if nothing is clear."""
     gained = comparison.measure(comparison.lead, "gained")
     if gained is None or comparison.unlike.ground or _waiting(comparison):
         return None
@@ -61,12 +61,12 @@ def recommended(comparison: Comparison) -> int | None:
 
 
 def _candidates(comparison: Comparison, gained: Measure) -> list[int]:
-    """Runs that are worth taking, the largest gain first."""
+    """Return the runs that are worth taking, the largest gain first."""
     return [run for run in gained.ranking if gained.estimates[run].sign == 1 and comparison.side(run) in _TAKEN]
 
 
 def _rule(comparison: Comparison) -> list[str]:
-    """The rule, and on which side of the tolerance each run lies; nothing where there is no stream to judge."""
+    """Return the rule and each run's position relative to the tolerance; empty if there is no stream to judge."""
     if comparison.measure(comparison.lead, "gained") is None or not comparison.streams:
         return []
     bound = _bound(comparison)
@@ -76,7 +76,7 @@ def _rule(comparison: Comparison) -> list[str]:
         "intervals; of several the one with the largest gain."
     ]
     if not any(map(comparison.drifts, range(len(comparison.pools)))):
-        return [*sentences, "General text was not measured: what was forgotten of it is not known."]
+        return [*sentences, "General text was not measured, so it is unknown how much of it was forgotten."]
     for place, words in {
         Side.WITHIN: "within the tolerance",
         Side.BEYOND: "beyond the tolerance",
@@ -92,7 +92,7 @@ def _rule(comparison: Comparison) -> list[str]:
 
 
 def _drifts(comparison: Comparison, run: int) -> str:
-    """General drift of a run, of each general set."""
+    """Return the general drift of a run on each general set."""
     found = comparison.drifts(run)
     places = decimals(estimate.value for estimate in found.values())
     values = []
@@ -149,7 +149,7 @@ def _choice(comparison: Comparison) -> list[str]:
 
 
 def _waiting(comparison: Comparison) -> list[str]:
-    """The runs that are not finished, in words."""
+    """Return the runs that are not finished, in words."""
     return [
         f"{comparison.labels[position]} is not finished ({run.stages_done} of "
         f"{wording.count(len(run.domains), 'domain')} learnt)"
@@ -160,7 +160,7 @@ def _waiting(comparison: Comparison) -> list[str]:
 
 
 def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
-    """The run that the rule takes, and those that gained more but lost more general text."""
+    """Return the run that the rule takes, and those that gained more but lost more general text."""
     value = _plain(gained, gained.estimates[chosen])
     place = gained.ranking.index(chosen)
     before, after = gained.ranking[:place], gained.ranking[place + 1 :]
@@ -184,7 +184,7 @@ def _take(comparison: Comparison, gained: Measure, chosen: int) -> list[str]:
 
 
 def _none_within(comparison: Comparison, gained: Measure) -> list[str]:
-    """What to say where runs are better than the base model, but none is known to keep general text."""
+    """Say which runs are better than the base model if none is known to keep general text."""
     better = [run for run in gained.ranking if gained.estimates[run].sign == 1]
     first, bound = better[0], _bound(comparison)
     undecided = [comparison.labels[run] for run in better if comparison.side(run) is Side.UNDECIDED]
@@ -219,8 +219,8 @@ def _unequal(comparison: Comparison) -> list[str]:
     sentences = []
     if comparison.differing:
         sentences.append(
-            f"The runs did not see and spend the same: {_few(_settings(comparison.differing))}. They are not compared "
-            "as equals; what of a difference is due to a method is not known."
+            f"The runs differ in data or compute: {_few(_settings(comparison.differing))}. They are not compared as "
+            "equals, since it is unknown how much of a difference is due to the method."
         )
     if comparison.unlike.configuration:
         sentences.append(
@@ -243,7 +243,7 @@ def _few(words: list[str]) -> str:
 
 
 def _cost_of(comparison: Comparison, run: int) -> list[str]:
-    """What one run learnt, how much of that it forgot again, and what general text lost."""
+    """Say what one run learnt, how much of that it forgot again, and what general text lost."""
     lead, sentences = comparison.lead, []
     learnt, forgotten = (comparison.measure(lead, key) for key in ("learnt", "forgotten"))
     if learnt is not None and learnt.estimates[run].value is not None:
@@ -269,7 +269,7 @@ def _cost_of(comparison: Comparison, run: int) -> list[str]:
 
 
 def share_forgotten(comparison: Comparison, run: int) -> str:
-    """How much the earlier domains lost of what these same domains had learnt: like divided by like."""
+    """Return the share of what the earlier domains had learnt that they lost, over the same domains."""
     learnt, forgotten = (comparison.measure(comparison.lead, key) for key in ("learnt", "forgotten"))
     if learnt is None or forgotten is None:
         return ""
@@ -327,7 +327,7 @@ def _alone(comparison: Comparison) -> list[str]:
         count = f"{models} models that were measured; they are" if models != 1 else "1 model that was measured; it is"
         return [
             f"{label} holds {count} no stream, so nothing was learnt in turn.",
-            "`everlearn diff BEFORE AFTER` says what one model forgot and learnt compared with another.",
+            "`everlearn diff BEFORE AFTER` shows what one model forgot and learnt compared with another.",
         ]
     count = f"{run.stages_done} domain{'s' if run.stages_done != 1 else ''}"
     gained = comparison.measure(comparison.lead, "gained")

@@ -1,4 +1,4 @@
-"""Every figure of every page. A new one is a file here; it needs no other line anywhere."""
+"""Register every figure of every page; a new figure is one file in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each domain gained when it was learnt, and what is left of it at the end: the one picture of a single run."""
+"""Draw what each domain gained when it was learnt, and what is left at the end: the main figure of a single run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from everlearn.report.figures.registry import Plate, figure, plate
 
 _WIDE = 560
 _NAMED = 40
-"""Domains that get a row with their name; more stand side by side along the stream."""
+"""Maximum number of domains with a row and a name; more are drawn side by side along the stream."""
 
 
 @dataclass(frozen=True)
 class DomainBalance:
-    """A domain against the base model: right after its stage, and at the end of the stream."""
+    """One domain against the base model: right after its stage, and at the end of the stream."""
 
     name: str
     learnt: float | None
@@ -34,7 +34,7 @@ class Balance:
 
 @figure("balance", title="What each domain gained and what is left of it", data=Balance, section="top")
 def balance(found: Balance) -> Iterator[Plate]:
-    """An arrow a domain: from what it had gained right after its stage to what is left at the end."""
+    """Draw an arrow for each domain, from its gain right after its stage to what is left at the end."""
     domains = [domain for domain in found.domains if domain.learnt is not None]
     if not domains:
         return
@@ -91,7 +91,7 @@ def _legend(drawing: Drawing, x: float) -> None:
 
 
 def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> None:
-    """Where a domain is worse than in the base model."""
+    """Shade the area in which a domain is worse than in the base model."""
     if width > 0 and height > 0:
         drawing.path(f"M{x:.1f},{y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z", fill="rgb(var(--loss) / 0.1)")
         if width > 110 and height > 24:
@@ -99,7 +99,7 @@ def _wash(drawing: Drawing, x: float, y: float, width: float, height: float) -> 
 
 
 def _told(domain: DomainBalance, unit: str) -> tuple[str, str]:
-    """Return what a pointer on each of a domain's two ends is told."""
+    """Return the tooltips of a domain's two ends."""
     moments = ("just learnt", domain.learnt), ("at the end", domain.left)
     first, last = (f"{domain.name}, {when}: {fmt.fixed(value, 4, True)} {unit}".strip() for when, value in moments)
     return first, last

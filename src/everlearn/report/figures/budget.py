@@ -1,4 +1,4 @@
-"""Drift under a forgetting budget: what was predicted, and what was measured on the probe."""
+"""Draw drift under a forgetting budget: predicted, and measured on the probe."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from everlearn.report.figures.curves import Curve, Curves, curves
 from everlearn.report.figures.registry import Plate, figure
 
 DRIFT = "drift"
-"""The key of lines that a budget logs."""
+"""Key of the log lines of a budget."""
 
 
 @dataclass(frozen=True)
 class DriftLook:
-    """A group of texts, looked at after a step.
+    """The drift of a group of texts after a step.
 
     Attributes:
-        step: of the run.
-        budget: bits per byte.
+        step: step of the run.
+        budget: budget, in bits per byte.
         predicted: ½ Δᵀ F Δ, bits per byte.
-        measured: on the probe; corrected by another text's ratio where there is none.
-        low: lower end of its 95 % interval; the same where there is none.
-        high: upper end.
+        measured: measured on the probe; without a probe, the prediction corrected by another text's ratio.
+        low: lower end of its 95 % interval; equal to `measured` if there is none.
+        high: upper end of the interval.
     """
 
     step: float
@@ -40,14 +40,14 @@ class DriftLook:
 
     @property
     def half(self) -> float:
-        """Of the interval's width."""
+        """Return half of the interval's width."""
         return (self.high - self.low) / 2
 
 
 def looks_of(run: Run) -> dict[str, list[DriftLook]]:
-    """Group of texts → what was seen of it, in the order of training; of a step that was looked at again, the last."""
+    """Return group of texts → drifts in the order of training; of a step that was measured again, the last."""
     place = steps(run)
-    found: dict[str, dict[tuple[int, int], DriftLook]] = {}
+    by_group: dict[str, dict[tuple[int, int], DriftLook]] = {}
     for line in run.log:
         stage, step, groups = number(line.get("stage")), number(line.get("step")), line.get(DRIFT)
         if stage is None or step is None or not isinstance(groups, Mapping):
@@ -60,14 +60,14 @@ def looks_of(run: Run) -> dict[str, list[DriftLook]]:
                 continue
             ends = [measured if (end := values.get(key)) is None else end for key in ("low", "high")]
             at = int(stage), int(step)
-            found.setdefault(str(group), {})[at] = DriftLook(place[at], budget, predicted, measured, *ends)
-    return {group: [looks[at] for at in sorted(looks)] for group, looks in found.items()}
+            by_group.setdefault(str(group), {})[at] = DriftLook(place[at], budget, predicted, measured, *ends)
+    return {group: [looks[at] for at in sorted(looks)] for group, looks in by_group.items()}
 
 
 def predicted_and_measured(
     found: Mapping[str, Sequence[DriftLook]], label: str, marks: Sequence[float] = ()
 ) -> Iterator[Plate]:
-    """A plot for each group of texts: measured with its interval, predicted, and the budget as a line across."""
+    """Draw a plot for each group of texts: measured with its interval, predicted, and the budget."""
     for group, looks in found.items():
         x = [look.step for look in looks]
         measured = Curve(
@@ -97,7 +97,7 @@ def predicted_and_measured(
 
 @figure("forgetting budget", title="Drift under a forgetting budget", data=Comparison, section="training")
 def forgetting_budget(comparison: Comparison) -> Iterator[Plate]:
-    """Of the first six runs of the ranking."""
+    """Draw the plots of the first six runs of the ranking."""
     for pool in comparison.ranking[:SERIES]:
         run = comparison.pools[pool].runs[0]
         yield from predicted_and_measured(looks_of(run), comparison.labels[pool], starts(run))

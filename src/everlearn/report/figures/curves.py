@@ -1,4 +1,4 @@
-"""Lines: along the stream, or along the steps of training."""
+"""Draw lines along the stream, or along the steps of training."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from everlearn.report.figures.registry import Plate, figure, plate
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: the rank of its run gives colour and marker; a missing value interrupts it."""
+    """One line; the rank of its run gives colour and marker, and a missing value interrupts it."""
 
     series: int
     x: Sequence[float]
     y: Sequence[float | None]
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
-    """Ends of a band around the line; nothing where there is none."""
+    """Ends of a band around the line; empty if there is none."""
     label: str = ""
-    """What the line is, for a pointer that rests on it."""
+    """Tooltip of the line."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class Curves:
     """Lines that share their axes.
 
     Attributes:
-        unit: of the values, written over the axis.
-        lines: what is drawn; ranks after the sixth are thin and grey, behind the others.
-        caption: what is seen.
-        numbers: what a screen reader is told beside.
-        ticks: names for x = 0, 1, …; numbers when None.
-        marks: where a vertical rule stands (a domain's own stage, a stage's start).
+        unit: unit of the values, written above the axis.
+        lines: the lines; ranks after the sixth are thin and grey, behind the others.
+        caption: caption of the figure.
+        numbers: further text for screen readers.
+        ticks: names for x = 0, 1, …; None for numbers.
+        marks: positions of vertical lines (a domain's own stage, the start of a stage).
         zero: draw a line at zero.
         markers: draw the points.
-        small: a small multiple rather than a figure of its own.
+        small: whether it is a small multiple.
         x_label: title of the x axis.
-        limits: the y range, to share one between figures.
-        reach: the x range, to share one between figures.
+        limits: y range, if figures share it.
+        reach: x range, if figures share it.
     """
 
     unit: str
@@ -59,7 +59,7 @@ class Curves:
 
 
 def in_one_scale(found: Sequence[Curves]) -> list[Curves]:
-    """Return small multiples in which a difference has the same height, and a moment the same place, in all of them."""
+    """Return small multiples with the same x range and the same scale of differences in y."""
     if len(found) < 2:
         return list(found)
     ranges = [spread(_values(each), zero=each.zero) for each in found]
@@ -78,7 +78,7 @@ def _values(found: Curves) -> list[float]:
 
 @figure("curves", title="Lines", data=Curves)
 def curves(found: Curves) -> Iterator[Plate]:
-    """Lines with markers, an axis with names or numbers, and rules where something begins."""
+    """Draw lines with markers, an axis with names or numbers, and vertical lines at marks."""
     values = _values(found)
     if not values:
         return
@@ -111,7 +111,7 @@ def curves(found: Curves) -> Iterator[Plate]:
 
 
 def _told(found: Curves, line: Curve) -> tuple[str, list[str]]:
-    """Return what a pointer is told of a line, and of each of its points: where it is, the value and its interval."""
+    """Return the tooltip of a line, and those of its points: position, value and interval."""
     places = min(6, fmt.decimals([value for value in line.y if value is not None]) + 1)
     ends = list(zip(line.low, line.high, strict=True)) if line.low else [(None, None)] * len(line.x)
     values = [
@@ -127,7 +127,7 @@ def _at(found: Curves, x: float) -> str:
 
 
 def _band(drawing: Drawing, line: Curve, x: Scale, y: Scale) -> None:
-    """From the lower to the upper ends, interrupted where the line is."""
+    """Draw a band from the lower to the upper ends, interrupted where the line is."""
     pieces: list[list[tuple[float, float, float]]] = [[]]
     for at, low, high in zip(line.x, line.low, line.high, strict=True) if line.low else ():
         if low is None or high is None:
@@ -146,7 +146,7 @@ def _band(drawing: Drawing, line: Curve, x: Scale, y: Scale) -> None:
 
 
 def _names(drawing: Drawing, x: Scale, at: float, ticks: Sequence[str], turned: bool) -> None:
-    # As many names as fit beside each other; the last one always.
+    # As many names as fit, and always the last one.
     every = -(-len(ticks) // 14)
     shown = [place for place in range(len(ticks)) if place % every == 0 and place + every <= len(ticks) - 1]
     for place in [*shown, len(ticks) - 1]:
@@ -154,6 +154,6 @@ def _names(drawing: Drawing, x: Scale, at: float, ticks: Sequence[str], turned: 
         if turned:
             drawing.text(x(place) + 4, at + 1.2 * SIZE, name, "end", turn=-40)
         else:
-            # At the edge a name ends where the picture does.
+            # At the edge a name ends with the figure.
             over = x(place) + width_of(name) / 2 > drawing.width
             drawing.text(drawing.width if over else x(place), at + 1.3 * SIZE, name, "end" if over else "middle")

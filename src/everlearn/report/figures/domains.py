@@ -1,4 +1,4 @@
-"""What each domain gained, learnt and lost, in several runs."""
+"""Draw what each domain gained, learnt and lost, in several runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure
 
 _ROWS = 24
-"""Domains, and runs (six), that dots can show; more are a table of colours."""
+"""Maximum number of domains for dots (and six runs); beyond that a heat map is drawn."""
 
 
 @figure("domains", title="What each domain learnt and lost", data=Comparison, section="domains")
 def domains(comparison: Comparison) -> Iterator[Plate]:
-    """Dots with whiskers, one panel for each measure, all with the same rows; nothing when there are many."""
+    """Draw dots with whiskers, one panel for each measure, all with the same rows; nothing if there are too many."""
     measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
-    # One list of rows for all panels, so that they can be read across; the last domain has nothing forgotten.
+    # All panels have the same rows, so that they can be read across; the last domain has no forgetting.
     rows = list(dict.fromkeys(column for measure in measures for column in measure.columns))
     many = len(comparison.pools) > SERIES or len(rows) > _ROWS
     for measure in measures:
@@ -34,7 +34,7 @@ def domains(comparison: Comparison) -> Iterator[Plate]:
 
 @figure("domains of many runs", title="What each domain learnt and lost", data=Comparison, section="many domains")
 def many_domains(comparison: Comparison) -> Iterator[Plate]:
-    """For many runs or domains: runs in rows, domains in columns."""
+    """Draw a heat map for many runs or domains: runs in rows, domains in columns."""
     measures = [m for m in comparison.headline if m.signed and m.quantity.averaged and m.columns]
     columns = list(dict.fromkeys(column for measure in measures for column in measure.columns))
     if len(comparison.pools) < 2 or (len(comparison.pools) <= SERIES and len(columns) <= _ROWS):

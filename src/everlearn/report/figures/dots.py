@@ -1,4 +1,4 @@
-"""Dots with whiskers: a row a name, a dot a run."""
+"""Draw dots with whiskers: a row for each name, a dot for each run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from everlearn.report.drawing import SIZE, WIDTH, Drawing, Scale, series_colour,
 from everlearn.report.figures.registry import Plate, figure, plate
 
 _LONGEST = 48
-"""Characters of a name that are written out."""
+"""Maximum characters of a name."""
 
 
 @dataclass(frozen=True)
 class Dots:
-    """Estimates of several runs in rows with names.
+    """Estimates of several runs in named rows.
 
     Attributes:
-        unit: of the value axis.
+        unit: unit of the value axis.
         rows: names, the first on top.
-        runs: for each run its estimate in each row; in the order of their ranks.
-        caption: what is seen.
+        runs: for each run, in the order of ranks, its estimate in each row.
+        caption: caption of the figure.
         labels: the runs' names, for a screen reader.
         zero: whether the axis reaches zero.
     """
@@ -37,11 +37,11 @@ class Dots:
 
 @figure("dots", title="Dots with whiskers", data=Dots)
 def dots(found: Dots) -> Iterator[Plate]:
-    """One row a name, one dot a run, a line at zero."""
+    """Draw a row for each name, a dot for each run, and a line at zero."""
     if not found.rows or not any(e.value is not None for run in found.runs for e in run):
         return
     names = [fmt.shorten(row, _LONGEST) for row in found.rows]
-    # Names that would take half of a phone's width stand over their rows.
+    # Names that would take half of a phone's width are put above their rows.
     above = max(map(width_of, names)) > 0.42 * WIDTH
     left, head = (8.0, 1.4 * SIZE) if above else (max(map(width_of, names)) + 14, 0.0)
     space = max(20.0 - head / 2, 9.0 * len(found.runs) + 6)

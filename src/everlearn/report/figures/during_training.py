@@ -1,4 +1,4 @@
-"""Learning against forgetting while a run trains: a line a run, from the base model to its end."""
+"""Draw learning against forgetting while a run trains: a line for each run, from the base model to its end."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Along:
     """Runs of one page, the best at the end first.
 
     Attributes:
-        axes: what is drawn.
-        labels: of each run.
-        moments: of each run, from the base model on.
+        axes: the two axes.
+        labels: label of each run.
+        moments: waypoints of each run, from the base model on.
     """
 
     axes: Axes
@@ -30,7 +30,7 @@ class Along:
 
 @figure("along", title="Learning against forgetting along training", data=Along)
 def along(found: Along) -> Iterator[Plate]:
-    """A line a run through the moments at which it was asked."""
+    """Draw a line for each run through its waypoints."""
     lines, said = [], []
     for rank, (label, asked) in enumerate(zip(found.labels, found.moments, strict=True)):
         points = found.axes.points(asked)
@@ -45,7 +45,7 @@ def along(found: Along) -> Iterator[Plate]:
 
 @figure("along training", title="Learning against forgetting along training", data=Comparison, section="along")
 def along_training(comparison: Comparison) -> Iterator[Plate]:
-    """A picture for each metric of what was learnt; of a recipe with several seeds the mean."""
+    """Draw a figure for each metric of what was learnt, with means over seeds."""
     pools = comparison.ranking[:SERIES]
     each = tuple(tuple(mean_of([moments(run) for run in comparison.pools[pool].runs])) for pool in pools)
     labels = tuple(comparison.labels[pool] for pool in pools)

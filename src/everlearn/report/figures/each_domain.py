@@ -1,4 +1,4 @@
-"""One small plot a domain: its score after every stage."""
+"""Draw a small plot for each domain: its score after every stage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from everlearn.report.figures.curves import Curve, Curves, curves, in_one_scale
 from everlearn.report.figures.registry import Plate, figure
 
 SHOWN = 12
-"""Plots; of more domains those that lost the most. The score matrices have them all."""
+"""Maximum number of plots; with more domains, those that lost the most. The score matrices have all of them."""
 
 
 @figure("each domain", title="Each domain after every stage", data=Comparison, section="each domain")
 def each_domain(comparison: Comparison) -> Iterator[Plate]:
-    """Its own stage is marked where all runs share it."""
+    """Draw the plots; a domain's own stage is marked if it is the same in all runs."""
     metric = comparison.lead
     if metric is None:
         return
@@ -30,7 +30,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
                 continue
             stages = range(min(len(matrix.rows) for matrix in matrices))
             y = [comparison.score(metric, pool, stage, domain) for stage in stages]
-            # Where only some stages were measured the line goes through these.
+            # The line goes through the stages that were measured.
             points = [(stage, value) for stage, value in zip(stages, y, strict=True) if value is not None]
             if points:
                 lines.append(
@@ -54,7 +54,7 @@ def each_domain(comparison: Comparison) -> Iterator[Plate]:
 
 
 def chosen(comparison: Comparison) -> list[str]:
-    """The domains that get a plot: all, or those that lost the most in the reference, in the stream's order."""
+    """Return the domains with a plot: all, or those that lost the most in the reference, in the stream's order."""
     if len(comparison.domains) <= SHOWN:
         return list(comparison.domains)
     forgotten = comparison.measure(comparison.lead, "forgotten")

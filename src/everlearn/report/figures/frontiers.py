@@ -1,4 +1,4 @@
-"""What a method keeps of plain training's learning and leaves of its forgetting, by strength: a line a method."""
+"""Draw the shares of plain training's learning and forgetting by strength: a line for each method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everlearn.report.figures.registry import Plate, figure, plate
 _WIDE = Frame(560, 400, left=56, right=548, top=32, bottom=350)
 _NARROW = Frame(WIDTH, 440, left=42, right=WIDTH - 6, top=32, bottom=396)
 _BEYOND = 1.4
-"""Shares of plain training's beyond which a point is not drawn: a broken run must not squeeze all others."""
+"""Points beyond this share of plain training's are not drawn, so that a failed run does not squeeze the others."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Strength:
     """A method at one value of its option.
 
     Attributes:
-        value: of the option, as it is shown.
+        value: value of the option, as shown.
         kept: learnt, as a share of what plain training learns.
         left: forgotten (or drifted), as a share of what plain training forgets.
     """
@@ -33,12 +33,12 @@ class Strength:
 
 @dataclass(frozen=True)
 class Frontiers:
-    """Methods along their strengths.
+    """Methods with their points by strength.
 
     Attributes:
-        lines: title of each, and its points in ascending order of the option.
-        lost: what is on the horizontal axis.
-        option: what changes along each line.
+        lines: title of each method, and its points in ascending order of the option.
+        lost: name of the horizontal axis.
+        option: name of the option that changes along each line.
     """
 
     lines: Sequence[tuple[str, Sequence[Strength]]]
@@ -48,7 +48,7 @@ class Frontiers:
 
 @figure("frontiers", title="Learning kept against forgetting left", data=Frontiers)
 def frontiers(found: Frontiers) -> Iterator[Plate]:
-    """A line a method through its strengths; plain training is where both shares are 1."""
+    """Draw a line for each method through its strengths; plain training is the point (1, 1)."""
     lines = [(name, [p for p in points if p.left <= _BEYOND and p.kept >= -_BEYOND]) for name, points in found.lines]
     lines = [(name, points) for name, points in lines if points]
     if not lines:
@@ -75,7 +75,7 @@ def frontiers(found: Frontiers) -> Iterator[Plate]:
 def _drawn(
     found: Frontiers, lines: Sequence[tuple[str, Sequence[Strength]]], frame: Frame
 ) -> tuple[Drawing, list[str]]:
-    """Draw the picture in a frame; also return the names that had no room."""
+    """Draw the figure in a frame, and return it with the names for which there was no room."""
     drawing = Drawing(frame.width, frame.height)
     every = [point for _, points in lines for point in points]
     x = Scale(*spread((100 * value for value in (1.0, *(p.left for p in every))), margin=0.08), frame.left, frame.right)

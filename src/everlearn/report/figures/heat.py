@@ -1,4 +1,4 @@
-"""A table of numbers as colours: with the numbers while they can be read, as one small picture when there are many."""
+"""Draw a table of numbers as a heat map: with the numbers if it is small, as one small image if it is large."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from everlearn.report.figures.registry import Plate, figure
 from everlearn.report.png import LEVELS, data_url, level
 
 READABLE = 400
-"""Cells that are written out; a bigger table is a picture, whose size is some hundredths of that."""
+"""Maximum number of cells of a table with numbers; a larger table becomes an image, which is far smaller."""
 _WIDTH = 720
-"""About how wide a picture is on a large screen: how many names of columns stand under it."""
+"""Approximate width of an image on a large screen, which limits the column names below it."""
 
 
 @dataclass(frozen=True)
 class Shade:
-    """One cell: how much worse than what it is compared with (below 0: better; None: unknown), and what it says."""
+    """One cell: how much worse it is than its reference (below 0: better; None: unknown), and its texts."""
 
     change: float | None
     text: str = ""
     explanation: str = ""
     own: bool = False
-    """Outlined: a domain's own stage."""
+    """Whether it is outlined: a domain's own stage."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Heat:
     """A table of shades.
 
     Attributes:
-        title: of the table.
-        corner: what the rows are.
-        columns: their names.
-        rows: names and cells.
-        scale: the change with the strongest colour; when None the largest one, in a picture the 95th percentile.
-        note: where the numbers are when there are too many to be written out.
-        column_rules: places of columns before which a line stands, where groups of them begin.
-        row_rules: the same of rows.
+        title: title of the table.
+        corner: heading of the row names.
+        columns: names of the columns.
+        rows: names and cells of the rows.
+        scale: the change with the strongest colour. Default: the largest one, or in an image the 95th percentile.
+        note: where the numbers are, for tables too large to show them.
+        column_rules: columns before which a line is drawn, since a group begins there.
+        row_rules: the same for rows.
     """
 
     title: str
@@ -56,17 +56,17 @@ class Heat:
 
     @property
     def readable(self) -> bool:
-        """Whether the numbers are written out."""
+        """Return whether the table shows its numbers."""
         return len(self.rows) * len(self.columns) <= READABLE
 
 
 @figure("heat", title="A table as colours", data=Heat)
 def heat(found: Heat) -> Iterator[Plate]:
-    """The table with its numbers, or a picture of it."""
+    """Draw the table with its numbers, or an image of it."""
     if not found.rows or not found.columns:
         return
     known = sorted(abs(shade.change) for _, row in found.rows for shade in row if shade.change is not None)
-    # In a picture one wild column must not make all others pale: the strongest colour is what 5 % of the cells reach.
+    # In an image one extreme column must not make all others pale, so the strongest colour is reached by 5 % of cells.
     strongest = len(known) - 1 if found.readable else int(0.95 * (len(known) - 1))
     scale = found.scale or (known[strongest] if known else 0.0)
     yield _table(found, scale) if found.readable else _picture(found, scale)
@@ -98,7 +98,7 @@ def _cell(shade: Shade, scale: float, left: bool, above: bool) -> str:
 
 
 def _picture(found: Heat, scale: float) -> Plate:
-    """Paint the cells into one small image, which is as wide as the screen, with names whose size stays the same."""
+    """Draw the cells as one small image that is as wide as the screen, with names of constant size."""
     rows, columns = len(found.rows), len(found.columns)
     high = min(max(600 / rows, 2.0), 16.0)
     height = high * rows
@@ -114,7 +114,7 @@ def _picture(found: Heat, scale: float) -> Plate:
         for i in _sparse(rows, height)
     ]
     for place, j in enumerate(_sparse(columns, _WIDTH - left)):
-        # Of the columns' names a phone has room for every third.
+        # A phone has room for every third column name.
         screen = ' class="wide"' if place % 3 else ""
         texts.append(
             f'<svg x="{100 * (j + 0.5) / columns:.2f}%" y="{px(height + 14)}" overflow="visible"{screen}>'
@@ -139,12 +139,12 @@ def _picture(found: Heat, scale: float) -> Plate:
 
 
 def _outline(data: str, width: float) -> str:
-    """Return lines that are as thin in a stretched picture as they are elsewhere."""
+    """Return lines whose width does not change when the image is stretched."""
     style = f"fill:none;stroke:{INK};stroke-width:{width}px;vector-effect:non-scaling-stroke"
     return f'<path d="{data}" style="{style}"/>' if data else ""
 
 
 def _sparse(count: int, length: float) -> list[int]:
-    """Which of `count` names fit in `length` pixels: every n-th."""
+    """Return which of `count` names fit in `length` pixels: every n-th."""
     every = max(1, -(-int(count * 1.25 * SIZE) // max(int(length), 1)))
     return list(range(0, count, every))

@@ -1,4 +1,4 @@
-"""Names beside the points of a plot: none covers another name or a point, and what has no room gets a leader line."""
+"""Place names beside the points of a plot so that none covers another name or point; others get a leader line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Box = tuple[float, float, float, float]
 Segment = tuple[float, float, float, float]
 """From x, y to x, y."""
 _RADIUS = 6.0
-"""Of a mark, with a little air."""
+"""Radius of a marker with a margin."""
 _LONG = 70.0
-"""Pixels of a whisker beyond which a name does not stand at its end, if it can stand elsewhere."""
+"""Length of a whisker in pixels above which a name is not put at its end if there is another place."""
 _STEP, _DIRECTIONS = 12.0, 24
-"""How far apart the rings are on which a name is tried, and in how many directions."""
+"""Distance of the rings on which a name is tried, and the number of directions."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The size of a picture and where in it the axes are."""
+    """The size of a figure and the positions of its axes."""
 
     width: float
     height: float
@@ -34,16 +34,16 @@ class Frame:
 
 @dataclass(frozen=True)
 class Point:
-    """A point to be named.
+    """A point with a name.
 
     Attributes:
-        x: in pixels.
-        y: in pixels.
-        name: what stands beside it.
+        x: position in pixels.
+        y: position in pixels.
+        name: the name to place.
         bold: whether the name is emphasised.
-        left: where its horizontal whisker begins.
-        right: where its horizontal whisker ends.
-        also: other points that the name may stand beside as well (the rest of a line), the best first.
+        left: left end of its horizontal whisker.
+        right: right end of its horizontal whisker.
+        also: other points beside which the name may be put (the rest of a line), the best first.
     """
 
     x: float
@@ -65,18 +65,18 @@ class _Taken:
 
 
 def draw_names(drawing: Drawing, points: Sequence[Point], frame: Frame) -> list[str]:
-    """Draw each name beside its point, or further away with a line that leads to it.
+    """Draw each name beside its point, or further away with a leader line.
 
-    A vertical whisker or the frontier may run through a name: it is drawn with a halo. The same points give the same
+    A vertical whisker or the frontier may cross a name, which is drawn with a halo. The same points give the same
     places.
 
     Args:
-        drawing: Where the points are drawn already.
-        points: What is named; the first have the first choice.
-        frame: Names stand inside its axes.
+        drawing: The drawing, which has the points already.
+        points: The points with their names; the first are placed first.
+        frame: The frame; names are placed within its axes.
 
     Returns:
-        The names that have no room anywhere; they are not drawn.
+        The names for which there is no room; they are not drawn.
     """
     taken = _Taken([_mark(p.x, p.y) for p in points])
     taken.marks += [(p.left, p.y - 1, p.right, p.y + 1) for p in points if p.left is not None and p.right is not None]
@@ -102,9 +102,9 @@ def draw_names(drawing: Drawing, points: Sequence[Point], frame: Frame) -> list[
 def _place(
     point: Point, frame: Frame, taken: _Taken, rest: Sequence[Box]
 ) -> tuple[Box, Segment | None] | tuple[None, None]:
-    """Return where a name stands, and the line that leads to its point where it is not beside it."""
+    """Return the place of a name, and a leader line if it is not beside its point; None if there is no room."""
     beside = [box for box in _beside(point) if _inside(box, frame)]
-    # A name over another line's point is better than one far away.
+    # Covering a point of another line is better than a place far away.
     for marks in ([*taken.marks, *rest], taken.marks):
         for box in beside:
             if not _covers(box, (*marks, *taken.names)) and not any(_meets(line, box) for line in taken.leaders):
@@ -114,7 +114,7 @@ def _place(
         for box, leader in _around(point, frame)
         if _inside(box, frame) and not _covers(box, taken.marks) and not _covers(box, taken.names)
     ]
-    # Lines that cross each other or pass under a name are harder to follow, and better than a point without a name.
+    # Leader lines that cross or pass under a name are hard to follow, but better than a point without a name.
     for crosses in (_crosses_any, _passes_under, lambda *_: False):
         for box, leader in free:
             if not crosses(box, leader, taken):
@@ -135,7 +135,7 @@ def _size(point: Point) -> tuple[float, float]:
 
 
 def _beside(point: Point) -> Iterator[Box]:
-    """Yield the places that need no line, the best first: right, left, above, below; then those of `also`."""
+    """Yield the places that need no leader line, the best first: right, left, above, below; then those of `also`."""
     long, high = _size(point)
     for x, y in ((point.x, point.y), *point.also):
         own = (x, y) == (point.x, point.y)
@@ -148,25 +148,25 @@ def _beside(point: Point) -> Iterator[Box]:
             (x + 5, y + 6),
             (x - 5 - long, y + 6),
         ]
-        # At the end of a long whisker a name would be nearer to other points than to its own.
+        # At the end of a long whisker a name could be nearer to other points than to its own.
         for corner, top in [*oblique, *level] if right - left > _LONG else [*level, *oblique]:
             yield (corner, top, corner + long, top + high)
 
 
 def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
-    """Yield places on growing rings, each with a line to the point."""
+    """Yield places on growing rings, each with a leader line to the point."""
     long, high = _size(point)
     reach = math.hypot(frame.width, frame.height)
     for ring in range(1, int(reach / _STEP)):
         distance = _RADIUS + _STEP * ring
         for direction in range(_DIRECTIONS):
-            # From the right, alternately up and down.
+            # Starting on the right, alternately upwards and downwards.
             turn = math.tau * ((direction + 1) // 2) / _DIRECTIONS * (-1 if direction % 2 else 1)
             x, y = point.x + distance * math.cos(turn), point.y + distance * math.sin(turn)
             share = (1 - math.cos(turn)) / 2
             left, top = x - long * share, y - high * (1 - math.sin(turn)) / 2
             yield from _led_to(point, left, top)
-    # Where the plot is nearly full: everywhere, the nearest first.
+    # In a nearly full plot: everywhere, the nearest first.
     corners = [
         (left, top)
         for top in range(math.ceil(frame.top), int(frame.bottom - high) + 1, 2)
@@ -177,7 +177,7 @@ def _around(point: Point, frame: Frame) -> Iterator[tuple[Box, Segment]]:
 
 
 def _led_to(point: Point, left: float, top: float) -> Iterator[tuple[Box, Segment]]:
-    """Yield a place and the line from its nearest edge to the point; nothing where the name would touch the point."""
+    """Yield a place with a leader line from its nearest edge to the point; nothing if it would touch the point."""
     long, high = _size(point)
     near = min(max(point.x, left), left + long), min(max(point.y, top), top + high)
     gap = math.dist(near, (point.x, point.y))

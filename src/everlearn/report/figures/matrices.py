@@ -1,4 +1,4 @@
-"""The score matrices: rows are checkpoints, columns what is scored, colours the change since the base model."""
+"""Draw the score matrices as heat maps: checkpoints × scored sets, coloured by the change since the base model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from everlearn.report.figures.heat import READABLE, Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure
 
 _OTHERS = 1000
-"""Cells of all other metrics together that are written out; they say the same in other words."""
+"""Maximum number of cells of all other metrics together; above it they are left out."""
 
 
 @figure("matrices", title="Score matrices", data=Comparison, section="matrices")
 def matrices(comparison: Comparison) -> Iterator[Plate]:
-    """Of the leading metric of text and of end tasks, for the first six runs of the ranking."""
+    """Draw the matrices of the main metrics of text and of end tasks, for the first six runs of the ranking."""
     leads = [metric for metric in (comparison.text_metric, *comparison.task_metrics[:1]) if metric]
     for metric in leads:
         for pool in comparison.ranking[:SERIES]:
@@ -26,22 +26,22 @@ def matrices(comparison: Comparison) -> Iterator[Plate]:
 
 @figure("other matrices", title="Score matrices of other metrics", data=Comparison, section="other matrices")
 def other_matrices(comparison: Comparison) -> Iterator[Plate]:
-    """The other metrics, while they are small enough to be written out."""
+    """Draw the matrices of the other metrics if they are small enough."""
     leads = {comparison.text_metric, *comparison.task_metrics[:1]}
-    found = [
+    shown = [
         (pool, metric, run.matrices[metric])
         for pool in comparison.ranking
         for run in comparison.pools[pool].runs[:1]
         for metric in run.matrices
         if metric not in leads
     ]
-    if sum(len(matrix.rows) * len(matrix.columns) for _, _, matrix in found) <= _OTHERS:
-        for pool, metric, _ in found:
+    if sum(len(matrix.rows) * len(matrix.columns) for _, _, matrix in shown) <= _OTHERS:
+        for pool, metric, _ in shown:
             yield from heat(matrix_heat(comparison, pool, metric))
 
 
 def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
-    """One run's matrix; of several seeds the first run's."""
+    """Return the heat map of a pool's matrix; with several seeds, that of its first run."""
     run = comparison.pools[pool].runs[0]
     matrix = run.matrices[metric]
     places = fmt.decimals(estimate.value for estimate in matrix.scores.values())
@@ -76,5 +76,5 @@ def matrix_heat(comparison: Comparison, pool: int, metric: str) -> Heat:
 
 
 def _borders(groups: Sequence[str | None]) -> list[int]:
-    """Places where another super-domain begins."""
+    """Return the positions at which another super-domain begins."""
     return [place for place in range(1, len(groups)) if groups[place] != groups[place - 1]]

@@ -1,8 +1,8 @@
-"""The figures by name: a new plot is one file in this folder with one decorated function.
+"""Register figures by name: a new figure is one file in this folder with one decorated function.
 
-A figure is a function from data to plates (pictures with captions); where it does not apply it gives none. What it is
-registered for is the type of its data: a page asks for the figures of one of its sections and gets those that its data
-fit, so a figure that works on what several pages have is on all of them.
+A figure is a function from data to plates (pictures with captions); it returns none if it does not apply. It is
+registered for a type of data. A page asks for the figures of a section and gets those whose type fits its data, so a
+figure for data that several pages have is on all of them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from everlearn.report.drawing import Drawing
 
 @dataclass(frozen=True)
 class Plate:
-    """A picture, ready to be put into a page, with its caption."""
+    """A picture with its caption, ready for a page."""
 
     svg: Markup
     caption: str
     narrow: str = ""
-    """The same picture laid out for a phone, where shrinking the wide one would make its texts unreadable."""
+    """The same picture for a phone, if shrinking the wide one would make its texts unreadable."""
 
 
 def plate(drawing: Drawing, caption: str, numbers: str = "", narrow: Drawing | None = None) -> Plate:
-    """Return a drawing with its caption; a screen reader is told the caption and the numbers.
+    """Return a drawing with its caption; screen readers get the caption and the numbers.
 
     Args:
-        drawing: The picture; it is at most `WIDTH` wide, or has a narrow variant.
-        caption: What is seen.
-        numbers: What a screen reader is told beside the caption.
+        drawing: The picture, at most `WIDTH` wide unless it has a narrow variant.
+        caption: The caption.
+        numbers: Further text for screen readers.
         narrow: The same picture for a phone.
     """
     description = f"{caption} {numbers}".strip()
@@ -47,18 +47,18 @@ class Figure:
     """A registered figure."""
 
     name: str
-    """What it is asked for by."""
+    """Name in the registry."""
     title: str
-    """What it shows."""
+    """Title of the figure."""
     section: str
-    """Where on a page it stands; empty for figures that a page places by name."""
+    """Section of a page; empty for figures that are used by name."""
     data: type
-    """What it is drawn from."""
+    """Type of its data."""
     draw: Callable[[Any], Iterable[Plate]]
 
 
 FIGURES: Registry[Figure] = Registry("figures")
-"""Name → figure, in the order of registration, which is the order on the page."""
+"""Name → figure, in the order of registration, which is also their order on a page."""
 _Draw = TypeVar("_Draw", bound=Callable[[Any], Iterable[Plate]])
 
 
@@ -79,11 +79,11 @@ def figure(name: str, *, title: str, data: type, section: str = "") -> Callable[
 
 
 def draw(name: str, data: Any) -> list[Plate]:
-    """The plates of one figure; none where it does not apply."""
+    """Return the plates of one figure; none if it does not apply."""
     return list(FIGURES[name].draw(data))
 
 
 def in_section(section: str, data: Any) -> list[Plate]:
-    """The plates of a section's figures that are drawn from data of this type."""
+    """Return the plates of a section's figures that are registered for this type of data."""
     fitting = [found for found in FIGURES.values() if found.section == section and isinstance(data, found.data)]
     return [made for found in fitting for made in found.draw(data)]

@@ -1,4 +1,4 @@
-"""What the models say of a few held-out texts: their guesses for blanks, or what they write, beside each other."""
+"""Show generated samples of a few held-out texts side by side: guesses for blanks, or continuations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from everlearn.report.figures.registry import Plate, figure
 from everlearn.tasks.samples import BLANKS, samples_path
 
 _SETS = 6
-"""Sets that are shown; of more domains those that lost the most."""
+"""Maximum number of sets; with more domains, those that lost the most."""
 _KNOWN = 0.01
-"""A true word that neither model finds likelier than this says nothing: twice nothing is nothing."""
+"""Minimum probability of a true word in one of two models; below it their ratio is meaningless."""
 _STAGES = 5
-"""Stages of a run that stand side by side; of more those that begin and end the story of a set."""
+"""Maximum number of stages side by side; with more, only the base model, the set's own stage and the last one."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What one checkpoint said of a set's texts.
+    """One checkpoint's samples of a set.
 
     Attributes:
-        who: the column's name.
-        cell: what was said.
+        who: name of the column.
+        cell: the samples.
     """
 
     who: str
@@ -42,7 +42,7 @@ class Said:
 
 @figure("said", title="What the model says", data=Comparison, section="samples")
 def said(comparison: Comparison) -> Iterator[Plate]:
-    """Of several runs the base model and each run at the end, of one the base model and its stages."""
+    """Show the base model and the end of each run; for a single run, the base model and its stages."""
     several = len(comparison.pools) > 1
     for name in _sets(comparison):
         if several:
@@ -57,7 +57,7 @@ def said(comparison: Comparison) -> Iterator[Plate]:
 
 @figure("said by stage", title="What the model says after each stage", data=Comparison, section="samples by stage")
 def said_by_stage(comparison: Comparison) -> Iterator[Plate]:
-    """The stages of the run that is best at the end."""
+    """Show the stages of the run that is best at the end."""
     if len(comparison.pools) > 1:
         best = comparison.ranking[0]
         for name in _sets(comparison):
@@ -74,7 +74,7 @@ def _run(comparison: Comparison, pool: int) -> Run:
 
 
 def _stages(run: Run, name: str) -> list[Said]:
-    """The base model, then each stage after which the set was asked."""
+    """Return the base model's samples, then those of each stage that has some."""
     found: list[Said] = []
     if run.folder is None:
         return found
@@ -84,12 +84,12 @@ def _stages(run: Run, name: str) -> list[Said]:
             try:
                 found.append(Said(f"after {run.domains[row - 1]}" if row else "base model", Cell.load(path)))
             except RunError:
-                continue  # a damaged file costs this column, not the page
+                continue  # the page is possible without this column
     return found if found and found[0].who == "base model" else []
 
 
 def _few(stages: Sequence[Said], name: str) -> list[Said]:
-    """All of a few stages; of many the base model, the set's own stage and the end."""
+    """Return all of a few stages; of many, the base model, the set's own stage and the last one."""
     if len(stages) <= _STAGES + 1:
         return list(stages)
     return [stage for i, stage in enumerate(stages) if i in (0, len(stages) - 1) or stage.who == f"after {name}"]
@@ -109,7 +109,7 @@ def _texts(title: str, columns: Sequence[Said]) -> Iterator[Plate]:
 
 
 def _blanks(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Said]) -> str:
-    """The passage with its true words, and a table: a row a blank, a column a model."""
+    """Return the passage with its true words, and a table: a row for each blank, a column for each model."""
     truths = shown[1::2]
     parts = [escape(shown[0].lstrip())]
     for number, (truth, behind) in enumerate(zip(truths, shown[2::2], strict=True), 1):
@@ -136,7 +136,7 @@ def _blanks(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Sai
 def _guess(
     guesses: Sequence[str], likely: Sequence[float], truth: float, right: str, base: tuple[str, float] | None
 ) -> str:
-    """The likeliest word; the next ones, and how likely the true word is beside the base model's finding."""
+    """Return the likeliest word, the next ones, and the probability of the true word."""
     best = escape(guesses[0] or "…") + (" ✓" if guesses[0] == right else "")
     classed = ""
     if base is not None:
@@ -152,7 +152,7 @@ def _percent(share: float) -> str:
 
 
 def _written(shown: Sequence[str], examples: Sequence[int], columns: Sequence[Said]) -> str:
-    """The prompt, what is true, and what each model writes; words that the base model does not write are bold."""
+    """Return the prompt, the true continuation and each model's; words that the base model lacks are bold."""
     base = clean(columns[0].cell.texts[examples[0]])
     lines = [("what follows", escape(shown[1].strip()), " class='truth'")]
     for column in columns:

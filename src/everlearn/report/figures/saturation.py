@@ -1,4 +1,4 @@
-"""Forgetting against the gap between a checkpoint and a domain: a line a bucket of checkpoints."""
+"""Draw forgetting against the gap between a checkpoint and a domain: a line for each bucket of checkpoints."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from everlearn.report.transfer import saturations, words
 
 @figure("saturation", title="Saturation", data=Comparison, section="study")
 def saturation(comparison: Comparison) -> Iterator[Plate]:
-    """A picture a run, of several seeds together; at one gap the lines differ in nothing but the bucket."""
+    """Draw a figure for each recipe, with its seeds together; at one gap the lines differ only in the bucket."""
     for label, found in list(saturations(comparison).items())[:SERIES]:
         yield from at_equal_gaps(label, found, "nats/token")
 
 
 def at_equal_gaps(label: str, found: SaturationByGap, unit: str) -> Iterator[Plate]:
-    """The picture of one of them."""
+    """Draw one of these figures."""
     lines = [
         Curve(rank, list(bucket.gaps), list(bucket.gaps.values()), label=f"checkpoints {words(bucket)}")
         for rank, bucket in enumerate(found.buckets)

@@ -1,4 +1,4 @@
-"""Along the stream: what has been forgotten so far, and what general text lost."""
+"""Draw what has been forgotten so far along the stream, and what general text lost."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from everlearn.report.figures.registry import Plate, figure
 
 @figure("forgotten so far", title="Forgotten so far", data=Comparison, section="stream")
 def forgotten_so_far(comparison: Comparison) -> Iterator[Plate]:
-    """The mean over the domains learnt before of what has been forgotten after each stage."""
+    """Draw what has been forgotten after each stage, the mean over the domains learnt before."""
     caption = "Forgotten so far, the mean over the domains learnt before; lower is better."
     yield from _along(comparison, _forgotten, caption)
 
 
 @figure("general", title="General text along the stream", data=Comparison, section="stream")
 def general(comparison: Comparison) -> Iterator[Plate]:
-    """What general text lost against the base model after each stage."""
+    """Draw what general text lost against the base model after each stage."""
     for name in comparison.general if comparison.runs[0].domains else ():
         caption = f"{fmt.named('General text', fmt.shorten(name, 40))}: change since the base model; lower is better."
         yield from _along(comparison, partial(_drift, name=name), caption)
@@ -38,7 +38,7 @@ def _forgotten(matrix: Matrix, stage: int) -> float | None:
         if own is not None and own < stage:
             found.append(matrix.worsening(column, own, stage))
     known = [value for value in found if value is not None]
-    # Where only some columns were measured their mean would be of other domains at every stage.
+    # With missing columns the mean would be over different domains in each stage.
     return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
@@ -56,7 +56,7 @@ def _along(comparison: Comparison, score: Callable[..., float | None], caption: 
             said.append(f"{comparison.labels[pool]} {fmt.fixed(end, 3, True)}")
     if not lines:
         return
-    # Names on the stage axis only where a stage is the same domain in every run.
+    # The stage axis has names only if each stage is the same domain in every run.
     ticks = ["base", *comparison.runs[0].domains] if comparison.same_stream else None
     unit = comparison.matrices(metric)[0].unit or metric.replace("_", " ")
     numbers = "At the end: " + ", ".join(said)

@@ -1,4 +1,4 @@
-"""A number along the values of one option: lines where the values are numbers, dots where they are names."""
+"""Draw a number along the values of one option: lines if the values are numbers, dots if they are names."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from everlearn.report.figures.dots import Dots, dots
 from everlearn.report.figures.registry import Plate, figure
 
 _DECADES = 20
-"""Positive values whose largest is so many times the smallest stand at equal distances: learning rates, strengths."""
+"""Positive values are drawn at equal distances (learning rates, strengths) if the largest is this many times the
+smallest."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """One number of several families of runs that differ in an option alone.
+    """One number of several families of runs that differ only in one option.
 
     Attributes:
-        option: its name.
-        unit: of the number.
-        values: of the option: numbers in ascending order, or names.
-        families: in the order of their colours, for each its estimate at each value, None where there was no run.
-        labels: the families' names, for a screen reader.
-        caption: what is seen.
-        level: of what the lines are compared with, drawn across.
-        reference: its name.
-        zero: whether zero means something to the number, and the axis reaches it.
+        option: name of the option.
+        unit: unit of the number.
+        values: values of the option: numbers in ascending order, or names.
+        families: for each family, in the order of colours, its estimate at each value; None without a run.
+        labels: names of the families.
+        caption: caption of the figure.
+        level: level of the reference, drawn as a horizontal line.
+        reference: name of the reference.
+        zero: whether zero is meaningful, so that the axis must reach it.
     """
 
     option: str
@@ -45,7 +46,7 @@ class Swept:
 
 @figure("swept", title="A number along an option", data=Swept)
 def swept(found: Swept) -> Iterator[Plate]:
-    """Lines with bands for the intervals, the reference as a grey line across; of names, dots with whiskers."""
+    """Draw lines with bands for the intervals and the reference as a grey line; for names, dots with whiskers."""
     names = [value for value in found.values if isinstance(value, str)]
     if names:
         runs = [[each or Estimate() for each in family] for family in found.families]

@@ -1,4 +1,4 @@
-"""Learning against forgetting: the one picture of several runs."""
+"""Draw learning against forgetting: the main figure of several runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from everlearn.report.figures.registry import Plate, figure, plate
 
 WIDE = Frame(560, 380, left=56, right=548, top=32, bottom=330)
 NARROW = Frame(WIDTH, 420, left=42, right=WIDTH - 6, top=48, bottom=376)
-"""For a phone: taller than it is wide, so that names find room above each other."""
+"""For a phone: taller than wide, so that there is room for names."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one run stands: what it learnt and what it forgot again."""
+    """The position of one run: what it learnt and what it forgot again."""
 
     label: str
     learnt: Estimate
@@ -33,12 +33,12 @@ class Standings:
     runs: tuple[Standing, ...]
     unit: str
     ranked: bool = True
-    """Whether a table on the page has them in this order, so that a rank names a run."""
+    """Whether a table on the page has the same order, so that a rank can stand for a run."""
 
 
 @figure("standing", title="Learning against forgetting", data=Standings, section="top")
 def standing(found: Standings) -> Iterator[Plate]:
-    """One point a run, whiskers for the intervals, the base model where nothing was learnt and nothing forgotten."""
+    """Draw a point for each run with whiskers for the intervals, and the base model at the origin."""
     runs = [(rank, run) for rank, run in enumerate(found.runs) if None not in (run.learnt.value, run.forgotten.value)]
     if len(runs) < 2:
         return
@@ -56,9 +56,9 @@ def standing(found: Standings) -> Iterator[Plate]:
 
 
 def _drawn(found: Standings, runs: Sequence[tuple[int, Standing]], frame: Frame, longest: int) -> Drawing:
-    """Draw the picture in a frame, with names of at most `longest` characters."""
+    """Draw the figure in a frame, with names of at most `longest` characters."""
     drawing = Drawing(frame.width, frame.height)
-    # The whiskers may leave the plot, the points may not: one run of two seeds must not squeeze all others.
+    # Whiskers may leave the plot, points may not: the wide interval of one run must not squeeze all others.
     x = Scale(*spread((run.forgotten.value for _, run in runs), margin=0.16), frame.left, frame.right)
     y = Scale(*spread((run.learnt.value for _, run in runs), margin=0.16), frame.bottom, frame.top)
     _worse(drawing, x, y, frame)
@@ -85,21 +85,21 @@ def _drawn(found: Standings, runs: Sequence[tuple[int, Standing]], frame: Frame,
 
 
 def _told(rank: int, run: Standing, unit: str) -> str:
-    """Return what a pointer on a run's mark is told."""
+    """Return the tooltip of a run's marker."""
     numbers = (f"{what} {fmt.estimate(e, fmt.decimals([e.value]))} {unit}".strip()
                for what, e in (("learnt", run.learnt), ("forgotten", run.forgotten)))  # fmt: skip
     return "\n".join([f"{rank + 1}. {run.label}", *numbers])
 
 
 def _better(drawing: Drawing, frame: Frame) -> None:
-    """Draw where better is: over the plot at the right."""
+    """Draw an arrow to the better side, above the plot."""
     drawing.line(frame.right - 252, 21, frame.right - 264, 11, INK, 2)
     drawing.path(f"M{frame.right - 270},6l11,2.5l-6.5,8.5z", fill=INK)
     drawing.text(frame.right, 20, "better: more learnt, less forgotten", "end", bold=True)
 
 
 def _list_names(drawing: Drawing, names: Sequence[str], runs: Sequence[tuple[int, Standing]], longest: int) -> None:
-    """List the names that had no room in the plot under it, each behind its mark."""
+    """List the names without room in the plot below it, each after its marker."""
     for name in names:
         for rank, run in runs:
             if name in (fmt.shorten(run.label, longest), str(rank + 1)):
@@ -109,7 +109,7 @@ def _list_names(drawing: Drawing, names: Sequence[str], runs: Sequence[tuple[int
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (forgotten, learnt) that no other point, the base model at (0, 0) included, beats at both."""
+    """Return the points (forgotten, learnt) that no other point, including the base model (0, 0), beats at both."""
     best: list[tuple[float, float]] = []
     for forgotten, learnt in sorted({*points, (0.0, 0.0)}, key=lambda point: (point[0], -point[1])):
         if not best or learnt > best[-1][1]:
@@ -118,7 +118,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _worse(drawing: Drawing, x: Scale, y: Scale, frame: Frame) -> None:
-    """Shade where more is forgotten than was learnt: under the line learnt = forgotten."""
+    """Shade the area in which more is forgotten than was learnt."""
     steps = [x.low + (x.high - x.low) * i / 60 for i in range(61)]
     edge = "L".join(f"{x(s):.1f},{min(max(y(s), frame.top), frame.bottom):.1f}" for s in steps)
     drawing.path(f"M{frame.left},{frame.bottom}L{edge}L{frame.right},{frame.bottom}z", fill="rgb(var(--loss) / 0.1)")

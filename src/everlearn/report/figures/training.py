@@ -1,4 +1,4 @@
-"""The training loss, and what the methods add to it."""
+"""Draw the training loss, and the losses that the methods add."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everlearn.report.figures.registry import Plate, figure
 
 @figure("training loss", title="Training loss", data=Comparison, section="training")
 def training_loss(comparison: Comparison) -> Iterator[Plate]:
-    """Of the first six runs of the ranking over all their stages, laid over each other."""
+    """Draw the loss of the first six runs of the ranking over all their stages, on the same axes."""
     runs = {pool: comparison.pools[pool].runs[0] for pool in comparison.ranking[:SERIES]}
     lines, ends = [], []
     for pool, run in runs.items():
@@ -24,7 +24,7 @@ def training_loss(comparison: Comparison) -> Iterator[Plate]:
             ends.append(f"{comparison.labels[pool]} ends at {fmt.fixed(y[-1])}")
     if not lines:
         return
-    # Where runs have other numbers of steps there is no border between stages that they share.
+    # Runs with different numbers of steps share no borders between stages.
     borders = {tuple(starts(run)) for run in runs.values()}
     marks = next(iter(borders)) if len(borders) == 1 else ()
     marks = marks if len(marks) <= 30 else ()
@@ -39,7 +39,7 @@ def training_loss(comparison: Comparison) -> Iterator[Plate]:
 
 @figure("method losses", title="What the methods add to the loss", data=Comparison, section="method losses")
 def method_losses(comparison: Comparison) -> Iterator[Plate]:
-    """One small plot for each logged part."""
+    """Draw a small plot for each logged part."""
     for rank, pool in enumerate(comparison.ranking[:SERIES]):
         run = comparison.pools[pool].runs[0]
         for key in dict.fromkeys(key for line in run.log for key in line if "/" in key):

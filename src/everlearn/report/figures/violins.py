@@ -1,4 +1,4 @@
-"""Distributions beside each other: a row a name, as wide as there are many values."""
+"""Draw distributions side by side: a row for each name, whose height shows the density."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everlearn.report.figures.registry import Plate, figure, plate
 _STEP = 34.0
 _BINS = 96
 _RANGE = 0.99
-"""Share of the values that the axis reaches."""
+"""Share of the values that the axis covers."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Violins:
     """Values of several names.
 
     Attributes:
-        unit: of the value axis; values are 0 or more.
+        unit: unit of the value axis; values are 0 or more.
         rows: names, the first on top.
-        values: of each name.
-        caption: what is seen.
+        values: values of each name.
+        caption: caption of the figure.
     """
 
     unit: str
@@ -36,7 +36,7 @@ class Violins:
 
 @figure("violins", title="Distributions", data=Violins)
 def violins(found: Violins) -> Iterator[Plate]:
-    """Each row's density, its middle half as a bar and its median as a dot."""
+    """Draw each row's density, with its middle half as a bar and its median as a dot."""
     if not found.rows or not all(len(values) for values in found.values):
         return
     values = [np.asarray(each, dtype=np.float64) for each in found.values]
@@ -66,13 +66,13 @@ def violins(found: Violins) -> Iterator[Plate]:
 
 
 def _density(values: np.ndarray, high: float) -> tuple[np.ndarray, np.ndarray]:
-    """Places and densities: a histogram, smoothed by the kernel of Silverman's rule."""
+    """Return positions and densities: a histogram, smoothed by a kernel with the width of Silverman's rule."""
     counts, edges = np.histogram(values[values <= high], bins=_BINS, range=(0.0, high))
     spread = min(float(values.std()), float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.34) or high / _BINS
     width = max(0.9 * spread * len(values) ** -0.2, high / _BINS)
     middles = (edges[1:] + edges[:-1]) / 2
     kernel = np.exp(-0.5 * ((middles[:, None] - middles[None, :]) / width) ** 2)
-    # Mass that the kernel would put beyond the ends is given back: a density does not sink because the axis ends.
+    # The kernel is normalised within the axis, so that the density does not fall at its ends.
     smooth = (kernel / kernel.sum(0)) @ counts + 1e-12
     known = smooth > 0.004 * smooth.max()
     return middles[known], smooth[known]

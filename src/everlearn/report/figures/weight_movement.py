@@ -1,4 +1,4 @@
-"""Which layers moved: by how much of its norm each layer changed, in every stage and since the base model."""
+"""Show which layers moved: the relative change of each layer, in every stage and since the base model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from everlearn.report.figures.heat import Heat, Shade, heat
 from everlearn.report.figures.registry import Plate, figure
 
 _ALL = 0.9995
-"""A share of weights from here on is written as all of them."""
+"""A share of weights from which on it is written as all of them."""
 END = "at the end, against the base"
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer in one comparison, the mean over seeds.
+    """The change of one layer, the mean over seeds.
 
     Attributes:
         relative: ‖ΔW‖/‖W‖.
-        share: of its weights, those that are not what they were.
+        share: share of its weights that changed.
     """
 
     relative: float
@@ -34,12 +34,12 @@ class Change:
 
 
 Column = Mapping[str, Change]
-"""Layer → cell; empty where the model grew, so that nothing can be compared."""
+"""Layer → change; empty if the model grew, so that nothing can be compared."""
 
 
 @figure("moved", title="Which layers moved", data=Comparison, section="layers")
 def moved(comparison: Comparison) -> Iterator[Plate]:
-    """Of several runs how far each layer is from the base model at the end, a column a run; of one its stages."""
+    """Show the change of each layer at the end against the base model for each run; for one run, its stages."""
     pools = [pool for pool in comparison.ranking if _known(comparison, pool)]
     if not pools:
         return
@@ -54,7 +54,7 @@ def moved(comparison: Comparison) -> Iterator[Plate]:
 
 @figure("moved by stage", title="Which layers moved in each stage", data=Comparison, section="layers by stage")
 def moved_by_stage(comparison: Comparison) -> Iterator[Plate]:
-    """Of several runs each one's stages; then the parts of the best run's layers."""
+    """Show the stages of each of several runs, then the parts of the best run's layers."""
     pools = [pool for pool in comparison.ranking[:SERIES] if _known(comparison, pool)]
     for pool in pools if len(comparison.pools) > 1 else ():
         yield from _by_stage(comparison, pool)
@@ -90,14 +90,14 @@ def _table(title: str, columns: Sequence[tuple[str, Column]]) -> Iterator[Plate]
 def _shade(cell: Change | None, comparable: bool) -> Shade:
     if cell is None:
         return Shade(None, fmt.MISSING, "" if comparable else "the model grew: there is no such layer to compare with")
-    # The page's colours are for better and worse; to move is neither, so that it takes the calmer one.
+    # The page's colours stand for better and worse; movement is neither and gets the calmer one.
     share = "" if cell.share >= _ALL else f" ({fmt.fixed(100 * cell.share, 0)} % of it)"
-    exact = f"{fmt.fixed(100 * cell.share, 1)} % of its weights are not what they were"
+    exact = f"{fmt.fixed(100 * cell.share, 1)} % of its weights changed"
     return Shade(-cell.relative, f"{fmt.fixed(100 * cell.relative, 1)} %{share}", exact)
 
 
 def said(layer: str) -> str:
-    """A layer as people count: `layers.0` is layer 1."""
+    """Return the name of a layer counted from 1: `layers.0` is layer 1."""
     stack, dot, number = layer.rpartition(".")
     if not dot or not number.isdigit():
         return {"other": "last norm"}.get(layer, layer)
@@ -105,18 +105,18 @@ def said(layer: str) -> str:
 
 
 def _in_words(comparison: Comparison, pool: int) -> Iterator[Plate]:
-    """What the colours cannot say: that nothing moved, or that there is nothing to compare with."""
+    """Say what colours cannot show: that nothing moved, or that there is nothing to compare."""
     label, stages = comparison.labels[pool], _stages(comparison, pool)
     grew = any(m.since_before is None for found in stages for m in found)
     parts = [part for found in stages for m in found for part in m.since_before or ()]
     sentences = []
     if parts and not any(part.moved for part in parts):
         sentences.append(
-            f"{label}: the base model did not move. What was learnt is in what the method puts beside it, in each "
+            f"{label}: the base model did not move. What was learnt is in the parts that the method adds, in each "
             "stage's memory/."
         )
     if grew:
-        sentences.append(f"{label}: the model grew, so its layers are other ones than before and are not compared.")
+        sentences.append(f"{label}: the model grew, so its layers are not those of before and are not compared.")
     for sentence in sentences:
         yield Plate(Markup(f'<p class="aside">{escape(sentence)}</p>'), "")
 
@@ -126,12 +126,12 @@ def _known(comparison: Comparison, pool: int) -> bool:
 
 
 def _stages(comparison: Comparison, pool: int) -> list[list[Movement]]:
-    """Stage by stage what is known of each of a pool's runs, as far as all of them are known."""
+    """Return the movements of each of a pool's runs stage by stage, up to the first missing one."""
     each = [run.movements for run in comparison.pools[pool].runs]
-    found: list[list[Movement]] = []
-    while all(len(found) + 1 in known for known in each):
-        found.append([known[len(found) + 1] for known in each])
-    return found
+    stages: list[list[Movement]] = []
+    while all(len(stages) + 1 in known for known in each):
+        stages.append([known[len(stages) + 1] for known in each])
+    return stages
 
 
 def _end(comparison: Comparison, pool: int) -> Column:
@@ -139,7 +139,7 @@ def _end(comparison: Comparison, pool: int) -> Column:
 
 
 def _cells(runs: Sequence[Sequence[Moved] | None], whole: bool = True) -> Column:
-    """The mean over runs, of whole layers or (`layer · part`) of their parts."""
+    """Return the mean over runs of complete layers, or of their parts (`layer · part`)."""
     each = []
     for parts in runs:
         if parts is None:

@@ -1,4 +1,4 @@
-"""Held-out text while each domain is learnt, against the tokens trained on (`evaluation.every`)."""
+"""Draw the scores of held-out text while each domain is learnt, against training tokens (`evaluation.every`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from everlearn.report.figures.registry import Plate, figure
 
 _UNITS = ((1e9, "billion tokens"), (1e6, "million tokens"), (1e3, "thousand tokens"), (1.0, "tokens"))
 _POINTS = 75
-"""Of a line; more are neither seen nor worth the page's size."""
+"""Approximate number of points of a line; more would be invisible and enlarge the page."""
 
 
 @figure("inside", title="Held-out text while each domain is learnt", data=Comparison, section="inside")
 def inside(comparison: Comparison) -> Iterator[Plate]:
-    """A plot for each set, a line a run: the general text, then the domains in their order."""
+    """Draw a plot for each set, with a line for each run: the general text, then the domains in order."""
     every = {pool: [_scored(run) for run in comparison.pools[pool].runs] for pool in comparison.ranking[:SERIES]}
     each = {pool: found for pool, found in every.items() if any(found)}
     shown = [*each]
@@ -31,7 +31,7 @@ def inside(comparison: Comparison) -> Iterator[Plate]:
         return
     scale, unit = next((scale, unit) for scale, unit in _UNITS if most >= scale or scale == 1)
     borders = {tuple(ends(run)) for found in each.values() for run in found if run}
-    # Where runs give a domain other numbers of tokens there is no border that they share.
+    # Runs with different numbers of tokens per domain share no borders.
     marks = [end / scale for end in next(iter(borders))[:-1]] if len(borders) == 1 else []
     plots = []
     for name in (*comparison.general, *chosen(comparison)):
@@ -58,7 +58,7 @@ def _scored(run: Run) -> list[Look]:
 
 
 def ends(found: Sequence[Look]) -> list[float]:
-    """Tokens at the end of each stage."""
+    """Return the tokens at the end of each stage."""
     return [max(look.tokens for look in found if look.stage == stage) for stage in sorted({e.stage for e in found})]
 
 
@@ -67,9 +67,9 @@ def _last(line: Curve) -> str:
 
 
 def _line(pool: Pool, each: Sequence[Sequence[Look]], name: str, scale: float, series: int) -> Curve | None:
-    """The mean over a pool's seeds of one set, and a band from the lowest to the highest; None without a score.
+    """Return the mean over a pool's seeds for one set, with a band from the lowest to the highest; None without scores.
 
-    Only moments that every seed was scored at are drawn: a mean of other seeds at each of them would jump.
+    Only steps at which every seed was scored are drawn, since means over different seeds would jump.
     """
     points = [
         {(look.stage, look.step): (look.tokens, look.scores[name]) for look in run if name in look.scores}

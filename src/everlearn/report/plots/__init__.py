@@ -1,4 +1,4 @@
-"""Pictures for programs and papers: matplotlib figures by name, to restyle and to save. The page draws its own."""
+"""Make matplotlib figures by name, for programs and papers; the report draws its own figures as SVG."""
 
 from everlearn.report.plots.registry import PLOTS, Plot, plot, plotted
 from everlearn.report.plots.runs import standing, training

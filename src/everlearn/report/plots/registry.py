@@ -1,7 +1,7 @@
-"""The plots by name: functions that draw a comparison on a figure with matplotlib's own means.
+"""Register plots by name: functions that draw a comparison with matplotlib.
 
-Colours, fonts and sizes are those of matplotlib's settings (`rcParams`, style sheets): whoever changes these, or the
-figure afterwards, has the picture that they want.
+Colours, fonts and sizes are those of matplotlib's settings (`rcParams`, style sheets), which users can change, as well
+as the figure afterwards.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Plot(MatplotlibFigure):
 
 
 Draw = Callable[[Comparison, MatplotlibFigure], bool]
-"""Draws on an empty figure; False where the runs have nothing of it."""
+"""Draws on an empty figure; returns False if the runs lack the data."""
 PLOTS: dict[str, Draw] = {}
-"""Name → function."""
+"""Name → function that draws the plot."""
 _Draw = TypeVar("_Draw", bound=Draw)
 
 
@@ -49,14 +49,14 @@ def plot(name: str) -> Callable[[_Draw], _Draw]:
 
 
 def plotted(name: str, comparison: Comparison) -> Plot:
-    """A plot of one or more runs.
+    """Make a plot of one or more runs.
 
     Args:
-        name: of :data:`PLOTS`.
+        name: name in :data:`PLOTS`.
         comparison: the runs.
 
     Raises:
-        RunError: there is no such plot, or the runs have nothing that it shows.
+        RunError: there is no such plot, or the runs lack its data.
     """
     if name not in PLOTS:
         raise RunError(f"There is no plot '{name}'.{did_you_mean(name, PLOTS)}")

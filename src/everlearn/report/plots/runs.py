@@ -1,4 +1,4 @@
-"""Runs against each other: learning against forgetting, and the training loss."""
+"""Plot runs against each other: learning against forgetting, and the training loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everlearn.report.plots.registry import plot
 
 @plot("standing")
 def standing(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """A point a run, as on the page: forgotten to the right, learnt upwards, with 95 % intervals.
+    """Plot a point for each run: forgotten to the right, learnt upwards, with 95 % intervals.
 
     Up and left is better. On the dashed line a run has forgotten as much as it learnt.
     """
@@ -35,7 +35,7 @@ def standing(comparison: Comparison, figure: MatplotlibFigure) -> bool:
 
 
 def _reach(estimate: Estimate) -> list[list[float]] | None:
-    """How far an interval reaches below and above."""
+    """Return how far an interval extends below and above the value."""
     if estimate.interval is None or estimate.value is None:
         return None
     low, high = estimate.interval
@@ -44,7 +44,7 @@ def _reach(estimate: Estimate) -> list[list[float]] | None:
 
 @plot("training")
 def training(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """The training loss over all stages, a line a run; dotted lines are where the first run starts a stage."""
+    """Plot the training loss over all stages, a line for each run; dotted lines mark the first run's stages."""
     drawn = [(comparison.labels[pool], *curve(comparison.pools[pool].runs[0], "loss")) for pool in comparison.ranking]
     drawn = [(label, x, y) for label, x, y in drawn if x]
     if not drawn:

@@ -1,4 +1,4 @@
-"""What happened along the stream: each domain, general text, and the whole matrix of scores."""
+"""Plot the stream: each domain, general text, and the score matrix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from everlearn.report.drawing import SERIES
 from everlearn.report.plots.registry import plot
 
 _NUMBERS = 144
-"""Cells of a matrix that have their numbers written into them."""
+"""Maximum number of cells of a matrix with numbers."""
 
 
 @plot("domains")
 def domains(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """Bars against the base model: what each domain had learnt, what is left at the end; of the six best runs."""
+    """Plot bars of each domain against the base model, just learnt and at the end, for the six best runs."""
     learnt, left = (comparison.measure(comparison.lead, key) for key in ("learnt", "gained"))
     if learnt is None or left is None or not learnt.columns:
         return False
@@ -35,7 +35,7 @@ def domains(comparison: Comparison, figure: MatplotlibFigure) -> bool:
 
 @plot("general")
 def general(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """General text after each domain, a line a run and set."""
+    """Plot general text after each domain, a line for each run and set."""
     metric = comparison.text_metric
     if metric is None or not comparison.general:
         return False
@@ -53,7 +53,7 @@ def general(comparison: Comparison, figure: MatplotlibFigure) -> bool:
 
 @plot("matrix")
 def matrix(comparison: Comparison, figure: MatplotlibFigure) -> bool:
-    """The best run's scores: checkpoints (rows) on held-out sets (columns), coloured against the base model."""
+    """Plot the best run's scores: checkpoints (rows) on held-out sets (columns), coloured against the base model."""
     metric = comparison.lead
     if metric is None:
         return False
