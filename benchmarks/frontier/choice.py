@@ -13,8 +13,8 @@ learn 98 % came before all others, whatever they forget, so that 98, 80, 32 % wa
 
 A row's strength is chosen by this on each stream alone, from the first seed. Recommended is the best on both streams
 together, of all ways that learn from no old text again (of earlier domains, or general text): by the first seed the
-three best, which get all seeds on both streams, and of these the best by the other seeds. What is said of a chosen
-strength is of the other seeds, too: the best of many strengths is best by luck, in part, with the seed that chose it.
+three best, which get all seeds on both streams, and of these the best by the other seeds. Scores of a
+chosen strength are those of the other seeds too, since with the seed that chose it the best of many is biased upwards.
 Of two that are equally good the first by name counts.
 """
 

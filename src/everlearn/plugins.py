@@ -286,7 +286,7 @@ def bring(words: Iterable[str], key: str, files: bool = False) -> None:
         words: names of modules; with `files` also paths of Python files.
         key: where they were named, for errors.
         files: whether a word may be a file, and a module may lie in the working folder. A recipe may not: it may be
-            somebody else's, and is to run nothing that its user did not install.
+            foreign, and must run nothing that its user did not install.
 
     Raises:
         PluginError: there is no such module or file, or importing it fails.

@@ -48,4 +48,4 @@ def test_a_run_without_importance_has_layers_that_moved(everlearn: Project) -> N
     everlearn.fails("analyse", "runs/first", "-o", "page.html", says=("has no importance of units", "--output"))
     shown = everlearn("analyse", "runs/first", "--magnitude", "2", "-o", "page.html")
     assert (shown.code, "has no importance of units" in shown.out) == (0, False), shown.err
-    assert "which rows are large" in (everlearn.folder / "page.html").read_text(encoding="utf-8")
+    assert "which rows have large outputs" in (everlearn.folder / "page.html").read_text(encoding="utf-8")

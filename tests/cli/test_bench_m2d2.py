@@ -52,7 +52,7 @@ def test_orders_by_name_and_what_results_say(everlearn: Project, monkeypatch: py
         *words,
         "--orders",
         "0,similer",
-        says=("`--orders` names 'similer', which is no order", "Did you mean 'similar'"),
+        says=("`--orders` names 'similer', which is not an order", "Did you mean 'similar'"),
     )
     everlearn.fails(*words, "--orders", "foo", says=("names 'foo'", "Known: file, random-1,", "similar, swapped"))
     words = (*words[:3], "sequential,small", *words[4:])

@@ -74,7 +74,10 @@ def test_validate_shows_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "sentence"),
     [
-        ({"learning_rat": 1}, r"`domains\.second\.train\.learning_rat` is no TrainingArguments name.*learning_rate"),
+        (
+            {"learning_rat": 1},
+            r"`domains\.second\.train\.learning_rat` is not a name of TrainingArguments.*learning_rate",
+        ),
         ({"learning_rate": -1.0}, r"`domains\.second\.train\.learning_rate` must be above 0 \(got -1\.0\)"),
         ({"bf16": True}, r"`domains\.second\.train\.bf16`: it is the same for a whole run; set `train\.bf16`"),
         ({"torch_compile_mode": "default"}, r"`domains\.second\.train\.torch_compile_mode` cannot be set: the loss"),

@@ -300,7 +300,7 @@ def test_an_export_decides_nothing_of_the_machine(run: ContinualLearner, tmp_pat
         (["{run}", "{run}"], "exists already"),
         (["{run}", "{run}/recipe.yaml"], "is a file"),
         (["{run}", "{out}", "--public"], "there is no `--push`"),
-        (["{run}", "{out}", "--push", "no hub id"], "no name on the hub"),
+        (["{run}", "{out}", "--push", "no hub id"], "not a valid name on the hub"),
         (["{run}", "{out}", "--push", "mine"], "owner/mine"),
         (["{run}", "{out}", "--push", "owner/name"], "HF_HUB_OFFLINE"),
         (["{run}", "{out}", "--with-memory", "--adapter"], "--base-model"),

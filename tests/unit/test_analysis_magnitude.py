@@ -131,7 +131,7 @@ def test_a_run_and_its_page(everlearn: Project, tmp_path: Path) -> None:
     assert moved["overlap"]["feed_forward_in"][0][1] == pytest.approx(statistics.mean(shares), abs=0.02)
 
     page = (everlearn.run_folder / "analysis.html").read_text(encoding="utf-8")
-    assert "<h1>first: which rows are large</h1>" in page
+    assert "<h1>first: which rows have large outputs</h1>" in page
     for words in ("Outputs of the base model", "Rows that moved furthest", "By component", "Correlation of the rows"):
         assert words in page
     assert page.count("<script>") == 1

@@ -333,7 +333,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(place, tmp_path):
         everlearn.diff(place / "old", tmp_path / "masked", words)
     with pytest.raises(ModelError, match="encoder-decoder"):
         everlearn.diff(tmp_path / "t5", tmp_path / "t5", words)
-    with pytest.raises(RecipeError, match=r"BEFORE is '.*nowhere', which is no folder"):
+    with pytest.raises(RecipeError, match=r"BEFORE is '.*nowhere', which is neither a folder"):
         everlearn.diff(tmp_path / "nowhere", place / "new", words)
     with pytest.raises(RecipeError, match="nothing to compare on"):
         everlearn.diff(place / "old", place / "new")

@@ -13,7 +13,15 @@ import pytest
 import yaml
 
 from everlearn.commands.first_recipe import first_recipe
-from everlearn.commands.recommendation import EVIDENCE, METHOD, RATES, learning_rate, rate_table, rate_text
+from everlearn.commands.recommendation import (
+    EVIDENCE,
+    METHOD,
+    RATES,
+    learning_rate,
+    rate_table,
+    rate_text,
+    rule_in_words,
+)
 from everlearn.commands.yaml_text import method_text
 from everlearn.config.recipe import parse
 
@@ -146,3 +154,16 @@ def test_between_two_sizes_the_rate_is_between_their_rates() -> None:
         assert rates == sorted(rates, reverse=True), kind
     assert rate_text(2.9e-4) == "2.9e-4"
     assert yaml.safe_load("2.9e-4") == 2.9e-4, "a number, not a word, for every reader of YAML"
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "words"),
+    [
+        ("encoder", 125_000_000, "the rule for encoders of 125 M"),
+        ("encoder", 5_400_000, "the rule's rate for the smallest encoders (110 M)"),
+        ("decoder", 70_000_000_000, "the rule's rate for the largest decoders (13 B)"),
+        ("encoder-decoder", 770_000_000, "the rule for encoder-decoders of 770 M"),
+    ],
+)
+def test_a_rate_outside_the_table_is_not_called_the_rule_for_that_size(kind: str, parameters: int, words: str) -> None:
+    assert rule_in_words(kind, parameters) == words

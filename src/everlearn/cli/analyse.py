@@ -90,7 +90,8 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; default: RUN/analysis.html.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which layers of a run moved, what importance maps protect, which rows are large, and where it forgets."""
+    """Show which layers of a run moved, what importance protects, which rows have large outputs, and where it
+    forgets."""
     from everlearn.diagnostics import (
         alike,
         distances,

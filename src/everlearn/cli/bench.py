@@ -1,4 +1,4 @@
-"""``everlearn bench``: methods × orders × seeds on a suite, one result per cell, one table."""
+"""``everlearn bench``: methods × orders × seeds on a suite, one result per run, one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from everlearn.suites import Suite
 
 FETCH = "fetch"
-"""What `--data` says instead of a folder."""
+"""Value of `--data` that downloads the data."""
 
 
 def command(
@@ -55,9 +55,9 @@ def command(
             help="Run programs that the model writes in a sandbox, or skip them (code).",
         ),
     ] = None,
-    settings: Annotated[Path | None, typer.Option(help="YAML file with settings for all cells.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="YAML file with settings common to all runs.")] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Folder with one JSON file per cell, or their archive; default: bench/SUITE.")
+        Path | None, typer.Option(help="Folder with one JSON file per run, or their archive; default: bench/SUITE.")
     ] = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of unfinished runs; default: runs/bench-SUITE.")] = None,
     keep: KeepModels = False,
@@ -65,7 +65,7 @@ def command(
     reference: Annotated[
         str | None,
         typer.Option(
-            help="Row that the others are compared with; default: plain training, "
+            help="Row with which the others are compared; default: plain training, "
             "else the base model, else the first row."
         ),
     ] = None,
@@ -76,7 +76,7 @@ def command(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fill a grid of methods × orders × seeds on a suite: compute missing cells only, and show all in one table."""
+    """Run the missing combinations of methods, orders and seeds on a suite, and show all of them in one table."""
     from everlearn.errors import RecipeError
     from everlearn.grid import Grid, load_results, load_settings, resolve
     from everlearn.grid.claims_page import write_claims
@@ -154,7 +154,7 @@ def _numbers(text: str, suite: Suite) -> list[int]:
     wrong = next((word for word in words if word not in names and not word.isdigit()), None)
     if wrong is not None and names:
         raise RecipeError(
-            f"`--orders` names '{wrong}', which is no order of `{suite.name}`: give names or numbers, with commas."
+            f"`--orders` names '{wrong}', which is not an order of `{suite.name}`: give names or numbers, with commas."
             f"{did_you_mean(wrong, names)}"
         )
     if wrong is not None or not words:

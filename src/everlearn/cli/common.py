@@ -159,8 +159,8 @@ def learner_to_go_on(source: str, into: Path | None, silent: bool = False) -> Co
             raise RecipeError(f"'{source}' is an export, not a run folder: name the new run's folder (`--into`).")
         if exported:  # without --into no hub request is made, since this may be a mistyped run folder
             raise RecipeError(
-                f"{source} is no run folder: it has no recipe.yaml. To go on from an export of the hub, name the new "
-                "run's folder (`--into`)."
+                f"{source} is not a run folder: it has no recipe.yaml. To continue from an export on the hub, name "
+                "the new run's folder (`--into`)."
             )
         return learner_of(place, silent)
     if not exported and (place / "recipe.yaml").is_file():

@@ -40,7 +40,8 @@ def command(
     public: Annotated[bool, typer.Option("--public", help="With --push: make a new repository public.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a stage's model, tokenizer and card, without memory, text and local paths; push it to the hub."""
+    """Export a stage's model, tokenizer and card without training text and local paths; with --push, upload it to the
+    hub."""
     from everlearn.commands.export import export
     from everlearn.commands.publish import check_hub
     from everlearn.commands.publish import push as upload

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from everlearn.grid import Grid, State
     from everlearn.suites import Suite
 
-KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished cells.")]
+KeepModels = Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")]
 OnlyShow = Annotated[bool, typer.Option("--show", help="Run nothing; show existing results.")]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Run nothing; list the cells, and estimate the time of the missing ones.")
+    bool, typer.Option("--dry-run", help="Run nothing; list the runs, and estimate the time of the missing ones.")
 ]
 Output = Annotated[
     list[Path] | None,

@@ -53,14 +53,14 @@ def command(
         ),
     ] = False,
     results: Annotated[
-        Path | None, typer.Option(help="Folder with one JSON file per cell, or their archive; default: sweep/NAME.")
+        Path | None, typer.Option(help="Folder with one JSON file per run, or their archive; default: sweep/NAME.")
     ] = None,
     runs: Annotated[Path | None, typer.Option(help="Folder of the runs; default: runs/sweep-NAME.")] = None,
     keep: KeepModels = False,
     only_show: OnlyShow = False,
     dry_run: DryRun = False,
     reference: Annotated[
-        str | None, typer.Option(help="Row that the others are compared with; default: plain training.")
+        str | None, typer.Option(help="Row with which the others are compared; default: plain training.")
     ] = None,
     output: Output = None,
     quiet: Quiet = False,
@@ -86,7 +86,7 @@ def command(
         entries = equalised(entries, RunFactory(suite, suite.settings, runs or Path("runs") / f"sweep-{name}"))
     against = [entry.name for entry in entries]
     if reference is not None and reference not in against:
-        raise RecipeError(f"`--reference` is '{reference}', which is no entry.{did_you_mean(reference, against)}")
+        raise RecipeError(f"`--reference` is '{reference}', which is not a row.{did_you_mean(reference, against)}")
     place, working = results or Path("sweep") / name, runs or Path("runs") / f"sweep-{name}"
     pages = output or [place / "index.html"]
     check_place("--results", place, folder=True)

@@ -17,7 +17,7 @@ UNREAD = 20
 SAMPLE = 200
 """Documents that are kept to count tokens and to judge the language by."""
 MOST_BYTES = 64 * 2**20
-"""Bytes of text that are counted at most; of a larger corpus only that it is larger is said."""
+"""Maximum bytes of text that are counted; a larger corpus is reported as larger than this."""
 SMALL = 2**20
 """Bytes of a corpus up to which its held-out text is counted: of a larger one it fills a row in any case."""
 HELD_OUT: float = Domain.model_fields["validation"].default

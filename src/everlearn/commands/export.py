@@ -1,4 +1,4 @@
-"""``everlearn export``: a stage as files that may leave the house. Model, tokenizer, card, and nothing else unasked."""
+"""Export a stage for others: model, tokenizer and card, and nothing else by default (``everlearn export``)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def export(
     as_adapter = alone if adapter is None else adapter
     base = base_model or (recipe.model.path if on_hub(recipe.model.path) else None)
     if with_memory and as_adapter and base is None:
-        raise RunError("Learning on from an adapter needs its base model, which is no hub id here: set `--base-model`.")
+        raise RunError("To continue from an adapter its base model must be on the hub: set `--base-model`.")
     for method in recipe.methods():
         if with_memory and method.needs.base_model and base is None:
             raise RunError(

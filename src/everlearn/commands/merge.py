@@ -45,7 +45,7 @@ def merge(
             out.
         texts: for ways that read a text with each checkpoint: one for all, or one for each.
         blocks: rows that are read of a text.
-        reporter: who is told what is going on; nobody when left out.
+        reporter: shows progress; None for no output.
 
     Raises:
         RecipeError: the way, an option or the number of checkpoints is wrong.

@@ -16,12 +16,12 @@ def check_hub(hub_id: str) -> None:
     """Find out, before anything is exported, whether it could be pushed at all.
 
     Raises:
-        RunError: the name is none, the hub is switched off, or nobody is logged in.
+        RunError: the name is invalid, the hub is disabled, or no user is logged in.
     """
     try:
         validate_repo_id(hub_id)
     except HFValidationError as error:
-        raise RunError(f"`--push` is '{hub_id}', which is no name on the hub: {error}") from None
+        raise RunError(f"`--push` is '{hub_id}', which is not a valid name on the hub: {error}") from None
     if "/" not in hub_id:
         raise RunError(f"`--push` is '{hub_id}'; it must name the owner too, as in owner/{hub_id}.")
     if constants.HF_HUB_OFFLINE:
@@ -60,7 +60,7 @@ def push(folder: Path, hub_id: str, *, public: bool = False) -> str:
 def _reason(error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, LocalTokenNotFoundError) or status == 401:
-        return "nobody is logged in, or the token is not valid (`hf auth login`, HF_TOKEN)."
+        return "no user is logged in, or the token is not valid (`hf auth login`, HF_TOKEN)."
     if status == 403:
         return "the token may not write there (its permissions, or the owner's name)."
     first = first_line(error).rstrip(".")

@@ -1,7 +1,7 @@
 """What everlearn recommends: the method with its options, and the rule for the learning rate.
 
-The only place where either is written down. `everlearn init`, the demo, README and the documentation read it from here
-or are compared with it by tests. Nothing is imported, so that whoever only asks pays nothing.
+This is the only place that defines them: `everlearn init`, the demo, README and the documentation read them from here
+or are compared with them by tests. The module imports nothing heavy, so that reading it is cheap.
 """
 
 from __future__ import annotations
@@ -75,6 +75,23 @@ def learning_rate(kind: str, parameters: int, *, examples: bool = False, adapter
     rate *= EXAMPLES if examples and kind != "encoder-decoder" else 1.0
     rate *= ADAPTERS if adapters else 1.0
     return float(f"{rate:.1e}")
+
+
+def rule_in_words(kind: str, parameters: int) -> str:
+    """Name the rule for a model of this size, and say if its size is outside the table.
+
+    Args:
+        kind: `decoder`, `encoder` or `encoder-decoder`.
+        parameters: of the whole model.
+    """
+    sizes = sorted(RATES[kind])
+    for outside, nearest, word in (
+        (parameters < sizes[0], sizes[0], "smallest"),
+        (parameters > sizes[-1], sizes[-1], "largest"),
+    ):
+        if outside:
+            return f"the rule's rate for the {word} {kind}s ({size_text(nearest)})"
+    return f"the rule for {kind}s of {size_text(parameters)}"
 
 
 def rate_table() -> str:

@@ -90,7 +90,7 @@ REFUSED = {
     "label_smoothing_factor": "the objectives compute their own loss, which has no smoothing",
     **dict.fromkeys(
         ("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-        "the loss is computed inside the forward pass, which would be compiled anew at every step",
+        "the loss is computed inside the forward pass, which would be compiled again at every step",
     ),
     "use_liger_kernel": "it replaces the loss, which everlearn computes only where there is a label",
     "auto_find_batch_size": "another batch size would change what is compared",
@@ -172,7 +172,7 @@ def check_argument(name: str, value: Any, group: str = "train") -> None:
         return
     if name not in fields:
         raise RecipeError(
-            f"`{group}.{name}` is no TrainingArguments name.{did_you_mean(name, set(fields) - set(REFUSED))}"
+            f"`{group}.{name}` is not a name of TrainingArguments.{did_you_mean(name, set(fields) - set(REFUSED))}"
         )
     _check_plain(f"{group}.{name}", value)
     kind: Any = _TYPES.get(name, fields[name][0])

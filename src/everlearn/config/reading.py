@@ -84,7 +84,7 @@ def read_yaml_file(path: Path, what: str) -> Any:
     if path.is_dir():
         raise RecipeError(f"'{path}' is a folder; the {what} must be a YAML file.")
     if not path.is_file():
-        raise RecipeError(f"'{path}' is no file but a pipe or a device; the {what} must be a YAML file.")
+        raise RecipeError(f"'{path}' is not a file but a pipe or a device; the {what} must be a YAML file.")
     try:
         if (size := path.stat().st_size) > LARGEST:
             raise RecipeError(f"'{path}' has {size:,} bytes, too many for a {what}, which has {LARGEST:,} at most.")

@@ -308,7 +308,7 @@ def load(path: Path | str, overrides: Iterable[str] = ()) -> Recipe:
         overrides: dotted keys with YAML values: ``train.max_steps=100``, ``domains.0.path=a.txt``, ``method=das``.
 
     Raises:
-        RecipeError: the file is missing, is no YAML, or a key or value is not allowed.
+        RecipeError: the file is missing or not valid YAML, or a key or value is not allowed.
     """
     path = home(path, "RECIPE")
     if path.is_dir() and (path / "recipe.yaml").is_file():

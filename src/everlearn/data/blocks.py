@@ -113,7 +113,7 @@ class BlockSource(ABC, Iterator[Block]):
 
 
 class DeferredBlocks(BlockSource):
-    """A source that is opened when it is first asked for: a corpus that nobody needs any more may be gone by then."""
+    """A source that is opened when it is first used, since a corpus that is no longer needed may be gone."""
 
     def __init__(self, name: str, opened: Callable[[], BlockSource]) -> None:
         """Remember how to open the source."""

@@ -52,7 +52,7 @@ def text_corpus(path: str, key: str) -> Corpus:
         DataError: it cannot be read, or has no text, or prompts and answers instead.
     """
     rows = first_rows(path, key)
-    if not rows:  # whoever reads it says that it is empty
+    if not rows:  # the reader reports that it is empty
         return Corpus(path=path)
     text, target = choose_columns(rows, path, None)
     if target is not None:
@@ -89,7 +89,7 @@ def choose_columns(
             raise DataError(CHATS.format(path=path, column=chats))
         blank = [name for name in names if name in TEXT_COLUMNS and not any(row.get(name) for row in rows)]
         if blank and not columns:
-            return blank[0], None  # text may stand further down; if not, whoever reads it says that each row is blank
+            return blank[0], None  # text may follow later; if not, the reader reports that each row is blank
     shown = ", ".join(f"'{name}'" for name in names) or "none"
     if task == "sft" and pair is None:
         needs, instead = (

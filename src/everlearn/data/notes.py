@@ -71,7 +71,7 @@ def notes_on(
 
 
 def _share_note(corpus: Domain, counts: Mapping[str, Count]) -> str | None:
-    """Say that far more or less text is held out than was asked for; of a stream nobody knows."""
+    """Warn if far more or less text is held out than requested; for a stream this is unknown."""
     train, held_out = (counts.get(part, Count()).text_bytes for part in ("train", "validation"))
     asked = corpus.held_out_share
     if not asked or corpus.streaming or not train + held_out:

@@ -221,7 +221,7 @@ class AnswerPacker(_ExamplePacker):
     the answer, an end of its own, and as many tokens more, without labels, as :func:`masks_for` says.
 
     A prompt that is too long is cut as if it had the longest answer so far, up to a quarter of the block. Were it cut
-    for its own answer, then where it ends would tell how long the answer is, which nobody knows at test.
+    for its own answer, then its end would reveal the length of the answer, which is unknown in a test.
     """
 
     def __init__(self, encoder: Encoder, block_size: int, target_size: int | None, keep_last: int = 0) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "validation")
 FACTS = 2
-"""Version of what is known about the blocks (``facts.json``); folders with an older one are made anew."""
+"""Version of the facts about the blocks (``facts.json``); folders with an older one are made again."""
 FORMAT = 1
 """Part of every cache key: raise it when blocks are made differently."""
 STREAM_HELD_OUT = 2000
@@ -280,7 +280,7 @@ def prepare(
         kind: of the model.
         block_size: tokens in a block; the longest prompt for an encoder-decoder.
         seed: of the order.
-        cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is made anew. None
+        cache: folder that keeps the blocks, one sealed folder for each fingerprint; a damaged one is made again. None
             is ``everlearn/data`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``).
         name: instead of the domain's.
         target_size: the longest answer, for text-to-text; `block_size` when None.

@@ -43,7 +43,7 @@ def run_demo(folder: Path, reporter: Reporter, overrides: Iterable[str] = ()) ->
     base = recipes.load(RECIPE, overrides)
     reporter.say(
         f"{count(len(METHODS), 'run')}, one for each method, over the same "
-        f"{count(len(base.domains), 'domain')}: about 6 minutes on 2 cores. "
+        f"{count(len(base.domains), 'domain')}: about 6 minutes on two idle cores. "
         "If it is stopped, call it again to continue."
     )
     runs: list[Path] = []

@@ -1,8 +1,9 @@
-"""What is measured: whatever reads text and answers. One checkpoint is a predictor; so is an ensemble of them, a model
-that is chosen for each text, a checkpoint with a domain's adapter.
+"""Define what a task evaluates: a checkpoint, an ensemble, a model chosen for each text, or a checkpoint with an
+adapter.
 
-A task asks a predictor and never looks inside; a method hands one back at test (:meth:`everlearn.methods.base.Method.
-test_predictor`). Whoever writes one overrides :meth:`Predictor.label_losses`, and of the others those that make sense.
+A task uses a predictor only through this interface. A method can replace the predictor of an evaluation
+(:meth:`everlearn.methods.base.Method.test_predictor`). A new predictor overrides :meth:`Predictor.label_losses`, and
+those of the other methods that it supports.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ EVERY = 7
 class PerplexityEnsemble(Predictor):
     """p = Σ_m w_m p_m with w = softmax(−nats / temperature), nats the mean of member m on what is read.
 
-    What is read never contains what is predicted, so that a loss is one of text that nobody has looked at:
+    The text that is read never contains the predicted token, so a loss is one of unseen text:
 
     - a decoder's label has weights of its own, from the tokens of its document before it (none: equal weights);
     - in a masked row, some of the tokens that are *not* masked are masked too, and the weights are how well each member
@@ -74,7 +74,7 @@ class PerplexityEnsemble(Predictor):
 
         Args:
             batch: what is asked.
-            known: losses of all tokens of a decoder's rows, [M, B, S], where somebody has them already.
+            known: losses of all tokens of a decoder's rows, [M, B, S], if they were computed before.
         """
         if "decoder_input_ids" in batch or getattr(self.objective, "decoder_start", None) is not None:
             raise self._cannot("cannot weigh by an encoder-decoder, which does not predict its prompts")

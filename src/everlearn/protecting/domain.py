@@ -31,7 +31,7 @@ NEEDS_A_RUN = {
     "starting_weights": "takes weights from earlier models, which only a run folder keeps",
     "final_weights": "takes weights from earlier models, which only a run folder keeps",
 }
-"""Hooks that do not work in somebody else's training, and why."""
+"""Hooks that do not work in a foreign training, and why."""
 
 
 class ProtectedDomain:
@@ -76,7 +76,7 @@ class ProtectedDomain:
         name = domain if domain is not None else f"domain-{index}"
         if name in self.folder.domains or not name or "/" in name:
             raise MethodError(
-                f"Domain '{name}' is learnt already, or is no name for a folder; {memory} knows "
+                f"Domain '{name}' is learnt already, or is not a valid folder name; {memory} knows "
                 f"{', '.join(self.folder.domains) or 'none'}. Give another one (`domain`)."
             )
         self.examples = Examples(dataset, seed, name)

@@ -29,7 +29,7 @@ class MemoryFolder:
         self.path = path
         self._last = self._newest()
         if self._last is not None and (wrong := files.damage(self._last)):
-            raise RunError(f"{wrong}. Restore it from a copy, or begin anew with another folder (`memory`).")
+            raise RunError(f"{wrong}. Restore it from a copy, or start again with another folder (`memory`).")
         self.domains: list[str] = [] if self._last is None else files.read_json(self._last / FACTS)["domains"]
         """Learnt so far, in order."""
 

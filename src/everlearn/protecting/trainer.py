@@ -53,7 +53,7 @@ class Protected(_Base):
         if domain.begun:
             raise RunError(
                 "This trainer has begun its domain already. For the next domain, or to go on after an interruption "
-                "(`resume_from_checkpoint`), make the model and the trainer anew and `protect` it."
+                "(`resume_from_checkpoint`), create the model and the trainer again and `protect` it."
             )
         if resume_from_checkpoint is True:
             folder = str(self.args.output_dir)
@@ -207,7 +207,7 @@ def protect_trainer(
         )
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise MethodError(
-            "`protect` works in one process and under DDP. Under DeepSpeed and FSDP nobody but the trainer has the "
+            "`protect` works in one process and under DDP. Under DeepSpeed and FSDP only the trainer has the "
             "whole weights; `everlearn run` works with FSDP2 (`train.fsdp`)."
         )
     if args.auto_find_batch_size:

@@ -49,7 +49,7 @@ def write_analysis(
     importance = {} if maps is None or filled is None else _importance(maps, filled, alike)
     about = {
         "what importance protects": importance,
-        "which rows are large": outputs,
+        "which rows have large outputs": outputs,
         "where it forgets": sections,
     }
     write_text(
