@@ -151,7 +151,7 @@ def _check(run: RunFolder, recipe: Recipe, index: int, folder: Path, with_memory
             "Export a stage that has them."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(f"{folder} is there already. Name a new folder for the export.")
+        raise RunError(f"{folder} exists already. Name a new folder for the export.")
     for method in recipe.methods():
         if not method.tested_as_saved and method.needs.earlier_models:
             raise RunError(
