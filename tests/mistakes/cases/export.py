@@ -6,7 +6,7 @@ OUT = ("runs/first", "out")
 
 CASES = [
     Case("exports a run that is not there", command=("export", "runs/none", "out"), says=("runs/none", "no stage")),
-    Case("exports onto the run itself", run, command=("export", "runs/first", "runs/first"), says=("there already",)),
+    Case("exports onto the run itself", run, command=("export", "runs/first", "runs/first"), says=("exists already",)),
     Case("asks for an adapter where none was trained", run, command=("export", *OUT, "--adapter"), says=("inc_lora",)),
     Case(
         "pushes without saying whose", run, command=("export", *OUT, "--push", "mine"), says=("`--push`", "owner/mine")

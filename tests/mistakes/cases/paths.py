@@ -150,19 +150,19 @@ CASES = [
         says=("`data.cache`", "a.jsonl", "must be a folder"),
     ),
     Case("keeps the cache in /proc", group("data", cache="/proc/cache"), says=("`data.cache`", "/proc/cache")),
-    Case("resumes a file", command=("resume", "a.jsonl"), says=("a.jsonl", "no run folder")),
+    Case("resumes a file", command=("resume", "a.jsonl"), says=("a.jsonl", "not a run folder")),
     Case(
         "resumes a folder that holds no run",
         file("runs/mine/x", ""),
         ("resume", "runs/mine"),
-        says=("runs/mine", "no run folder"),
+        says=("runs/mine", "not a run folder"),
     ),
     Case("reports a file", command=("report", "a.jsonl"), says=("a.jsonl",)),
     Case(
         "analyses a folder that holds no run",
         file("runs/mine/x", ""),
         ("analyse", "runs/mine"),
-        says=("runs/mine", "no run folder"),
+        says=("runs/mine", "not a run folder"),
     ),
     Case(
         "writes an analysis into /proc",

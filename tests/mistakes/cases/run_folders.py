@@ -14,7 +14,7 @@ CASES = [
     Case(
         "runs into a folder of other files",
         file("runs/first/precious.txt", "mine"),
-        says=("runs/first", "no run folder"),
+        says=("runs/first", "not a run folder"),
     ),
     Case(
         "learns a domain without saying from what",
