@@ -157,12 +157,20 @@ def wrong_value(error: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
     value = error.get("input")
     if isinstance(value, Mapping | list | tuple | BaseModel) and value:
         return message
+    shown = _shown(value)
     if error["type"] == "string_type" and isinstance(value, bool):
-        return f"{message} (got {value!r}; YAML reads yes, no, on and off so: write it in quotes)"
+        return f"{message} (got {shown}; YAML reads yes, no, on and off so: write it in quotes)"
     if error["type"] == "string_type" and isinstance(value, int | float):
-        return f"{message} (got {value!r}; write it in quotes)"
-    shown = repr(value)
-    return f"{message} (got {shown if len(shown) <= 80 else f'{shown[:40]}…'})"
+        return f"{message} (got {shown}; write it in quotes)"
+    return f"{message} (got {shown})"
+
+
+def _shown(value: Any) -> str:
+    try:
+        shown = repr(value)
+    except ValueError:  # Python prints no number of more than 4,300 digits
+        return "a number of more than 4,300 digits"
+    return shown if len(shown) <= 80 else f"{shown[:40]}…"
 
 
 def _words(error: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ from everlearn import files, plugins
 from everlearn.config.addresses import located
 from everlearn.config.arguments import DEFAULTS, RUN_WIDE, check_argument
 from everlearn.config.overrides import named_methods, overridden, put_at
-from everlearn.config.reading import read_yaml, written
+from everlearn.config.reading import DIGITS, read_yaml, written
 from everlearn.data.corpus import Domain, Source
 from everlearn.data.opening import Limits
 from everlearn.errors import RecipeError, did_you_mean
@@ -410,21 +410,28 @@ def _files_of(task: Any) -> tuple[str, ...]:
     return CONFIGS[kind].paths if isinstance(kind, str) and kind in CONFIGS else ()
 
 
-def _check_plain(value: Any, key: str = "") -> None:
-    """Refuse text that no file name, page or terminal can hold, and non-finite numbers; `train` is checked apart."""
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            if name != "train":
-                _check_plain(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list | tuple):
-        for number, item in enumerate(value):
-            _check_plain(item, f"{key}.{number}")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise RecipeError(f"`{key}` is {value}: numbers must be finite.")
-    elif isinstance(value, str) and (odd := _UNUSABLE.search(value)):
-        raise RecipeError(
-            f"`{key}` holds the character {odd[0]!a}, which cannot be printed: {value[:60]!a}. Remove it."
-        )
+def _check_plain(raw: Mapping[str, Any]) -> None:
+    """Refuse text that no file name, page or terminal can hold, and numbers that are not finite or far too long."""
+    for key, value in _leaves(raw):
+        if isinstance(value, int) and abs(value) >= 10**DIGITS:
+            raise RecipeError(f"`{key}` is a number of more than {DIGITS} digits.")
+        if "train" in key.split("."):  # is checked apart
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RecipeError(f"`{key}` is {value}: numbers must be finite.")
+        if isinstance(value, str) and (odd := _UNUSABLE.search(value)):
+            raise RecipeError(
+                f"`{key}` holds the character {odd[0]!a}, which cannot be printed: {value[:60]!a}. Remove it."
+            )
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value that is neither a mapping nor a list, with the path of its key."""
+    if isinstance(value, Mapping | list | tuple):
+        for name, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
 
 
 def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
