@@ -19,8 +19,7 @@ from everlearn.errors import MethodError
 from everlearn.methods import build
 from everlearn.methods.base import Cost, Method, Setting
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
-from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import CLASSES, load_config
+from everlearn.model.loading import empty_model, load_config
 from everlearn.model.objectives import DEFAULT_OBJECTIVE, OBJECTIVES
 from everlearn.model.source import Model
 from everlearn.wording import size
@@ -136,11 +135,7 @@ class Inspection:
 
 def skeleton(model: Model) -> PreTrainedModel:
     """Make a model without weights, on the meta device, from its configuration alone."""
-    config = load_config(model)
-    kind = architecture_of(config.model_type).kind
-    with torch.device("meta"):
-        built: PreTrainedModel = CLASSES[kind].from_config(config, dtype=torch.float32)
-    return built
+    return empty_model(load_config(model))
 
 
 def inspect(path: str, methods: Iterable[Any] = ()) -> Inspection:

@@ -18,7 +18,7 @@ from everlearn.errors import RecipeError
 from everlearn.methods import build
 from everlearn.model.anatomy import Kind
 from everlearn.model.architectures import architecture_of
-from everlearn.model.loading import CLASSES, check_is_no_run, load_config, load_tokenizer
+from everlearn.model.loading import check_is_no_run, check_vocabulary, empty_model, load_config, load_tokenizer
 from everlearn.model.objectives import make_objective
 from everlearn.model.source import Model
 from everlearn.run.disk import Sizes
@@ -90,8 +90,8 @@ class ModelProbe:
         config = load_config(source)
         self.kind: Kind = architecture_of(config.model_type).kind
         self.tokenizer = load_tokenizer(source)
-        with torch.device("meta"):
-            self.model = CLASSES[self.kind].from_config(config)
+        self.model = empty_model(config)
+        check_vocabulary(self.tokenizer, self.model)
         objective = make_objective(None, self.model, self.tokenizer)
         self.model_type = str(config.model_type)
         self.parameters = sum(parameter.numel() for parameter in self.model.parameters())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import nn
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -24,7 +25,7 @@ from transformers import (
 )
 
 from everlearn import files, plugins
-from everlearn.errors import ModelError, RecipeError, did_you_mean, first_line
+from everlearn.errors import EverlearnError, ModelError, RecipeError, did_you_mean, first_line
 from everlearn.model import convolutional, recurrent  # noqa: F401  AutoConfig knows them from here on
 from everlearn.model.architectures import architecture_of, architectures
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
@@ -33,6 +34,8 @@ from everlearn.model.source import Model
 from everlearn.model.without_attention import OWN_CLASSES
 from everlearn.seeding import seeded
 
+SIZES = ("hidden_size", "num_attention_heads", "vocab_size")
+"""Values of a configuration that no model has as 0, by the names that every configuration of transformers knows."""
 CLASSES: dict[str, Any] = {
     "encoder": AutoModelForMaskedLM,
     "decoder": AutoModelForCausalLM,
@@ -64,10 +67,16 @@ def _attending(kernel: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, ValueError) as error:
-        if "attention" not in str(error).lower():
+        if not _names_kernel(error):
             raise
         first = first_line(error).rstrip(".")
         raise ModelError(f"`model.attn_implementation: {kernel}` cannot be used here: {first}.") from error
+
+
+def _names_kernel(error: Exception) -> bool:
+    """Return whether an error is about the attention kernel, and not about the number of heads."""
+    said = str(error).lower()
+    return "attention" in said and "heads" not in said
 
 
 def check_complete(path: str | Path, key: str = "model.path") -> None:
@@ -121,10 +130,12 @@ def load_config(recipe: Model) -> Any:
                 f"{near if near.startswith(' Did') else ''}"
             )
         try:
-            return AutoConfig.for_model(model_type, **options)
+            config = AutoConfig.for_model(model_type, **options)
         except Exception as error:  # an architecture may raise anything for values that it does not expect
             why = first_line(error.__cause__ or error).rstrip(".")
             raise ModelError(f"`model.config` is no configuration of a '{model_type}': {why}.") from error
+        _check_sizes(config, "`model.config`")
+        return config
     check_is_no_run(recipe.path, "`model.path`")
     check_complete(recipe.path)
     with _explained("model", str(recipe.path), "model.path"):
@@ -149,7 +160,15 @@ def load_config(recipe: Model) -> Any:
             setattr(config, name, value)
         except StrictDataclassError as error:
             raise ModelError(f"`model.config.{name}` cannot be {value!r}: {error.__cause__ or error}.") from error
+    _check_sizes(config, f"The configuration of '{recipe.path}'")
     return config
+
+
+def _check_sizes(config: Any, where: str) -> None:
+    for name in SIZES:
+        size = getattr(config.get_text_config(), name, None)
+        if size is not None and size < 1:
+            raise ModelError(f"{where} has {name}: {size}; it must be 1 or more.")
 
 
 def own_class(recipe: Model, saved: Path) -> str | None:
@@ -198,9 +217,7 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
     kind = architecture_of(config.model_type).kind
     if recipe.path is None:
         with seeded(seed, "weights"), _attending(recipe.attn_implementation):
-            return CLASSES[kind].from_config(
-                config, dtype=torch.float32, attn_implementation=recipe.attn_implementation
-            )
+            return _from_config(config, attn_implementation=recipe.attn_implementation)
     changed = config if recipe.config else None
     return load_weights(
         recipe.path, kind, recipe.attn_implementation, recipe.revision, recipe.trust_remote_code, changed
@@ -209,14 +226,56 @@ def load_model(recipe: Model, seed: int = 0) -> PreTrainedModel:
 
 def load_skeleton(recipe: Model) -> PreTrainedModel:
     """Build the base model of a recipe on the meta device: no weight is read or allocated."""
-    config = load_config(recipe)
-    model = CLASSES[architecture_of(config.model_type).kind]
-    with torch.device("meta"), _attending(recipe.attn_implementation):
-        return model.from_config(
-            config,
-            dtype=torch.float32,
+    with _attending(recipe.attn_implementation):
+        return empty_model(
+            load_config(recipe),
             attn_implementation=recipe.attn_implementation,
             trust_remote_code=recipe.trust_remote_code,
+        )
+
+
+def empty_model(config: Any, **options: Any) -> PreTrainedModel:
+    """Build the model of a configuration on the meta device: no weight is read or allocated.
+
+    Args:
+        config: as :func:`load_config` returns it.
+        options: of ``from_config``.
+
+    Raises:
+        ModelError: there is no such model, because the values of the configuration contradict each other.
+    """
+    with torch.device("meta"):
+        return _from_config(config, **options)
+
+
+def _from_config(config: Any, **options: Any) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = CLASSES[architecture_of(config.model_type).kind].from_config(
+            config, dtype=torch.float32, **options
+        )
+        return model
+    except (ImportError, EverlearnError):
+        raise
+    except Exception as error:  # an architecture may raise anything for values that it does not expect
+        if _names_kernel(error):
+            raise
+        which = f" of '{config.name_or_path}'" if config.name_or_path else " (`model.config`)"
+        why = first_line(error).rstrip(".")
+        raise ModelError(f"No model can be built from the configuration{which}: {why}.") from error
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, model: nn.Module) -> None:
+    """Check that a model has an embedding for every token; ids may have gaps, so their number does not tell.
+
+    Raises:
+        ModelError: it has not.
+    """
+    rows = len(model.get_input_embeddings().get_parameter("weight"))  # type: ignore[operator]
+    needed = max([len(tokenizer) - 1, *tokenizer.get_vocab().values()]) + 1
+    if needed > rows:
+        raise ModelError(
+            f"The tokenizer '{tokenizer.name_or_path}' has token ids up to {needed - 1:,}, but the model has "
+            f"{rows:,} embeddings. Use the model's own tokenizer (`model.tokenizer`)."
         )
 
 

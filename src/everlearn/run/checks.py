@@ -20,6 +20,7 @@ from everlearn.data.prepare import cache_folder
 from everlearn.errors import DataError, EverlearnError, ModelError
 from everlearn.evaluation import make_task, task_path
 from everlearn.evaluation.task import TaskConfig
+from everlearn.model.loading import check_vocabulary
 from everlearn.run.disk import check_disk
 from everlearn.run.dry_run import rehearse
 from everlearn.run.open_run import OpenRun
@@ -182,12 +183,7 @@ def _round_trip(run: OpenRun, model: PreTrainedModel) -> str:
         )
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in first:
         raise ModelError(f"The tokenizer '{name}' does not know plain English letters. Is it the model's own?")
-    rows = len(model.get_input_embeddings().get_parameter("weight"))
-    if len(tokenizer) > rows:
-        raise ModelError(
-            f"The tokenizer '{name}' has {count(len(tokenizer), 'token')}, but the model has embeddings for {rows}. "
-            "Use the model's own tokenizer (`model.tokenizer`)."
-        )
+    check_vocabulary(tokenizer, model)
     return f"{len(SAMPLE.encode()) / len(first):.1f} bytes per token, {count(len(tokenizer), 'token')}"
 
 

@@ -38,7 +38,7 @@ from everlearn.methods.engine.protection import check_carrying, check_methods, i
 from everlearn.methods.stage import Checkpoints
 from everlearn.model.anatomy import kind_of
 from everlearn.model.freezing import frozen_parameters
-from everlearn.model.loading import load_model, load_tokenizer, load_weights
+from everlearn.model.loading import check_vocabulary, load_model, load_tokenizer, load_weights
 from everlearn.model.objectives import Causal, Objective, make_objective
 from everlearn.model.peft_adapter import CONFIG as ADAPTER
 from everlearn.model.peft_adapter import PeftAdapter, with_adapter
@@ -112,13 +112,7 @@ class OpenRun:
             if model is None:
                 model = self.some_model()
             tokenizer = self.some_tokenizer()
-            vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-            if len(tokenizer) > vocabulary:
-                raise ModelError(
-                    f"The tokenizer '{tokenizer.name_or_path}' has "
-                    f"{wording.count(len(tokenizer), 'token')} and the model embeddings "
-                    f"for {vocabulary}: they do not fit together (`model.tokenizer`)."
-                )
+            check_vocabulary(tokenizer, model)
             data = self.recipe.data
             objective = make_objective(
                 self.recipe.objective,
