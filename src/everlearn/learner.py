@@ -160,7 +160,7 @@ class ContinualLearner(OpenRun):
             if self._is_finished():
                 return RunResults.load(self.folder.path)
             if self.processes.is_main_process:
-                self.folder.keep_data_notes(self.data_notes())
+                self.folder.keep_data_findings(self.data_notes(), self.leaked)
             for note in self.notes():
                 self.reporter.say(note)
             look_ahead(self)

@@ -79,10 +79,22 @@ def test_the_column_of_text_is_found_as_init_finds_it(text, columns):
     assert other["notes"] == [*one["notes"], f"Of 'news' the column '{columns[-1]}' is read."]
 
 
+def test_the_column_of_text_may_be_named(text):
+    rows = [{"prompt": "Who?" * 9, "answer": words} for words in tiny.texts(60)]
+    (text.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model = str(text.models / "llama")
+    named = text("diff", model, model, "--text", "t=rows.jsonl", "--text-column", "answer", *HOW, "--json")
+    plain = text("diff", model, model, "--text", "t=words.jsonl.gz", *HOW, "--json")
+    assert json.loads(named.out)["texts"] == json.loads(plain.out)["texts"]
+    missing = text("diff", model, model, "--text", "t=rows.jsonl", "--text-column", "body", *HOW)
+    assert missing.code == 2
+    assert "'body'" in missing.err
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"prompt": "Who?", "answer": "I."}, "rename the column that is to be read to 'text'"),
+        ({"prompt": "Who?", "answer": "I."}, "name the column that is to be read with `--text-column`"),
         ({"messages": [{"role": "user", "content": "Who?"}]}, "which everlearn does not read yet"),
         ({"text": None}, "each of its 1 rows is null or blank"),
         ({"number": 3}, "has no column of text: its columns are 'number'"),

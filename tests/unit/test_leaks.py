@@ -103,7 +103,7 @@ def said_by_all(everlearn) -> dict[str, list[str]]:
     folder = everlearn.run_folder
     page = (folder / "report.html").read_text(encoding="utf-8").replace("&#39;", "'")
     markdown = everlearn("report", "runs/first", "--format", "markdown").out
-    kept = json.loads((folder / "data.json").read_text())
+    kept = json.loads((folder / "data.json").read_text())["notes"]
     for note in kept:
         assert str(with_code(note)).replace("&#39;", "'") in page
         assert note.partition("`")[0] in markdown.replace("\\", "")
@@ -127,6 +127,10 @@ def test_a_leak_is_said_by_data_validate_and_run(everlearn):
     everlearn.recipe["train"]["max_steps"] = 1
     said = said_by_all(everlearn)
     by_all(said, "3 of the 12 held-out documents of 'a' stand in its own training text (25.0%)", "`validation`")
+    results = json.loads((everlearn.run_folder / "results.json").read_text())
+    assert results["leaked"] == {"a": 0.25}
+    verdict = json.loads(everlearn("report", "runs/first", "--json").out)["verdict"]
+    assert "25 % of what 'a' is measured on stands in training text too" in " ".join(verdict)
     everlearn.recipe["data"]["max_leaked"] = 0.2
     everlearn.recipe["run"]["name"] = "third"
     everlearn.fails("run", "recipe.yaml", says=("3 of the 12 held-out", "20.0% (`data.max_leaked`)"))
@@ -190,7 +194,7 @@ def test_what_an_earlier_domain_held_out_is_looked_for_in_a_new_one(everlearn, f
         file.writelines(json.dumps({"text": text}) + "\n" for text in old)
     learnt = everlearn("learn", "runs/first", "--domain", "c=c.jsonl", "train.max_steps=1", "-q")
     assert learnt.code == 0, learnt.err
-    notes = json.loads((everlearn.run_folder / "data.json").read_text())
+    notes = json.loads((everlearn.run_folder / "data.json").read_text())["notes"]
     assert [note for note in notes if "held-out rows of 'a' stand in the training text of 'c'" in note]
 
 

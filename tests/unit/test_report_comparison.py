@@ -41,7 +41,7 @@ def both(tmp_path_factory):
 
 
 def test_the_headline(both):
-    titles = ["At the end", "Learnt", "Forgotten", "General drift", "End-task accuracy"]
+    titles = ["Gain at the end", "Learnt", "Forgotten", "General drift", "End-task accuracy"]
     assert [m.title for m in both.headline] == titles
     assert [m.judge(1) for m in both.headline] == [1, -1, 1, 1, 0]
     assert [m.best for m in both.headline] == [1, 0, 1, 1, None]

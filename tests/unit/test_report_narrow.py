@@ -90,7 +90,7 @@ def test_texts_of_figures_of_other_pages_can_be_read_on_a_phone(comparison):
 def test_a_phone_shows_learnt_forgotten_and_general_drift_beside_each_other(comparison, text):
     table = headline_table(comparison)
     titles = [table.header[place].split("\u00a0")[0] for place in table.narrow]
-    assert titles == ["At the end", "Learnt", "Forgotten", "General drift"]
+    assert titles == ["Gain at the end", "Learnt", "Forgotten", "General drift"]
     shown = re.search(r"<table[^>]*>\s*<caption>Result</caption>.*?</table>", text, re.DOTALL).group()
     assert 'style="--columns:4"' in shown
     assert 'class="data cards"' in shown

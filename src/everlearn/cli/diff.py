@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from everlearn.cli.common import AsJson, Quiet, say, show, telling
+
+if TYPE_CHECKING:
+    from everlearn.data.corpus import Corpus
 
 
 def command(
@@ -18,6 +22,10 @@ def command(
     text: Annotated[
         list[str] | None,
         typer.Option("--text", metavar="[NAME=]PATH", help="A text: a file, folder, glob or hub id. Repeat for more."),
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Column that holds the text of each --text; default: it is found."),
     ] = None,
     task: Annotated[
         list[Path] | None,
@@ -67,7 +75,7 @@ def command(
     comparison = diff(
         before,
         after,
-        _named(text or []),
+        _read(_named(text or []), text_column),
         tasks=task or [],
         on=None if on is None else load(on),
         blocks=blocks,
@@ -90,6 +98,16 @@ def command(
     say(comparison.verdict, as_json)
     if output is not None:
         say(f"Page: {output}", as_json)
+
+
+def _read(texts: dict[str, str], column: str | None) -> Mapping[str, str | Corpus]:
+    """Return name → what to read of each text; its path alone where the column of text is to be found."""
+    from everlearn.data.corpus import Corpus
+    from everlearn.options import path_or_id
+
+    if column is None:
+        return texts
+    return {name: Corpus(path=path_or_id(path, "--text"), text_column=column) for name, path in texts.items()}
 
 
 def _named(texts: list[str]) -> dict[str, str]:

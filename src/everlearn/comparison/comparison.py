@@ -63,6 +63,15 @@ class Comparison:
         return tuple(pool.label for pool in self.pools)
 
     @property
+    def leaked(self) -> dict[str, float]:
+        """What of the sets and end tasks of any run stands in its training text: the largest share of each."""
+        found: dict[str, float] = {}
+        for run in self.runs:
+            for name, share in run.leaked.items():
+                found[name] = max(share, found.get(name, 0.0))
+        return found
+
+    @property
     def same_stream(self) -> bool:
         """Return whether all runs learn the same domains in the same order."""
         return all(run.domains == self.runs[0].domains for run in self.runs)

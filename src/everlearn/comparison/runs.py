@@ -157,6 +157,12 @@ class Run:
         """Return domain → super-domain, if it has one."""
         return {str(name): str(group) for name, group in (self.results.get("groups") or {}).items()}
 
+    @property
+    def leaked(self) -> dict[str, float]:
+        """Domain, general set or end task → the share of what it is measured on that stands in training text."""
+        found = self.results.get("leaked") or {}
+        return {str(name): share for name, share in found.items() if isinstance(share, float)}
+
     @cached_property
     def matrices(self) -> dict[str, Matrix]:
         """Return metric → score matrix, in the order of the file."""

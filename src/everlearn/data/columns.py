@@ -41,12 +41,13 @@ LOOKED_AT = 50
 """Rows whose columns are looked at."""
 
 
-def text_corpus(path: str, key: str) -> Corpus:
+def text_corpus(path: str, key: str, remedy: str = "rename the column that is to be read to 'text'") -> Corpus:
     """Return a corpus of plain text, with the column that holds it.
 
     Args:
         path: a file, a folder, a glob, or the id of a data set on the hub.
         key: the option or argument that names it, for errors.
+        remedy: what to do about several columns, for errors.
 
     Raises:
         DataError: it cannot be read, or has no text, or prompts and answers instead.
@@ -58,7 +59,7 @@ def text_corpus(path: str, key: str) -> Corpus:
     if target is not None:
         raise DataError(
             f"`{key}`: {path} holds prompts ('{text}') and answers ('{target}'), and plain text is needed here. Name "
-            "another file, or rename the column that is to be read to 'text'."
+            f"another file, or {remedy}."
         )
     return Corpus(path=path, text_column=text)
 

@@ -149,6 +149,18 @@ class LeakCheck:
         shared = [pair.sentence(general) for pair in self.shared if pair.worth_saying]
         return leaks + shared + self.partial
 
+    def leaked(self, tests: Mapping[str, str]) -> dict[str, float]:
+        """Return what is measured on and stands in training text, with the largest share in any corpus.
+
+        Args:
+            tests: words for a group of texts, as in `looked_for` → what scores of it are called.
+        """
+        found: dict[str, float] = {}
+        for leak in self.leaks:
+            if leak.texts in tests and leak.share >= WORTH_SAYING:
+                found[tests[leak.texts]] = max(leak.share, found.get(tests[leak.texts], 0.0))
+        return found
+
     def scope(self) -> str:
         """Say what was looked for, and where."""
         texts = ", ".join(counted(count, name) for name, count in self.looked_for.items() if count)
@@ -200,6 +212,16 @@ def counted(number: int, texts: str) -> str:
 def held_out_of(name: str) -> str:
     """Say what of a corpus is measured on."""
     return f"held-out documents of '{name}'"
+
+
+def kept_rows_of(name: str) -> str:
+    """Say what a run has kept of a corpus that is not read any more."""
+    return f"held-out rows of '{name}'"
+
+
+def examples_of(name: str) -> str:
+    """Say what of an end task is measured on."""
+    return f"test examples of '{name}'"
 
 
 def _own_documents(part: Domain) -> Iterator[tuple[str, bool]]:

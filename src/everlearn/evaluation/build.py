@@ -44,6 +44,7 @@ def build_results(
     resamples: int = RESAMPLES,
     labels: Sequence[str] | None = None,
     groups: Mapping[str, str] | None = None,
+    leaked: Mapping[str, float] | None = None,
 ) -> Results:
     """Build the results from the cells measured so far; what is not known yet is null or absent.
 
@@ -64,6 +65,7 @@ def build_results(
         labels: labels of the rows if these are existing models rather than the stages of a stream. Then `domains` is
             empty, every set is a general one, and nothing is learnt or forgotten.
         groups: domain → its group.
+        leaked: set or end task → the share of it that was found in training text.
 
     Raises:
         RecipeError: a name is used twice or reserved, or an end task belongs to an unknown domain.
@@ -97,6 +99,7 @@ def build_results(
         domains=list(domains),
         general=list(general),
         groups=dict(groups or {}),
+        leaked=dict(leaked or {}),
         matrices={name: matrices[name] for name in METRICS if name in matrices},
         summary={name: summary[name] for name in METRICS if name in summary},
         study=_study(matrices, summary["loss"], list(domains), alone or {}, groups) if "loss" in matrices else Study(),

@@ -227,7 +227,7 @@ for _each in (
     ),
     Quantity(
         "gained",
-        "At the end",
+        "Gain at the end",
         True,
         "ended better",
         "ended worse",

@@ -322,6 +322,9 @@ class Results(RunFacts):
     """Names of the general sets."""
     groups: dict[str, str] = {}
     """Domain → its group (`domains.<name>.group`); domains without a group are absent."""
+    leaked: dict[str, Number] = {}
+    """Domain, general set or end task → the share of its held-out text or examples that was found in training text;
+    absent below 1 %."""
     matrices: dict[str, ScoreTable] = {}
     """Metric → scores, in the order of :data:`everlearn.evaluation.metrics.METRICS`."""
     summary: dict[str, Summary] = {}

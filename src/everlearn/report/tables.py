@@ -94,7 +94,7 @@ def headline_table(comparison: Comparison) -> Table:
         seeds = [TableCell(str(len(comparison.pools[pool].runs)))] if several else []
         rank = f"{len(rows) + 1}. " if len(comparison.pools) > NAMED else ""
         rows.append((f"{rank}{comparison.labels[pool]}", (*seeds, *cells)))
-    caption = f"At the end: against the base model. {brackets(comparison)} Arrows point to the better side."
+    caption = f"Gain: against the base model. {brackets(comparison)} Arrows point to the better side."
     if len(comparison.pools) > 1:
         caption += " Bold: the interval of the difference to every other run excludes zero."
     if comparison.differing:

@@ -33,11 +33,23 @@ def paragraphs(comparison: Comparison) -> list[list[str]]:
     compute.
     """
     alone = len(comparison.pools) == 1
-    parts = [_alone(comparison) if alone else _choice(comparison)]
+    parts = [[*(_alone(comparison) if alone else _choice(comparison)), *_leaked(comparison)]]
     if len(comparison.pools) == 2:
         parts.append(_against(comparison, 1, 0))
     parts.append([*_one_run_each(comparison), *_rule(comparison)])
     return [sentences for sentences in parts if sentences]
+
+
+def _leaked(comparison: Comparison) -> list[str]:
+    """Say what of this verdict is about text that was learnt."""
+    worst = sorted(comparison.leaked.items(), key=lambda each: -each[1])
+    if not worst:
+        return []
+    shares = _few([f"{100 * share:.0f} % of what '{name}' is measured on" for name, share in worst])
+    return [
+        f"This is in part a verdict on memorised text: {shares} stands in training text too. Remove it from one of the "
+        "two and measure again before you rely on it."
+    ]
 
 
 def _one_run_each(comparison: Comparison) -> list[str]:

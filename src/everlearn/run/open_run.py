@@ -26,7 +26,7 @@ from everlearn.config.recipe import Recipe
 from everlearn.data import prepare
 from everlearn.data.blocks import DeferredBlocks
 from everlearn.data.corpus import Domain
-from everlearn.data.leaks import LeakCheck, check_leaks
+from everlearn.data.leaks import LeakCheck, check_leaks, examples_of, held_out_of, kept_rows_of
 from everlearn.data.notes import notes_of
 from everlearn.data.prepare import Prepared
 from everlearn.errors import EverlearnError, MethodError, ModelError, RecipeError, RunError
@@ -73,7 +73,13 @@ class OpenRun:
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
+<<<<<<< HEAD
         """Warnings of the checks, on the examples of end tasks and on the training of domains."""
+=======
+        """What the checks found that may not be meant: in the examples of end tasks, in a domain's training."""
+        self.leaked: dict[str, float] = {}
+        """Held-out set or end task → the share of it that stands in training text, where the checks found any."""
+>>>>>>> f6e5387 (The verdict says what of its held-out text was learnt; the gain at the end is called a gain; diff reads a named column)
         self._setting: TextFormat | None = None
         self._costs: list[Cost] = []
         self.passes_left = 0
@@ -179,14 +185,22 @@ class OpenRun:
             corpora: the corpora that are read. For the others, the held-out rows in the run folder are looked for.
             tasks: the end tasks whose examples are looked for.
         """
-        tests = {f"test examples of '{task.name}'": make_task(task).examples() for task in tasks}
+        tests = {examples_of(task.name): make_task(task).examples() for task in tasks}
         for corpus in self.corpora:
             path = self.folder.sets / f"{corpus.name}.safetensors"
             if corpus not in corpora and path.is_file():
+<<<<<<< HEAD
                 with contextlib.suppress(RunError):  # damaged: it is drawn again or refused when it is scored
                     tests[f"held-out rows of '{corpus.name}'"] = self._texts(HeldOut.load(path))
+=======
+                with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
+                    tests[kept_rows_of(corpus.name)] = self._texts(HeldOut.load(path))
+>>>>>>> f6e5387 (The verdict says what of its held-out text was learnt; the gain at the end is called a gain; diff reads a named column)
         with self.processes.main_process_first():
-            return check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
+            outcome = check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
+        called = {words(corpus.name): corpus.name for corpus in self.corpora for words in (held_out_of, kept_rows_of)}
+        self.leaked |= outcome.leaked(called | {examples_of(task.name): task.name for task in tasks})
+        return outcome
 
     def _texts(self, held_out: HeldOut) -> list[str]:
         """Decode held-out rows to texts; for an encoder-decoder, the prompt and the answer."""

@@ -17,6 +17,8 @@ from everlearn.options import path_or_id
 
 Documents = Callable[[], Iterable[Document]]
 
+_REMEDY = "name the column that is to be read with `--text-column` (in Python: `Corpus(path=…, text_column=…)`)"
+
 
 def documents_of(
     texts: Mapping[str, str | Path | Corpus] | Sequence[str | Path], notes: list[str]
@@ -36,7 +38,7 @@ def documents_of(
     for name, source in named:
         if name in by_name:
             raise RecipeError(f"Two texts would be called '{name}'. Write `NAME=PATH` for one of them.")
-        corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text")
+        corpus = source if isinstance(source, Corpus) else text_corpus(path_or_id(source, "--text"), "--text", _REMEDY)
         if corpus is not source and corpus.text_column != Corpus.model_fields["text_column"].default:
             notes.append(f"Of '{name}' the column '{corpus.text_column}' is read.")
         by_name[name] = lambda corpus=corpus: (document for document, _ in read_documents(corpus))  # type: ignore[misc]
