@@ -27,6 +27,7 @@ from everlearn.data.loader import BlockLoader
 from everlearn.data.mixing import shares
 from everlearn.errors import RunError, did_you_mean
 from everlearn.evaluation import make_task
+from everlearn.evaluation.results import Results
 from everlearn.methods.base import Method, Stage
 from everlearn.methods.engine.protection import Protection
 from everlearn.methods.sequential import PLAIN
@@ -174,9 +175,19 @@ class ContinualLearner(OpenRun):
                 if self.processes.is_main_process:
                     measure_movement(self, index)
                 self._thin(index)
+                if not self.goes_on(index):
+                    break
             if self.recipe.evaluation.alone:
                 self.train_alone(scorer)
             return self._finish()
+
+    def goes_on(self, index: int) -> bool:
+        """Return whether to learn what comes after domain `index`, which is scored; a run does, a search may not."""
+        return True
+
+    def measured(self) -> Results:
+        """Return what has been measured so far."""
+        return Outcome(self.recipe, self.folder).results(self.setting().objective.name, self.notes())
 
     def _is_finished(self) -> bool:
         """Return whether the run is complete; every stage is checked for missing or damaged files."""
@@ -193,8 +204,7 @@ class ContinualLearner(OpenRun):
 
     def _finish(self) -> RunResults:
         """Write ``results.json``, the model card and the report."""
-        outcome = Outcome(self.recipe, self.folder)
-        results = outcome.results(self.setting().objective.name, self.notes())
+        results = self.measured()
         if self.processes.is_main_process:
             results.save(self.folder.results_file)
             recipe = files.read_text(self.folder.recipe_file)
@@ -204,7 +214,7 @@ class ContinualLearner(OpenRun):
             card = report.model_card(results, recipe, folder=self.folder.path, own_class=own)
             files.write_text(self.folder.card_file, card)
             report.write_report([self.folder.path], self.folder.report_file)
-            outcome.set_mark()
+            Outcome(self.recipe, self.folder).set_mark()
         self.processes.wait_for_everyone()
         return RunResults.of(results, self.folder.path)
 

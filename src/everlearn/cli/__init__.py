@@ -31,6 +31,7 @@ VERBS = {
     "data": "Before a run",
     "extend": "Before a run",
     "plan": "Before a run",
+    "tune": "Before a run",
     "run": "Run",
     "resume": "Run",
     "learn": "Run",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from everlearn import files
 from everlearn.config.overrides import put
 from everlearn.config.recipe import Recipe, parse
 from everlearn.data.blocks import hash_of
@@ -168,17 +166,7 @@ class RunFactory:
 
     def share_base(self, job: Job, folder: RunFolder) -> None:
         """Give a run the base model's scores and the held-out blocks: they depend on neither order, seed nor method."""
-        base = self.base(job)
-        for part in (base.row(0), base.sets):
-            for file in filter(Path.is_file, part.rglob("*")):
-                place = folder.path / file.relative_to(base.path)
-                if file.suffix == ".safetensors" and not file.name.startswith(files.PARTIAL) and not place.is_file():
-                    files.check(file)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    partial = place.with_name(f"{files.PARTIAL}{place.name}")
-                    shutil.copyfile(file, partial)
-                    partial.replace(place)
-                    files.enlist(place)
+        folder.take_base_scores(self.base(job))
 
     @contextlib.contextmanager
     def waiting_for(self, place: Path, work: str) -> Iterator[None]:

@@ -24,6 +24,7 @@ from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
+from everlearn.methods.search import Range, ranges
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
@@ -196,6 +197,8 @@ class Method:
             sets for all such methods at once, and not a number of rows that it stores, generates or trains on.
         idle: exclusive hooks that its options leave unused, so that another method of a list may use them.
         in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
+        search: options that ``everlearn tune`` draws, with their ranges: the first always, others where the recipe
+            sets them.
         variants: published configurations with names of their own; an object created by such a name has the title and
             paper of the variant, and the name as its ``label``.
     """
@@ -215,6 +218,7 @@ class Method:
     importance_samples: ClassVar[bool] = False
     idle: frozenset[str] = frozenset()
     in_das_paper: ClassVar[tuple[str, ...]] = ()
+    search: ClassVar[Mapping[str, Range]] = ranges()
 
     class Config(MethodConfig):
         """Options of the method."""

@@ -222,6 +222,22 @@ class RunFolder:
         """Return the folder with the scores after a stage; 0 is the base model."""
         return self.path / "evaluation" / f"stage-{index:02d}"
 
+    def take_base_scores(self, other: RunFolder) -> None:
+        """Copy the base model's scores and the held-out rows of another run, as far as they are not here.
+
+        They depend on neither the method nor how it is trained.
+        """
+        for part in (other.row(0), other.sets):
+            for file in filter(Path.is_file, part.rglob("*")):
+                place = self.path / file.relative_to(other.path)
+                if file.suffix == ".safetensors" and not file.name.startswith(files.PARTIAL) and not place.is_file():
+                    files.check(file)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    partial = place.with_name(f"{files.PARTIAL}{place.name}")
+                    shutil.copyfile(file, partial)
+                    partial.replace(place)
+                    files.enlist(place)
+
     @property
     def _data_file(self) -> Path:
         return self.path / "data.json"

@@ -12,6 +12,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
+from everlearn.methods.search import Around, OneOf, ranges
 from everlearn.model.sharding import whole
 from everlearn.seeding import seed_for
 
@@ -46,6 +47,7 @@ class CLoRA(IncLoRA):
         """Number of directions of each layer's inputs, and of its outputs, that must not change; half of them by
         default. The paper tries 128 to 2048 of 4096."""
 
+    search = ranges(strength=Around(30), r=OneOf((8, 16, 32, 64)))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

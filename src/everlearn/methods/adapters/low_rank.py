@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
+from everlearn.methods.search import OneOf, ranges
 from everlearn.model.quantising import in_full, is_quantised
 from everlearn.model.targets import Targets, sizes_of, targets_of
 
@@ -54,6 +55,7 @@ class LowRank(Method):
 
     needs = Needs(extra_parameters=True, memory="parameters")
     adds_peft: ClassVar[bool] = True
+    search = ranges(r=OneOf((8, 16, 32, 64)))
     config: LowRankConfig
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, Variant, register
+from everlearn.methods.search import Around, OneOf, ranges
 from everlearn.model.sharding import local_part, value_over_shards
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class OLoRA(IncLoRA):
         """What is summed over the elements of A_i A_tᵀ: absolute values, as in the code of the published numbers, or
         squares, as in the paper."""
 
+    search = ranges(lambda_1=Around(10), r=OneOf((8, 16, 32, 64)))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage, Variant, register
+from everlearn.methods.search import Between, OneOf, ranges
 
 
 @register
@@ -49,6 +50,7 @@ class WiSEFT(Method):
         """θ_old: the weights at the beginning of the domain, or the base model (as in the paper, which has no
         stream)."""
 
+    search = ranges(alpha=Between(0.2, 0.9), anchor=OneOf(("before", "base")))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

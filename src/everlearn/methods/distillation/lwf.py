@@ -13,6 +13,7 @@ from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, N
 from everlearn.methods.distillation.comparisons import cross_entropy
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
+from everlearn.methods.search import Around, ranges
 from everlearn.model.objectives import row_means
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class LwF(Method):
         temperature: float = Field(2.0, gt=0, allow_inf_nan=False)
         """T; values above 1 give small probabilities more weight."""
 
+    search = ranges(weight=Around(10))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

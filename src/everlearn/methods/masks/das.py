@@ -30,6 +30,7 @@ from everlearn.methods.masks.contrast import contrast, contrasted, paired
 from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
 from everlearn.methods.state import Fact, Tensors
+from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.modes import evaluating, training
@@ -64,6 +65,7 @@ class DAS(Method):
     class Config(DASConfig):
         """Options of DAS."""
 
+    search = ranges(strength=Between(0.5, 1))
     config: Config
     _general = Tensors("general/", like="_importance")
     _importance = Tensors("accumulated/")

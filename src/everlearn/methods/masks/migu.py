@@ -28,6 +28,7 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
 from everlearn.methods.masks.selectors import SELECTORS, Selector
+from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.objectives import IGNORE
 
@@ -99,6 +100,7 @@ class MIGU(Method):
         count_padding: bool = True
         """Include padding in the sums, as in the released code. Packed rows have none."""
 
+    search = ranges(threshold=Between(0.2, 0.95))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, register
+from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import whole
 
 MOMENTA = ("exp_avg", "momentum_buffer")
@@ -53,6 +54,7 @@ class MoFO(Method):
         matrices_only: bool = False
         """Update biases and normalisations without a filter, as in the released code; the paper filters every block."""
 
+    search = ranges(fraction=Between(0.02, 0.5, log=True))
     config: Config
 
     def cost(self, model: nn.Module) -> Cost:

@@ -22,6 +22,7 @@ from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.methods.state import Fact, OneTensor
+from everlearn.methods.search import Between, ranges
 from everlearn.model.modes import evaluating
 from everlearn.seeding import seed_for
 
@@ -121,6 +122,7 @@ class Budget(Method):
         checks: int = Field(20, ge=1)
         """Number of measurements in a domain, more frequent at its beginning: after ⌈(i / checks)² · steps⌉ steps."""
 
+    search = ranges(general=Between(0.005, 0.1, log=True), earlier=Between(0.005, 0.1, log=True))
     config: Config
     _known = KnownTexts("", dict[str, Known])
     _probes = KeptProbes("", dict[str, DriftProbe])  # of earlier domains

@@ -18,6 +18,7 @@ from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Set
 from everlearn.methods.engine.processes import processes
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
+from everlearn.methods.search import Around, Between, ranges
 from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
 
@@ -85,6 +86,7 @@ class Penalty(Method):
         in which λ loses its scale. The pull is a separate step of the penalty with learning rate η, taken implicitly: Δ
         ← Δ / (1 + η λ Ω), which is stable for every λ; it is not logged."""
 
+    search = ranges(strength=Around(30), follow=Between(0, 1))
     config: Any
 
     _importance = Tensors("importance/", like="_anchor")

@@ -17,6 +17,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import Fact, OneTensor, Tensors
+from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
@@ -65,6 +66,7 @@ class DERpp(Method):
         capacity: int = Field(600, ge=1)
         """Sequences stored in total. When domains exceed it, each keeps an equal share."""
 
+    search = ranges(alpha=Around(10), beta=Around(10))
     config: Config
     _blocks = Tensors("blocks/", kind="any", dims=2, rows="_domains")
     _hidden = OneTensor("hidden", dims=3, rows="_domains", beside="_domains")

@@ -18,6 +18,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import Fact, Tensors, TextRows
+from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
@@ -122,6 +123,7 @@ class Forever(Method):
                 raise ValueError("must grow, from 1 on: the first day measures how long a day is")
             return value
 
+    search = ranges(strength=Around(30))
     config: Config
     _kept = TextRows("rows/", lambda: Reservoir(1, 0))  # for what it can do with rows; which are kept is decided here
     _start = Tensors("start/", parameters=True)

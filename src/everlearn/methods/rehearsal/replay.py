@@ -27,6 +27,7 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.rehearsal.generated import generated_rows
 from everlearn.methods.state import TextRows
+from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.seeding import seed_for
 
@@ -119,6 +120,7 @@ class Replay(Method):
                 )
             return self
 
+    search = ranges(share=Between(0.02, 0.3, log=True))
     config: Config
     _reservoir = TextRows[Reservoir | None]("", lambda: None)
     """The kept rows, the domain of each, and how many went by."""

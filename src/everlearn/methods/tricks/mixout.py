@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Transform, Variant, register
 from everlearn.methods.engine.anchor import Anchored, anchor_weights
 from everlearn.methods.engine.attachment import refuse_frozen_model
+from everlearn.methods.search import Between, ranges
 from everlearn.model.modes import without_dropout
 
 
@@ -60,6 +61,7 @@ class Mixout(Method):
         """M/(1 − p), or only M, as in the authors' backward pass: at p = 0.9 ten times too small, which Adam mostly
         hides and clipping does not."""
 
+    search = ranges(probability=Between(0.3, 0.95))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.state import Tensors
+from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import local, shard_like, whole
 
 
@@ -49,6 +50,7 @@ class Reptile(Method):
         """ε; 1 is plain training. Our value: a share ε of each k steps is kept, so a small one needs a larger learning
         rate."""
 
+    search = ranges(epsilon=Between(0.1, 1))
     config: Config
     _previous = Tensors(parameters=True)
     """θ_prev, within a domain."""

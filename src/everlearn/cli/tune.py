@@ -1,0 +1,67 @@
+"""``everlearn tune``: find the learning rate and the strength of methods by short runs of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everlearn.cli.common import AsJson, Overrides, Quiet, RecipeFile, say, show, telling
+
+
+def command(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials of each row: plain training, and each method.")] = 8,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods separated by commas, as in sweep: 'mas,ewc,[ewc,replay:share=0.1]'. Default: that of the "
+            "recipe. Plain training is always there."
+        ),
+    ] = None,
+    share: Annotated[float, typer.Option(help="Share of the recipe's steps that a trial takes.")] = 0.25,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin no further round of trials after so many minutes of work.")
+    ] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder of the search; default: tune/NAME.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The recommended recipe; default: recipe.yaml in --results."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find a learning rate and a method's strength by short runs, and write the recipe with them."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from everlearn.config.recipe import load
+    from everlearn.files import write_text
+    from everlearn.model.loading import quiet as quiet_libraries
+    from everlearn.report.tables import terminal_table
+    from everlearn.run.writable import check_place
+    from everlearn.tuning import page
+    from everlearn.tuning.search import Search
+
+    quiet_libraries()
+    wanted = load(recipe, overrides or ())
+    name = wanted.run.name if "name" in wanted.run.model_fields_set else recipe.stem
+    place = results or Path("tune") / name
+    target = output or place / "recipe.yaml"
+    check_place("--results", place, folder=True)
+    check_place("--output", target)
+    found = Search(wanted, place, methods, trials, share, telling(quiet or as_json)).run(minutes)
+    written = page.write(found, place)
+    show(
+        page.as_data(found),
+        as_json,
+        lambda: Group(terminal_table(page.tables(found)[0]), Text(""), Text(" ".join(page.verdict(found)))),
+    )
+    if found.chosen is not None:
+        write_text(target, page.recommended(found, found.chosen))
+        say(f"Recipe: {target}", as_json)
+    say(f"Page: {written}", as_json)

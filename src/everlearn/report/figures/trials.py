@@ -1,0 +1,79 @@
+"""Learning against forgetting of the trials of a search: a colour a row, plain training as a curve over its rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everlearn.comparison import formatting as fmt
+from everlearn.report.drawing import INK, WIDTH, Drawing, Scale, series_colour, spread
+from everlearn.report.figures.labels import Frame
+from everlearn.report.figures.registry import Plate, figure, plate
+
+_WIDE = Frame(560, 360, left=56, right=548, top=32, bottom=310)
+_NARROW = Frame(WIDTH, 380, left=42, right=WIDTH - 6, top=32, bottom=336)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A complete trial.
+
+    Attributes:
+        forgotten: by the end, general drift included.
+        learnt: right after each stage.
+        told: what a pointer is told.
+        chosen: whether it is the one to take.
+    """
+
+    forgotten: float
+    learnt: float
+    told: str
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of a search.
+
+    Attributes:
+        rows: name and trials of each, in the order of their colours; the first is joined by a line, in this order.
+        lost: what is on the horizontal axis.
+        unit: of both axes.
+    """
+
+    rows: Sequence[tuple[str, Sequence[Tried]]]
+    lost: str
+    unit: str
+
+
+@figure("trials", title="Learning against forgetting, by trial", data=Trials)
+def trials(found: Trials) -> Iterator[Plate]:
+    """A mark a trial, a ring around the one to take."""
+    every = [trial for _, own in found.rows for trial in own]
+    if len(every) < 2:
+        return
+    joined = found.rows[0][0]
+    caption = (
+        f"Up is more learnt, left is less lost ({found.lost}); each mark is a trial. The line joins the trials of "
+        f"{joined} in the order of their learning rates, the cross is the base model, the ring the trial to take."
+    )
+    numbers = "; ".join(f"{name}: {', '.join(trial.told for trial in own)}" for name, own in found.rows if own)
+    yield plate(_drawn(found, every, _WIDE), caption, f"{numbers}.", _drawn(found, every, _NARROW))
+
+
+def _drawn(found: Trials, every: Sequence[Tried], frame: Frame) -> Drawing:
+    drawing = Drawing(frame.width, frame.height)
+    x = Scale(*spread((trial.forgotten for trial in every), margin=0.1), frame.left, frame.right)
+    y = Scale(*spread((trial.learnt for trial in every), margin=0.1), frame.bottom, frame.top)
+    drawing.x_axis(x, frame.bottom, f"{found.lost} ({found.unit})", grid=frame.top)
+    drawing.y_axis(y, frame.left, f"learnt ({found.unit})", grid=frame.right)
+    drawing.path(f"M{x(0) - 5:.1f},{y(0) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
+    drawing.polyline([(x(trial.forgotten), y(trial.learnt)) for trial in found.rows[0][1]], series_colour(0), 1.2)
+    for series, (name, own) in enumerate(found.rows):
+        for trial in own:
+            at = x(trial.forgotten), y(trial.learnt)
+            if trial.chosen:
+                drawing.path(f"M{at[0]:.1f},{at[1]:.1f}m-9,0a9,9 0 1,0 18,0a9,9 0 1,0 -18,0z", INK, width=1.4)
+            numbers = f"learnt {fmt.fixed(trial.learnt, 3)}, lost {fmt.fixed(trial.forgotten, 3)}"
+            drawing.marker(*at, series, f"{name}\n{trial.told}\n{numbers}")
+    return drawing

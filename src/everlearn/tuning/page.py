@@ -1,0 +1,207 @@
+"""What is shown of a search: a verdict, two pictures, one table; and the recipe that it recommends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlearn import wording
+from everlearn.comparison.formatting import MISSING, fixed
+from everlearn.config.reading import written
+from everlearn.files import write_text
+from everlearn.report.drawing import legend_of
+from everlearn.report.figures import draw
+from everlearn.report.figures.curves import Curve, Curves
+from everlearn.report.figures.trials import Trials, Tried
+from everlearn.report.html import render
+from everlearn.report.sections import Section
+from everlearn.report.tables import Table, TableCell
+from everlearn.tuning.choice import best, expected_best
+from everlearn.tuning.pilot import Trial
+from everlearn.tuning.search import Found
+from everlearn.tuning.space import Row
+from everlearn.version import __version__
+
+_UNIT = "bits/byte"
+_PLACES = 3
+
+
+def verdict(found: Found) -> list[str]:
+    """Say which trial to take, against plain training at its best rate, and what that does not tell."""
+    chosen, rows = found.chosen, {row.name: row for row in found.rows}
+    if chosen is None:
+        return ["No trial was completed: every one failed or was stopped. Lower `train.learning_rate`, or try more."]
+    row, plain = rows[chosen.row], found.rows[0]
+    rival = best(found.trials[plain.name])
+    sentences = [
+        f"Take {row.title} with {_setting(chosen)}: {_said(chosen)}."
+        if chosen.score > 0
+        else f"No trial is worth taking; the least bad is {row.title} with {_setting(chosen)}: {_said(chosen)}."
+    ]
+    if row.plain:
+        sentences.append("No method that was tried did better than plain training at this rate.")
+    elif rival is not None:
+        sentences.append(f"{plain.title} did best with {_setting(rival)}: {_said(rival)}.")
+    count = min(len(trials) for trials in found.trials.values())
+    sentences.append(
+        f"The score is the gain at the end less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`). "
+        f"Trials took {100 * found.share:.0f} % of the steps, with one seed. Each row had "
+        f"{wording.count(count, 'trial')} at the same points; the best of them is best by luck in part: compare it with "
+        "plain training in whole runs (`everlearn sweep`) before you rely on it."
+    )
+    if count < found.asked:
+        sentences.append(f"{found.asked} trials of each were asked for: call it again to go on.")
+    return sentences
+
+
+def _setting(trial: Trial) -> str:
+    return ", ".join(
+        [f"learning rate {trial.learning_rate:g}", *(f"{key} {value}" for key, value in trial.drawn.items())]
+    )
+
+
+def _said(trial: Trial) -> str:
+    value, low, high = trial.gained
+    ends = "" if low is None or high is None else f" ({fixed(low, _PLACES, True)} to {fixed(high, _PLACES, True)})"
+    parts = [f"gain at the end {fixed(value, _PLACES, True)} {_UNIT}{ends}"]
+    parts += [f"learnt {fixed(trial.learnt, _PLACES)}"] if trial.learnt is not None else []
+    parts += [f"forgotten {fixed(trial.forgotten, _PLACES)}"] if trial.forgotten is not None else []
+    parts += [f"general drift {fixed(trial.drift, _PLACES, True)}"] if trial.drift is not None else []
+    return ", ".join(parts)
+
+
+def tables(found: Found) -> list[Table]:
+    """Return all trials, the best first, and what was drawn from where."""
+    ordered = sorted(found.every, key=lambda trial: (trial.state != "complete", -_finite(trial.score)))
+    rows = [(f"{found.row(trial).title} {trial.number + 1}", _cells(found, trial)) for trial in ordered]
+    header = ("Trial", "Score ↑", "Gain ↑", "Learnt ↑", "Forgotten ↓", "General drift ↓", "Setting", "State")
+    caption = f"In {_UNIT}. Stopped: after a domain its score was in the worst quarter of its row."
+    return [Table("Trials", header, tuple(rows), caption), _spaces(found.rows)]
+
+
+def _cells(found: Found, trial: Trial) -> tuple[TableCell, ...]:
+    numbers = (trial.score, trial.gained[0], trial.learnt, trial.forgotten, trial.drift)
+    signed = (True, True, False, False, True)
+    texts = [
+        MISSING if number is None or not math.isfinite(number) else fixed(number, _PLACES, sign)
+        for number, sign in zip(numbers, signed, strict=True)
+    ]
+    chosen = trial is found.chosen
+    return (
+        TableCell(texts[0], best=chosen),
+        *(TableCell(text) for text in texts[1:]),
+        TableCell(_setting(trial)),
+        TableCell(trial.state),
+    )
+
+
+def _spaces(rows: Sequence[Row]) -> Table:
+    lines = [
+        (f"{row.title}: {draw.option}", (TableCell(draw.range.said(draw.value)), TableCell(f"{draw.value}")))
+        for row in rows
+        for draw in row.draws
+    ]
+    return Table("Drawn from", ("Option", "Range", "In the recipe"), tuple(lines))
+
+
+def _finite(score: float) -> float:
+    return score if math.isfinite(score) else -math.inf
+
+
+def page(found: Found) -> str:
+    """Return the page as text."""
+    legend = tuple(legend_of(row.title for row in found.rows))
+    drift = any(trial.drift is not None for trial in found.every)
+    lost = "forgotten + general drift" if drift else "forgotten"
+    marks = []
+    for row in found.rows:
+        complete = [trial for trial in found.trials[row.name] if trial.state == "complete"]
+        complete.sort(key=lambda trial: trial.learning_rate)
+        marks.append((row.title, [_tried(found, trial) for trial in complete if trial.learnt is not None]))
+    pictures = Section("Learning against forgetting", "", draw("trials", Trials(marks, lost, _UNIT)), [], legend)
+    trials, spaces = tables(found)
+    chances = Section(
+        "What the best of n trials scores",
+        "How good a method looks depends on how often it is tried: rows are compared at equal numbers of trials.",
+        draw("curves", _chances(found)),
+        [],
+        legend,
+    )
+    return render(
+        "tune.html.jinja",
+        title="Which setting to take",
+        version=__version__,
+        verdict=verdict(found),
+        sections=[pictures, Section("All trials", "", [], [trials, spaces]), chances],
+    )
+
+
+def _tried(found: Found, trial: Trial) -> Tried:
+    lost = (trial.forgotten or 0.0) + (trial.drift or 0.0)
+    return Tried(lost, trial.learnt or 0.0, _setting(trial), trial is found.chosen)
+
+
+def _chances(found: Found) -> Curves:
+    """Return the expected best score by number of trials; a trial that was stopped counts as it was then."""
+    lines = []
+    for series, row in enumerate(found.rows):
+        scores = [trial.score for trial in found.trials[row.name] if math.isfinite(trial.score)]
+        expected = expected_best(scores)
+        lines.append(Curve(series, list(range(1, len(expected) + 1)), expected, label=row.title))
+    caption = (
+        "Expected score of the best of n trials. A trial that was stopped counts with the score that it had; one that "
+        "failed is left out."
+    )
+    return Curves(_UNIT, lines, caption, x_label="trials")
+
+
+def recommended(found: Found, trial: Trial) -> str:
+    """Return the user's recipe with a trial's learning rate and methods, as YAML with the reason above it."""
+    raw = found.recipe.model_dump(mode="json", exclude_unset=True)
+    raw["train"] = {**raw.get("train", {}), "learning_rate": trial.learning_rate}
+    for domain in raw["domains"]:
+        domain.get("train", {}).pop("learning_rate", None)
+    raw["method"] = trial.methods
+    reason = "\n".join(f"# {sentence}" for sentence in verdict(found))
+    return f"# Written by everlearn tune. What it was chosen by:\n{reason}\n{written(raw)}"
+
+
+def as_data(found: Found) -> dict[str, Any]:
+    """Return everything for programs."""
+    chosen = found.chosen
+    return {
+        "chosen": None if chosen is None else _data(chosen),
+        "verdict": verdict(found),
+        "tolerate": found.tolerate,
+        "share": found.share,
+        "trials": [_data(trial) for trial in found.every],
+        "expected_best": {
+            row.title: expected_best([t.score for t in found.trials[row.name] if math.isfinite(t.score)])
+            for row in found.rows
+        },
+    }
+
+
+def _data(trial: Trial) -> Mapping[str, Any]:
+    return {
+        "row": trial.row,
+        "number": trial.number,
+        "state": trial.state,
+        "learning_rate": trial.learning_rate,
+        "methods": trial.methods,
+        "score": trial.score if math.isfinite(trial.score) else None,
+        "gained": list(trial.gained),
+        "learnt": trial.learnt,
+        "forgotten": trial.forgotten,
+        "drift": trial.drift,
+        "seconds": trial.seconds,
+        "why": trial.why,
+    }
+
+
+def write(found: Found, place: Path) -> Path:
+    """Write the page into a folder; replaced as a whole."""
+    write_text(place / "index.html", page(found))
+    return place / "index.html"

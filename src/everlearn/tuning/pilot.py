@@ -1,0 +1,225 @@
+"""One short run of a recipe, which ends early where the search says so."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from everlearn import files
+from everlearn.config.recipe import Recipe, parse
+from everlearn.errors import RunError, TrainingDiverged
+from everlearn.evaluation.estimate import Estimate
+from everlearn.evaluation.quantities import MEAN
+from everlearn.evaluation.results import Results
+from everlearn.learner import ContinualLearner
+from everlearn.run.folder import RunFolder
+from everlearn.run.progress import Reporter
+
+FEWEST = 10
+"""Steps of a domain in a pilot, at least; of a domain that has fewer, all."""
+METRICS = ("bits_per_byte", "loss")
+"""What is compared, the first that was measured."""
+
+State = Literal["running", "complete", "stopped", "failed"]
+
+
+@dataclass
+class Trial:
+    """One point of a row's space, and what its pilot measured.
+
+    Attributes:
+        row: name of the row.
+        number: in the row, from 0.
+        learning_rate: that was drawn.
+        methods: as the recipe has them, with what was drawn.
+        drawn: option → value.
+        state: `running`; `complete`; `stopped` early; `failed`, where its training broke down.
+        scores: after each domain.
+        learnt: right after its stage, mean over the domains; in bits per byte, like all that follows.
+        forgotten: by the end, mean over the earlier domains.
+        gained: at the end, mean over the domains, with its 95 % interval.
+        drift: of general text, mean over the general sets.
+        seconds: that it took.
+        why: it failed.
+    """
+
+    row: str
+    number: int
+    learning_rate: float
+    methods: list[dict[str, Any]]
+    drawn: dict[str, Any]
+    state: State = "running"
+    scores: list[float] = field(default_factory=list)
+    learnt: float | None = None
+    forgotten: float | None = None
+    gained: tuple[float | None, float | None, float | None] = (None, None, None)
+    drift: float | None = None
+    seconds: float = 0.0
+    why: str = ""
+
+    @property
+    def score(self) -> float:
+        """What the search compares: the last score; minus infinity where there is none."""
+        return self.scores[-1] if self.scores and self.state != "failed" else -math.inf
+
+    @property
+    def name(self) -> str:
+        """Name of its run."""
+        return f"{self.row}-{self.number}"
+
+    def save(self, path: Path) -> None:
+        """Write it; replaced as a whole."""
+        files.write_json(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> Trial:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        raw = files.read_json(path)
+        try:
+            return cls(**{**raw, "gained": tuple(raw["gained"])})
+        except (TypeError, KeyError) as error:
+            raise RunError(f"{path} is no trial of this search ({error}). Remove it; it is run again.") from None
+
+
+def shortened(recipe: Recipe, share: float, steps: Mapping[str, int]) -> dict[str, Any]:
+    """Return a recipe for pilots: fewer steps of each domain, held-out text alone, nothing kept.
+
+    Args:
+        recipe: of the user.
+        share: of the steps.
+        steps: domain → its steps in the whole run.
+    """
+    raw = recipe.model_dump(mode="json")
+    for domain in raw["domains"]:
+        whole = steps[domain["name"]]
+        train = {key: value for key, value in domain["train"].items() if key != "num_train_epochs"}
+        domain["train"] = {**_warmed(train, share), "max_steps": min(whole, max(FEWEST, math.ceil(share * whole)))}
+    train = {key: value for key, value in raw["train"].items() if key not in ("num_train_epochs", "max_steps")}
+    raw["train"] = {**_warmed(train, share), "save_strategy": "no"}
+    raw["end_tasks"] = []
+    raw["evaluation"] |= {"columns": "seen", "samples": 0, "alone": False, "every": None, "tasks_every": None}
+    raw["run"]["keep_stages"] = "last"
+    return raw
+
+
+def _warmed(train: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """Return training arguments in which a warm-up that counts steps is as much shorter as the stage."""
+    steps = train.get("warmup_steps", 0)
+    return {**train, "warmup_steps": math.ceil(share * steps)} if steps >= 1 else dict(train)
+
+
+class Pilot(ContinualLearner):
+    """A run that asks after each domain whether to learn the next one.
+
+    Args:
+        recipe: of the run.
+        ask: told the number of the domain; says whether to go on.
+        reporter: receives progress messages.
+    """
+
+    def __init__(self, recipe: Recipe, ask: Callable[[Pilot, int], bool], reporter: Reporter | None = None) -> None:
+        super().__init__(recipe, reporter=reporter)
+        self._ask = ask
+
+    def goes_on(self, index: int) -> bool:
+        """Ask, unless it is the last domain."""
+        return index == len(self.recipe.domains) or self._ask(self, index)
+
+
+def score_of(results: Results, tolerate: float) -> float | None:
+    """Return the gain of the domains learnt so far, less what general text lost beyond the tolerance.
+
+    Both in bits per byte. None where a score is not finite.
+    """
+    gained, drift = _gained(results).value, _drift(results)
+    return None if gained is None else gained - max(0.0, (drift or 0.0) - tolerate)
+
+
+def _fill(trial: Trial, results: Results) -> None:
+    """Write what a run measured into its trial."""
+    gained = _gained(results)
+    trial.learnt, trial.forgotten = (_mean(results, key).value for key in ("learnt", "forgotten"))
+    trial.gained = (gained.value, gained.low, gained.high)
+    trial.drift = _drift(results)
+
+
+def _mean(results: Results, quantity: str) -> Estimate:
+    for metric in METRICS:
+        if metric in results.summary:
+            found: Mapping[str, Any] = getattr(results.summary[metric], quantity)
+            return found.get(MEAN, Estimate())
+    return Estimate()
+
+
+def _gained(results: Results) -> Estimate:
+    return _mean(results, "gained")
+
+
+def _drift(results: Results) -> float | None:
+    for metric in METRICS:
+        if metric in results.summary:
+            known = [each.value for each in results.summary[metric].general_drift.values() if each.value is not None]
+            return sum(known) / len(known) if known else None
+    return None
+
+
+def run_pilot(
+    raw: Mapping[str, Any], trial: Trial, place: Path, ask: Callable[[Trial], bool], reporter: Reporter, tolerate: float
+) -> None:
+    """Run a trial's pilot, in a folder that has its name; a killed one is resumed.
+
+    Args:
+        raw: the recipe of pilots.
+        trial: gets what is measured.
+        place: folder of all pilots; the base model's scores are measured once in it.
+        ask: told of the trial after each domain but the last; says whether to go on.
+        reporter: receives progress messages.
+        tolerate: bits per byte that general text may lose.
+    """
+    folder, base, begun = RunFolder(place / trial.name), RunFolder(place / "base"), time.monotonic()
+    recipe = parse({
+        **raw,
+        "method": trial.methods,
+        "train": {**raw["train"], "learning_rate": trial.learning_rate},
+        "run": {**raw["run"], "name": trial.name, "folder": str(folder.path)},
+    })  # fmt: skip
+
+    def goes_on(pilot: Pilot, index: int) -> bool:
+        if index <= len(trial.scores) - 1:  # before it was killed
+            return True
+        if index > len(trial.scores):
+            score = score_of(pilot.measured(), tolerate)
+            if score is None:
+                return False
+            trial.scores.append(score)
+        return ask(trial)
+
+    pilot = Pilot(recipe, goes_on, reporter)
+    if not folder.recipe_file.is_file():
+        pilot.check()
+        folder.create(recipe)
+    if base.row(0).is_dir():
+        folder.take_base_scores(base)
+    try:
+        results: Results = pilot.resume()
+    except TrainingDiverged as error:
+        trial.state, trial.why = "failed", str(error)
+    else:
+        if not base.row(0).is_dir():
+            base.take_base_scores(folder)
+        score, finished = score_of(results, tolerate), results.status == "finished"
+        if score is None:
+            trial.state, trial.why = "failed", "A score is not finite."
+        else:
+            trial.state = "complete" if finished else "stopped"
+            trial.scores = [*trial.scores[: len(recipe.domains) - 1], *([score] if finished else [])]
+        _fill(trial, results)
+    trial.seconds += time.monotonic() - begun

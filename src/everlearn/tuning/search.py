@@ -1,0 +1,253 @@
+"""The search: trials of every row at the same points of their spaces, one after the other, resumable at any time."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everlearn import files
+from everlearn.config.recipe import Recipe, parse
+from everlearn.errors import RecipeError, RunError
+from everlearn.grid import RecipeTemplate
+from everlearn.grid.runs import Once
+from everlearn.learner import ContinualLearner
+from everlearn.run.progress import Reporter
+from everlearn.tuning.choice import best
+from everlearn.tuning.pilot import Trial, run_pilot, shortened
+from everlearn.tuning.space import Row, rows_of
+
+if TYPE_CHECKING:
+    import optuna
+
+SEED = 0
+"""Of the draws, which are the same for all rows and all searches."""
+NEVER_STOPPED = 4
+"""First trials of a row that are never stopped early: the others are compared with them."""
+HOPELESS = 25
+"""Per cent of a row's trials, the worst after a domain, that are stopped there. Halving them would favour high learning
+rates: what is forgotten and what general text loses grows with each domain."""
+_FACTS = "search.json"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search has found.
+
+    Attributes:
+        recipe: of the user.
+        rows: plain training first.
+        trials: by row, in the order of their draws.
+        share: of the steps that pilots take.
+        tolerate: bits per byte that general text may lose.
+        asked: trials of each row that were asked for.
+    """
+
+    recipe: Recipe
+    rows: Sequence[Row]
+    trials: Mapping[str, Sequence[Trial]]
+    share: float
+    tolerate: float
+    asked: int
+
+    @property
+    def every(self) -> list[Trial]:
+        """All trials."""
+        return [trial for trials in self.trials.values() for trial in trials]
+
+    @property
+    def chosen(self) -> Trial | None:
+        """The trial to take."""
+        return best(self.every)
+
+    def row(self, trial: Trial) -> Row:
+        """Return the row of a trial."""
+        return next(row for row in self.rows if row.name == trial.row)
+
+
+class _Parts(Once):
+    """Names the trial that a phase belongs to, and adds the trials to come to the time that is left of one."""
+
+    def __init__(self, other: Reporter, rest: Callable[[], float | None]) -> None:
+        super().__init__(other)
+        self._rest = rest
+
+    def left(self, seconds: float | None) -> None:
+        """Tell the rest of the search; nothing as long as no trial is finished."""
+        rest = self._rest()
+        self.other.left(None if seconds is None or rest is None else seconds + rest)
+
+
+class Search:
+    """Pilots of one recipe.
+
+    Args:
+        recipe: of the user.
+        methods: rows beside plain training, as `everlearn sweep` reads them; None for the recipe's own.
+        trials: of each row.
+        share: of the recipe's steps that a pilot takes.
+        place: folder of the search: one file a trial, and the runs at work.
+        reporter: receives progress messages.
+
+    Raises:
+        RecipeError: an argument or the recipe is wrong.
+        RunError: the folder holds another search.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        place: Path,
+        methods: str | None = None,
+        trials: int = 8,
+        share: float = 0.25,
+        reporter: Reporter | None = None,
+    ) -> None:
+        if not 0 < share <= 1:
+            raise RecipeError(f"`--share` is {share:g}; it is a share of the recipe's steps: above 0, at most 1.")
+        self.recipe, self.place, self.count, self.share = recipe, place, trials, share
+        self.rows = rows_of(recipe, methods)
+        self.tolerate = recipe.report.tolerate
+        self.reporter = _Parts(reporter or Reporter(), self._rest)
+        self._learner = ContinualLearner(recipe, reporter=self.reporter)
+
+    def run(self, minutes: float | None = None) -> Found:
+        """Run the trials that are missing, a round of all rows after the other.
+
+        Args:
+            minutes: of the trials' own time, after which no further round begins.
+
+        Raises:
+            EverlearnError: the recipe cannot be run.
+        """
+        self._open()
+        pilots = self._pilots()
+        points = drawn(self.count, max(len(row.draws) for row in self.rows))
+        studies = {row.name: _study() for row in self.rows}
+        for number in range(self.count):
+            spent = sum(trial.seconds for trials in self._known().values() for trial in trials)
+            if minutes is not None and number > 0 and spent >= 60 * minutes:
+                self.reporter.say(f"{minutes:g} minutes are over after {number} of {self.count} trials of each row.")
+                break
+            for row in self.rows:
+                self._advance(studies[row.name], row, number, points[number], pilots)
+        return self.found()
+
+    def _rest(self) -> float | None:
+        """Return the seconds that the trials after the present one take, by those that are finished."""
+        known = [trial for trials in self._known().values() for trial in trials]
+        missing = self.count * len(self.rows) - len(known) - 1
+        return missing * sum(trial.seconds for trial in known) / len(known) if known else None
+
+    def found(self) -> Found:
+        """Return what is known so far; rounds that are not complete are left out."""
+        known = self._known()
+        rounds = min(len(trials) for trials in known.values())
+        return Found(
+            self.recipe,
+            self.rows,
+            {name: trials[:rounds] for name, trials in known.items()},
+            self.share,
+            self.tolerate,
+            self.count,
+        )
+
+    def _known(self) -> dict[str, list[Trial]]:
+        """Return the finished trials of each row, in their order."""
+        return {row.name: list(self._finished(row)) for row in self.rows}
+
+    def _finished(self, row: Row) -> Iterator[Trial]:
+        for number in range(self.count):
+            path = self._file(row, number)
+            if not path.is_file() or (trial := Trial.load(path)).state == "running":
+                return
+            yield trial
+
+    def _advance(
+        self, study: optuna.Study, row: Row, number: int, point: Sequence[float], pilots: Mapping[str, Any]
+    ) -> None:
+        """Run one trial, or tell the study of it where it is finished."""
+        from optuna.trial import TrialState
+
+        path, live = self._file(row, number), study.ask()
+        trial = Trial.load(path) if path.is_file() else Trial(row.name, number, *row.at(point))
+        for step, score in enumerate(trial.scores, 1):
+            live.report(score, step)
+        if trial.state == "running":
+
+            def asked(trial: Trial) -> bool:
+                trial.save(path)
+                live.report(trial.score, len(trial.scores))
+                return row.plain or not live.should_prune()
+
+            self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
+            run_pilot(pilots, trial, self.place / "runs", asked, self.reporter, self.tolerate)
+            trial.save(path)
+            shutil.rmtree(self.place / "runs" / trial.name, ignore_errors=True)
+            if trial.state == "complete":
+                live.report(trial.score, len(trial.scores))
+        state = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}[trial.state]
+        study.tell(live, trial.score if trial.state == "complete" else None, state)
+
+    def _file(self, row: Row, number: int) -> Path:
+        return self.place / "trials" / f"{row.name}-{number}.json"
+
+    def _pilots(self) -> dict[str, Any]:
+        """Check the recipe, and return that of its pilots."""
+        self._learner.check()
+        whole = {domain.name: self._learner.steps(domain.name) for domain in self.recipe.domains}
+        raw = shortened(self.recipe, self.share, whole)
+        parse(raw)
+        return raw
+
+    def _open(self) -> None:
+        """Refuse the folder of another search, and remember what this one is."""
+        facts = {
+            "recipe": RecipeTemplate(self.recipe, "").facts(),
+            "share": self.share,
+            "tolerate": self.tolerate,
+            "seed": self.recipe.run.seed,
+            "rows": {row.name: [list(row.methods), [str(draw) for draw in row.draws]] for row in self.rows},
+        }
+        path = self.place / _FACTS
+        known = files.read_json(path) if path.is_file() else facts
+        if differing := [key for key in facts if known.get(key) != facts[key]]:
+            raise RunError(
+                f"{self.place} holds a search that differs in {', '.join(differing)}. Name another folder (`--results`), "
+                "or remove this one."
+            )
+        files.write_json(path, facts)
+
+
+def drawn(count: int, dimensions: int) -> list[list[float]]:
+    """Draw points of the unit cube by Optuna's quasi-random sampler; more points begin with fewer."""
+    optuna = _optuna()
+    sampler = optuna.samplers.QMCSampler(scramble=True, seed=SEED)
+    study, cube = optuna.create_study(sampler=sampler), optuna.distributions.FloatDistribution(0, 1)
+    points = []
+    for _ in range(count):
+        trial = study.ask({f"{place}": cube for place in range(dimensions)})
+        points.append([min(trial.params[f"{place}"], 1 - 1e-9) for place in range(dimensions)])
+        study.tell(trial, 0.0)
+    return points
+
+
+def _study() -> optuna.Study:
+    """Return a study of one row, which stops trials that are hopeless from the second domain on."""
+    optuna = _optuna()
+    pruner = optuna.pruners.PercentilePruner(100.0 - HOPELESS, n_startup_trials=NEVER_STOPPED, n_warmup_steps=1)
+    return optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=SEED), pruner=pruner)
+
+
+def _optuna() -> Any:
+    """Import Optuna, without what it says of itself."""
+    try:
+        import optuna
+    except ImportError:
+        raise RecipeError("A search needs Optuna, which is not installed: pip install 'everlearn[tune]'.") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return optuna

@@ -1,0 +1,113 @@
+"""What a search draws: the learning rate, and the options that each method declares (:attr:`Method.search`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everlearn.config.recipe import Recipe
+from everlearn.errors import RecipeError
+from everlearn.grid import RecipeTemplate, read_ways
+from everlearn.methods import build
+from everlearn.methods.search import Around, Range
+from everlearn.methods.sequential import PLAIN
+
+RATE = Around(5)
+"""Range of the learning rate: a fifth of the recipe's to five times it."""
+DEFAULT_RATE = 5e-5
+"""Learning rate of ``TrainingArguments`` where a recipe sets none."""
+_NOT_SEARCHED = "`--methods` has '{}', which is no method that is trained on the domains in turn."
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One dimension of the search.
+
+    Attributes:
+        method: position of the method in the row; None for the learning rate.
+        option: its name.
+        range: where it is drawn from.
+        value: the recipe's.
+    """
+
+    method: int | None
+    option: str
+    range: Range
+    value: Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """Methods that are searched together.
+
+    Attributes:
+        name: as a file is called.
+        title: as tables write it.
+        methods: as a recipe has them.
+        draws: the dimensions; the learning rate first.
+    """
+
+    name: str
+    title: str
+    methods: tuple[dict[str, Any], ...]
+    draws: tuple[Draw, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is plain training, which appears as a curve over learning rates."""
+        return [method["name"] for method in self.methods] == [PLAIN]
+
+    def at(self, point: Sequence[float]) -> tuple[float, list[dict[str, Any]], dict[str, Any]]:
+        """Return the learning rate, the methods and what was drawn of their options.
+
+        Args:
+            point: numbers in [0, 1), one for each dimension; more are ignored.
+        """
+        methods, told, rate = [dict(method) for method in self.methods], dict[str, Any](), 0.0
+        for draw, u in zip(self.draws, point, strict=False):
+            value = draw.range.at(u, draw.value)
+            if draw.method is None:
+                rate = value
+            else:
+                methods[draw.method][draw.option] = value
+                several = len(self.methods) > 1
+                told[f"{methods[draw.method]['name']}.{draw.option}" if several else draw.option] = value
+        return rate, methods, told
+
+
+def rows_of(recipe: Recipe, methods: str | None = None) -> list[Row]:
+    """Return plain training and the rows that are searched.
+
+    Args:
+        recipe: of the user; its learning rate is the middle of the range.
+        methods: with commas between them, as `everlearn sweep` reads them; None for the recipe's own.
+
+    Raises:
+        RecipeError: a row is no method, or a value of the recipe cannot be searched around.
+        MethodError: a method or one of its options is unknown.
+    """
+    rate = float(recipe.train.get("learning_rate", DEFAULT_RATE))
+    if not rate > 0:
+        raise RecipeError(f"`train.learning_rate` is {rate:g}, and is searched from a fifth of it to five times it.")
+    template = RecipeTemplate(recipe, recipe.run.name)
+    found = {PLAIN: Row(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (Draw(None, "learning_rate", RATE, rate),))}
+    for way in read_ways(methods, (), template):
+        if not (way.ordered and way.seeded and way.needs_base):
+            raise RecipeError(_NOT_SEARCHED.format(way.name))
+        own = tuple(template.settings.spec(spec["name"]) | spec for spec in way.methods)
+        draws = [draw for place, spec in enumerate(own) for draw in _draws(place, spec)]
+        found.setdefault(way.name, Row(way.name, way.title, own, (Draw(None, "learning_rate", RATE, rate), *draws)))
+    return list(found.values())
+
+
+def _draws(place: int, spec: dict[str, Any]) -> list[Draw]:
+    """Return the dimensions of one method: its main option, and others that the recipe sets."""
+    method = build(spec)
+    found = []
+    for position, (option, range_) in enumerate(method.search.items()):
+        value = getattr(method.config, option)
+        # Around nothing there is nothing to draw: a strength of 0 is how a recipe switches a part off.
+        if (position == 0 or option in spec) and (not isinstance(range_, Around) or value):
+            found.append(Draw(place, option, range_, value))
+    return found
