@@ -198,7 +198,7 @@ class Method:
         idle: exclusive hooks that its options leave unused, so that another method of a list may use them.
         in_das_paper: its name in the DAS paper, without spaces and hyphens; set only if it differs from `name`.
         search: options that ``everlearn tune`` draws, with their ranges: the first always, others where the recipe
-            sets them.
+            has another value than the default.
         variants: published configurations with names of their own; an object created by such a name has the title and
             paper of the variant, and the name as its ``label``.
     """

@@ -13,16 +13,22 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Around:
-    """A positive number around the one in the recipe, log-uniform: from value / factor to value × factor."""
+    """A positive number around the one in the recipe, log-uniform: from value / factor to value × factor.
+
+    Of a list (a number for each domain) all are multiplied by the same.
+    """
 
     factor: float
 
-    def at(self, u: float, value: Any) -> float:
+    def at(self, u: float, value: Any) -> Any:
         """Return the number at `u` in [0, 1)."""
-        return _rounded(value * self.factor ** (2 * u - 1))
+        by = self.factor ** (2 * u - 1)
+        return [_rounded(each * by) for each in value] if isinstance(value, list | tuple) else _rounded(value * by)
 
     def said(self, value: Any) -> str:
         """Return the range in words."""
+        if isinstance(value, list | tuple):
+            return f"a {self.factor:g}th of the recipe's to {self.factor:g} times them, log-uniform"
         return f"{_rounded(value / self.factor):g} to {_rounded(value * self.factor):g}, log-uniform"
 
 

@@ -262,7 +262,7 @@ class RunFolder:
 
     def keep_data_findings(self, notes: list[str], leaked: Mapping[str, float]) -> None:
         """Keep both; what was found of another set before stays."""
-        shares = self.leaked() | leaked
+        shares = {**self.leaked(), **leaked}
         if notes != self.data_notes() or shares != self.leaked():
             files.write_json(self._data_file, {"notes": notes, "leaked": shares}, sealed=True)
 

@@ -48,8 +48,8 @@ def verdict(found: Found) -> list[str]:
     sentences.append(
         f"The score is the gain at the end less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`). "
         f"Trials took {100 * found.share:.0f} % of the steps, with one seed. Each row had "
-        f"{wording.count(count, 'trial')} at the same points; the best of them is best by luck in part: compare it with "
-        "plain training in whole runs (`everlearn sweep`) before you rely on it."
+        f"{wording.count(count, 'trial')} at the same points; the best of them is best by luck in part: compare it "
+        "with plain training in whole runs (`everlearn sweep`) before you rely on it."
     )
     if count < found.asked:
         sentences.append(f"{found.asked} trials of each were asked for: call it again to go on.")

@@ -176,18 +176,20 @@ class Search:
         trial = Trial.load(path) if path.is_file() else Trial(row.name, number, *row.at(point))
         for step, score in enumerate(trial.scores, 1):
             live.report(score, step)
+        told = len(trial.scores)
         if trial.state == "running":
 
             def asked(trial: Trial) -> bool:
                 trial.save(path)
-                live.report(trial.score, len(trial.scores))
+                if len(trial.scores) > told:
+                    live.report(trial.score, len(trial.scores))
                 return row.plain or not live.should_prune()
 
             self.reporter.cell = f"{row.title} {number + 1}/{self.count}"
             run_pilot(pilots, trial, self.place / "runs", asked, self.reporter, self.tolerate)
             trial.save(path)
             shutil.rmtree(self.place / "runs" / trial.name, ignore_errors=True)
-            if trial.state == "complete":
+            if trial.state == "complete" and len(trial.scores) > told:
                 live.report(trial.score, len(trial.scores))
         state = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}[trial.state]
         study.tell(live, trial.score if trial.state == "complete" else None, state)
@@ -216,8 +218,8 @@ class Search:
         known = files.read_json(path) if path.is_file() else facts
         if differing := [key for key in facts if known.get(key) != facts[key]]:
             raise RunError(
-                f"{self.place} holds a search that differs in {', '.join(differing)}. Name another folder (`--results`), "
-                "or remove this one."
+                f"{self.place} holds a search that differs in {', '.join(differing)}. Name another folder "
+                "(`--results`), or remove this one."
             )
         files.write_json(path, facts)
 

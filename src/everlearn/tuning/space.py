@@ -88,8 +88,6 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Row]:
         MethodError: a method or one of its options is unknown.
     """
     rate = float(recipe.train.get("learning_rate", DEFAULT_RATE))
-    if not rate > 0:
-        raise RecipeError(f"`train.learning_rate` is {rate:g}, and is searched from a fifth of it to five times it.")
     template = RecipeTemplate(recipe, recipe.run.name)
     found = {PLAIN: Row(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (Draw(None, "learning_rate", RATE, rate),))}
     for way in read_ways(methods, (), template):
@@ -102,12 +100,13 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Row]:
 
 
 def _draws(place: int, spec: dict[str, Any]) -> list[Draw]:
-    """Return the dimensions of one method: its main option, and others that the recipe sets."""
+    """Return the dimensions of one method: its main option, and others that are not as they are by default."""
     method = build(spec)
-    found = []
+    default, found = build(spec["name"]).config, []
     for position, (option, range_) in enumerate(method.search.items()):
         value = getattr(method.config, option)
         # Around nothing there is nothing to draw: a strength of 0 is how a recipe switches a part off.
-        if (position == 0 or option in spec) and (not isinstance(range_, Around) or value):
+        wanted = bool(value) if isinstance(range_, Around) else True
+        if wanted and (position == 0 or value != getattr(default, option)):
             found.append(Draw(place, option, range_, value))
     return found

@@ -16,7 +16,7 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Variant, register
 from everlearn.methods.engine.anchor import Anchored, anchor_weights
 from everlearn.methods.engine.attachment import refuse_frozen_model
-from everlearn.methods.search import Around, ranges
+from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import local, shard_like
 
 
@@ -74,7 +74,7 @@ class RecAdam(Method):
                 raise ValueError("`gamma` and `strength` say the same in two ways; give one of them")
             return self
 
-    search = ranges(strength=Around(30))
+    search = ranges(strength=Between(0.005, 0.9, log=True))
     config: Config
 
     def __init__(self, config: MethodConfig | None = None, **options: Any) -> None:
