@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,13 @@ from everlearn.config.recipe import parse
 from everlearn.errors import RecipeError
 from everlearn.methods import build, names
 from everlearn.methods.base import REGISTRY, VARIANTS
-from everlearn.methods.search import Around, Between, OneOf
+from everlearn.ranges import Around, Between, OneOf
+from everlearn.report.figures import draw
+from everlearn.report.figures.trials import Trials, Tried
 from everlearn.tuning.choice import best, expected_best
+from everlearn.tuning.page import verdict
 from everlearn.tuning.pilot import Trial, shortened
-from everlearn.tuning.search import drawn
+from everlearn.tuning.search import Found, drawn
 from everlearn.tuning.space import rows_of
 
 RECIPE = {
@@ -70,7 +74,11 @@ def test_a_row_draws_the_rate_the_main_option_and_what_the_recipe_sets() -> None
         (0, "strength", 0.02),
         (0, "follow", 0.4),
     ]
-    assert [(draw.method, draw.option) for draw in both.draws] == [(None, "learning_rate"), (0, "strength"), (1, "share")]
+    assert [(draw.method, draw.option) for draw in both.draws] == [
+        (None, "learning_rate"),
+        (0, "strength"),
+        (1, "share"),
+    ]
     rate, methods, told = both.at([0.5, 1 - 1e-9, 0.0])
     assert rate == 1e-3
     assert methods[0]["strength"] == pytest.approx(30 * 5000, rel=1e-2)
@@ -119,3 +127,29 @@ def test_the_best_is_a_complete_trial() -> None:
     assert found.number == 2
     assert best([trial(0, 1.0, "stopped")]) is None
     assert trial(0, 1.0, "failed").score == -math.inf
+
+
+def test_a_broken_trial_is_left_out_of_the_picture_and_counted() -> None:
+    near = [Tried(0.1, 0.2, "a"), Tried(0.3, 0.1, "b")]
+    far = [Tried(9.0, 0.1, "far"), Tried(0.1, -3.0, "broken")]
+    (drawn_near,) = draw("trials", Trials([("Plain", near), ("MAS", near)], "forgotten", "bits/byte"))
+    (with_far,) = draw("trials", Trials([("Plain", near), ("MAS", [*near, *far])], "forgotten", "bits/byte"))
+    assert "left out" not in drawn_near.caption
+    assert with_far.caption.endswith("Far outside and left out: 2.")
+    assert str(with_far.svg).count("<path") == str(drawn_near.svg).count("<path")
+
+
+@pytest.mark.parametrize(
+    ("gained", "unclear", "alike"),
+    [((0.2, 0.1, 0.3), False, True), ((0.2, -0.1, 0.3), True, True), ((0.3, 0.25, 0.35), False, False)],
+)
+def test_the_verdict_says_what_the_intervals_do_not_tell(gained: Any, unclear: bool, alike: bool) -> None:
+    rows = rows_of(parse(RECIPE))
+    plain, mas = trial(0, 0.15), trial(0, gained[0])
+    plain.row, plain.gained, mas.gained = "sequential", (0.15, 0.1, 0.2), gained
+    found = Found(parse(RECIPE), rows, {"sequential": [plain], "mas": [mas]}, 0.25, 0.02, 2)
+    said = " ".join(verdict(found))
+    assert said.startswith("Take MAS with learning rate 0.001")
+    assert ("Whether it is better than the base model is not clear" in said) == unclear
+    assert ("The difference of the two gains is within their uncertainty" in said) == alike
+    assert "2 trials of each were asked for" in said

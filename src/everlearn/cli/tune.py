@@ -45,7 +45,7 @@ def command(
     from everlearn.report.tables import terminal_table
     from everlearn.run.writable import check_place
     from everlearn.tuning import page
-    from everlearn.tuning.search import Search
+    from everlearn.tuning.search import Tuner
 
     quiet_libraries()
     wanted = load(recipe, overrides or ())
@@ -54,7 +54,7 @@ def command(
     target = output or place / "recipe.yaml"
     check_place("--results", place, folder=True)
     check_place("--output", target)
-    found = Search(wanted, place, methods, trials, share, telling(quiet or as_json)).run(minutes)
+    found = Tuner(wanted, place, methods, trials, share, telling(quiet or as_json)).run(minutes)
     written = page.write(found, place)
     show(
         page.as_data(found),

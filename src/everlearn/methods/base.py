@@ -24,7 +24,6 @@ from everlearn.importance.scores import Normalisation
 from everlearn.methods.cost import FORWARD as FORWARD
 from everlearn.methods.cost import Cost as Cost
 from everlearn.methods.gradients import Gradients
-from everlearn.methods.search import Range, ranges
 from everlearn.methods.stage import Batch as Batch
 from everlearn.methods.stage import Reading as Reading
 from everlearn.methods.stage import Stage as Stage
@@ -35,6 +34,7 @@ from everlearn.model.peft_adapter import PeftAdapter
 from everlearn.options import Options, key_of, wrong_value
 from everlearn.plugins import Registry
 from everlearn.predictors.predictor import Predictor
+from everlearn.ranges import Range, ranges
 
 ApplyTo = Literal["update", "gradient"]
 

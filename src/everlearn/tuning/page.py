@@ -21,7 +21,7 @@ from everlearn.report.tables import Table, TableCell
 from everlearn.tuning.choice import best, expected_best
 from everlearn.tuning.pilot import Trial
 from everlearn.tuning.search import Found
-from everlearn.tuning.space import Row
+from everlearn.tuning.space import Candidate
 from everlearn.version import __version__
 
 _UNIT = "bits/byte"
@@ -40,10 +40,18 @@ def verdict(found: Found) -> list[str]:
         if chosen.score > 0
         else f"No trial is worth taking; the least bad is {row.title} with {_setting(chosen)}: {_said(chosen)}."
     ]
+    low, high = chosen.gained[1:]
+    if low is not None and low <= 0 < chosen.score:
+        sentences.append(
+            "Whether it is better than the base model is not clear from these short runs: a higher `--share` or more "
+            "held-out text (`evaluation.blocks`) tells more."
+        )
     if row.plain:
         sentences.append("No method that was tried did better than plain training at this rate.")
     elif rival is not None:
         sentences.append(f"{plain.title} did best with {_setting(rival)}: {_said(rival)}.")
+        if low is not None and high is not None and rival.gained[0] is not None and low <= rival.gained[0] <= high:
+            sentences.append("The difference of the two gains is within their uncertainty.")
     count = min(len(trials) for trials in found.trials.values())
     sentences.append(
         f"The score is the gain at the end less general drift beyond {found.tolerate:g} {_UNIT} (`report.tolerate`). "
@@ -97,7 +105,7 @@ def _cells(found: Found, trial: Trial) -> tuple[TableCell, ...]:
     )
 
 
-def _spaces(rows: Sequence[Row]) -> Table:
+def _spaces(rows: Sequence[Candidate]) -> Table:
     lines = [
         (f"{row.title}: {draw.option}", (TableCell(draw.range.said(draw.value)), TableCell(f"{draw.value}")))
         for row in rows

@@ -18,7 +18,7 @@ from everlearn.learner import ContinualLearner
 from everlearn.run.progress import Reporter
 from everlearn.tuning.choice import best
 from everlearn.tuning.pilot import Trial, run_pilot, shortened
-from everlearn.tuning.space import Row, rows_of
+from everlearn.tuning.space import Candidate, rows_of
 
 if TYPE_CHECKING:
     import optuna
@@ -47,7 +47,7 @@ class Found:
     """
 
     recipe: Recipe
-    rows: Sequence[Row]
+    rows: Sequence[Candidate]
     trials: Mapping[str, Sequence[Trial]]
     share: float
     tolerate: float
@@ -63,7 +63,7 @@ class Found:
         """The trial to take."""
         return best(self.every)
 
-    def row(self, trial: Trial) -> Row:
+    def row(self, trial: Trial) -> Candidate:
         """Return the row of a trial."""
         return next(row for row in self.rows if row.name == trial.row)
 
@@ -81,7 +81,7 @@ class _Parts(Once):
         self.other.left(None if seconds is None or rest is None else seconds + rest)
 
 
-class Search:
+class Tuner:
     """Pilots of one recipe.
 
     Args:
@@ -159,7 +159,7 @@ class Search:
         """Return the finished trials of each row, in their order."""
         return {row.name: list(self._finished(row)) for row in self.rows}
 
-    def _finished(self, row: Row) -> Iterator[Trial]:
+    def _finished(self, row: Candidate) -> Iterator[Trial]:
         for number in range(self.count):
             path = self._file(row, number)
             if not path.is_file() or (trial := Trial.load(path)).state == "running":
@@ -167,7 +167,7 @@ class Search:
             yield trial
 
     def _advance(
-        self, study: optuna.Study, row: Row, number: int, point: Sequence[float], pilots: Mapping[str, Any]
+        self, study: optuna.Study, row: Candidate, number: int, point: Sequence[float], pilots: Mapping[str, Any]
     ) -> None:
         """Run one trial, or tell the study of it where it is finished."""
         from optuna.trial import TrialState
@@ -194,7 +194,7 @@ class Search:
         state = {"complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED, "failed": TrialState.FAIL}[trial.state]
         study.tell(live, trial.score if trial.state == "complete" else None, state)
 
-    def _file(self, row: Row, number: int) -> Path:
+    def _file(self, row: Candidate, number: int) -> Path:
         return self.place / "trials" / f"{row.name}-{number}.json"
 
     def _pilots(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def drawn(count: int, dimensions: int) -> list[list[float]]:
 def _study() -> optuna.Study:
     """Return a study of one row, which stops trials that are hopeless from the second domain on."""
     optuna = _optuna()
-    pruner = optuna.pruners.PercentilePruner(100.0 - HOPELESS, n_startup_trials=NEVER_STOPPED, n_warmup_steps=1)
+    pruner = optuna.pruners.PercentilePruner(100.0 - HOPELESS, n_startup_trials=NEVER_STOPPED, n_warmup_steps=2)
     return optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=SEED), pruner=pruner)
 
 

@@ -10,8 +10,8 @@ from everlearn.config.recipe import Recipe
 from everlearn.errors import RecipeError
 from everlearn.grid import RecipeTemplate, read_ways
 from everlearn.methods import build
-from everlearn.methods.search import Around, Range
 from everlearn.methods.sequential import PLAIN
+from everlearn.ranges import Around, Range
 
 RATE = Around(5)
 """Range of the learning rate: a fifth of the recipe's to five times it."""
@@ -38,7 +38,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Row:
+class Candidate:
     """Methods that are searched together.
 
     Attributes:
@@ -76,7 +76,7 @@ class Row:
         return rate, methods, told
 
 
-def rows_of(recipe: Recipe, methods: str | None = None) -> list[Row]:
+def rows_of(recipe: Recipe, methods: str | None = None) -> list[Candidate]:
     """Return plain training and the rows that are searched.
 
     Args:
@@ -87,15 +87,15 @@ def rows_of(recipe: Recipe, methods: str | None = None) -> list[Row]:
         RecipeError: a row is no method, or a value of the recipe cannot be searched around.
         MethodError: a method or one of its options is unknown.
     """
-    rate = float(recipe.train.get("learning_rate", DEFAULT_RATE))
+    rate = Draw(None, "learning_rate", RATE, float(recipe.train.get("learning_rate", DEFAULT_RATE)))
     template = RecipeTemplate(recipe, recipe.run.name)
-    found = {PLAIN: Row(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (Draw(None, "learning_rate", RATE, rate),))}
+    found = {PLAIN: Candidate(PLAIN, build(PLAIN).title, ({"name": PLAIN},), (rate,))}
     for way in read_ways(methods, (), template):
         if not (way.ordered and way.seeded and way.needs_base):
             raise RecipeError(_NOT_SEARCHED.format(way.name))
         own = tuple(template.settings.spec(spec["name"]) | spec for spec in way.methods)
         draws = [draw for place, spec in enumerate(own) for draw in _draws(place, spec)]
-        found.setdefault(way.name, Row(way.name, way.title, own, (Draw(None, "learning_rate", RATE, rate), *draws)))
+        found.setdefault(way.name, Candidate(way.name, way.title, own, (rate, *draws)))
     return list(found.values())
 
 

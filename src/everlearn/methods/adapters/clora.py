@@ -12,8 +12,8 @@ from everlearn.errors import MethodError
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Setting, Stage, register
-from everlearn.methods.search import Around, OneOf, ranges
 from everlearn.model.sharding import whole
+from everlearn.ranges import Around, OneOf, ranges
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from transformers.pytorch_utils import Conv1D
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage
 from everlearn.methods.engine.protection import overrides
-from everlearn.methods.search import OneOf, ranges
 from everlearn.model.quantising import in_full, is_quantised
 from everlearn.model.targets import Targets, sizes_of, targets_of
+from everlearn.ranges import OneOf, ranges
 
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 ADAPTER = "default"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from everlearn.methods.adapters.inc_lora import IncLoRA
 from everlearn.methods.adapters.low_rank import ADAPTER, A, B
 from everlearn.methods.base import Batch, Cost, MethodConfig, Stage, Variant, register
-from everlearn.methods.search import Around, OneOf, ranges
 from everlearn.model.sharding import local_part, value_over_shards
+from everlearn.ranges import Around, OneOf, ranges
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Method, MethodConfig, Needs, Setting, Stage, Variant, register
-from everlearn.methods.search import Between, OneOf, ranges
+from everlearn.ranges import Between, OneOf, ranges
 
 
 @register

@@ -33,6 +33,7 @@ from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.objectives import IGNORE, row_means
+from everlearn.ranges import Around, ranges
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

@@ -13,8 +13,8 @@ from everlearn.methods.base import FORWARD, Batch, Cost, Method, MethodConfig, N
 from everlearn.methods.distillation.comparisons import cross_entropy
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, teacher_of
 from everlearn.methods.engine.anchor import Anchored
-from everlearn.methods.search import Around, ranges
 from everlearn.model.objectives import row_means
+from everlearn.ranges import Around, ranges
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

@@ -34,6 +34,7 @@ from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.modes import evaluating, training
+from everlearn.ranges import Between, ranges
 
 if TYPE_CHECKING:
     from everlearn.data.blocks import BlockSource

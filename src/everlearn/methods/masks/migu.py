@@ -28,9 +28,9 @@ from everlearn.methods.engine.protection import overrides
 from everlearn.methods.masks.kept_rows import KeptRows
 from everlearn.methods.masks.rows import Rule, keep_largest, rows_of, trained, units_of
 from everlearn.methods.masks.selectors import SELECTORS, Selector
-from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import Anatomy, Component, anatomy
 from everlearn.model.objectives import IGNORE
+from everlearn.ranges import Between, ranges
 
 Part = Literal[Component, "head"]
 PROJECTIONS: tuple[Part, ...] = get_args(Component)

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Mask, Method, MethodConfig, Stage, register
-from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import whole
+from everlearn.ranges import Between, ranges
 
 MOMENTA = ("exp_avg", "momentum_buffer")
 """Names of the first moment in torch's optimizers: the Adam family and Lion; SGD with momentum; RMSprop with momentum,

@@ -24,6 +24,7 @@ from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.methods.state import Fact, OneTensor
 from everlearn.methods.search import Between, ranges
 from everlearn.model.modes import evaluating
+from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for
 
 HALVINGS = 7

@@ -21,6 +21,7 @@ from everlearn.methods.state import Fact, Tensors
 from everlearn.methods.search import Around, Between, ranges
 from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
+from everlearn.ranges import Around, Between, ranges
 
 if TYPE_CHECKING:
     from everlearn.model.objectives import Outputs

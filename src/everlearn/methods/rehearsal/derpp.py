@@ -22,6 +22,7 @@ from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating
 from everlearn.model.objectives import IGNORE
+from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole
+from everlearn.ranges import Around, ranges
 from everlearn.seeding import seed_for
 
 if TYPE_CHECKING:

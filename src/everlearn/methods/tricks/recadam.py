@@ -16,8 +16,8 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Setting, Stage, Variant, register
 from everlearn.methods.engine.anchor import Anchored, anchor_weights
 from everlearn.methods.engine.attachment import refuse_frozen_model
-from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import local, shard_like
+from everlearn.ranges import Between, ranges
 
 
 @register

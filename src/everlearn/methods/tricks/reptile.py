@@ -12,6 +12,7 @@ from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Var
 from everlearn.methods.state import Tensors
 from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import local, shard_like, whole
+from everlearn.ranges import Between, ranges
 
 
 @register

@@ -13,6 +13,9 @@ from everlearn.report.figures.registry import Plate, figure, plate
 _WIDE = Frame(560, 360, left=56, right=548, top=32, bottom=310)
 _NARROW = Frame(WIDTH, 380, left=42, right=WIDTH - 6, top=32, bottom=336)
 
+_FAR = 3
+"""A trial that lost more than so many times the most that was learnt is not drawn: it would squeeze all others."""
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -52,24 +55,29 @@ def trials(found: Trials) -> Iterator[Plate]:
     every = [trial for _, own in found.rows for trial in own]
     if len(every) < 2:
         return
+    most = max(0.0, *(trial.learnt for trial in every))
+    shown = [trial for trial in every if not most or (trial.forgotten <= _FAR * most and trial.learnt >= -most)]
     joined = found.rows[0][0]
     caption = (
         f"Up is more learnt, left is less lost ({found.lost}); each mark is a trial. The line joins the trials of "
         f"{joined} in the order of their learning rates, the cross is the base model, the ring the trial to take."
     )
+    if len(shown) < len(every):
+        caption += f" Far outside and left out: {len(every) - len(shown)}."
     numbers = "; ".join(f"{name}: {', '.join(trial.told for trial in own)}" for name, own in found.rows if own)
-    yield plate(_drawn(found, every, _WIDE), caption, f"{numbers}.", _drawn(found, every, _NARROW))
+    yield plate(_drawn(found, shown, _WIDE), caption, f"{numbers}.", _drawn(found, shown, _NARROW))
 
 
-def _drawn(found: Trials, every: Sequence[Tried], frame: Frame) -> Drawing:
+def _drawn(found: Trials, shown: Sequence[Tried], frame: Frame) -> Drawing:
     drawing = Drawing(frame.width, frame.height)
-    x = Scale(*spread((trial.forgotten for trial in every), margin=0.1), frame.left, frame.right)
-    y = Scale(*spread((trial.learnt for trial in every), margin=0.1), frame.bottom, frame.top)
+    x = Scale(*spread((trial.forgotten for trial in shown), margin=0.1), frame.left, frame.right)
+    y = Scale(*spread((trial.learnt for trial in shown), margin=0.1), frame.bottom, frame.top)
     drawing.x_axis(x, frame.bottom, f"{found.lost} ({found.unit})", grid=frame.top)
     drawing.y_axis(y, frame.left, f"learnt ({found.unit})", grid=frame.right)
     drawing.path(f"M{x(0) - 5:.1f},{y(0) - 5:.1f}l10,10m-10,0l10,-10", INK, width=2)
-    drawing.polyline([(x(trial.forgotten), y(trial.learnt)) for trial in found.rows[0][1]], series_colour(0), 1.2)
-    for series, (name, own) in enumerate(found.rows):
+    rows = [(name, [trial for trial in own if trial in shown]) for name, own in found.rows]
+    drawing.polyline([(x(trial.forgotten), y(trial.learnt)) for trial in rows[0][1]], series_colour(0), 1.2)
+    for series, (name, own) in enumerate(rows):
         for trial in own:
             at = x(trial.forgotten), y(trial.learnt)
             if trial.chosen:
