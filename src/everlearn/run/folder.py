@@ -243,25 +243,15 @@ class RunFolder:
         return self.path / "data.json"
 
     def data_notes(self) -> list[str]:
-<<<<<<< HEAD
         """Return the notes on the data that were saved when it was read; the data itself may be gone since."""
-        notes = files.read_json(self._data_file) if self._data_file.is_file() else []
-        return [str(note) for note in notes] if isinstance(notes, list) else []
-
-    def keep_data_notes(self, notes: list[str]) -> None:
-        """Save the notes on the data."""
-        if notes != self.data_notes():
-            files.write_json(self._data_file, notes, sealed=True)
-=======
-        """Return what was found in the data when it was read, a sentence each; later the data may be gone."""
         return [str(note) for note in self._found_in_data().get("notes", [])]
 
     def leaked(self) -> dict[str, float]:
-        """Return the share of each held-out set and end task that was found in training text; none is left out."""
+        """Return held-out set or end task → the share of it that was found in training text, as saved then."""
         return {str(name): float(share) for name, share in self._found_in_data().get("leaked", {}).items()}
 
     def keep_data_findings(self, notes: list[str], leaked: Mapping[str, float]) -> None:
-        """Keep both; what was found of another set before stays."""
+        """Save the notes on the data, and the shares of sets and tasks that were found in training text."""
         shares = {**self.leaked(), **leaked}
         if notes != self.data_notes() or shares != self.leaked():
             files.write_json(self._data_file, {"notes": notes, "leaked": shares}, sealed=True)
@@ -269,7 +259,6 @@ class RunFolder:
     def _found_in_data(self) -> dict[str, Any]:
         found = files.read_json(self._data_file) if self._data_file.is_file() else {}
         return found if isinstance(found, dict) else {}
->>>>>>> f6e5387 (The verdict says what of its held-out text was learnt; the gain at the end is called a gain; diff reads a named column)
 
     # -- the log ----------------------------------------------------------------------------------------------
 

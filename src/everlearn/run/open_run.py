@@ -73,13 +73,9 @@ class OpenRun:
         self.forecast = Forecast()
         self._prepared: dict[str, Prepared] = {}
         self.found: list[str] = []
-<<<<<<< HEAD
         """Warnings of the checks, on the examples of end tasks and on the training of domains."""
-=======
-        """What the checks found that may not be meant: in the examples of end tasks, in a domain's training."""
         self.leaked: dict[str, float] = {}
-        """Held-out set or end task → the share of it that stands in training text, where the checks found any."""
->>>>>>> f6e5387 (The verdict says what of its held-out text was learnt; the gain at the end is called a gain; diff reads a named column)
+        """Held-out set or end task → the share of it that the checks found in training text."""
         self._setting: TextFormat | None = None
         self._costs: list[Cost] = []
         self.passes_left = 0
@@ -189,13 +185,8 @@ class OpenRun:
         for corpus in self.corpora:
             path = self.folder.sets / f"{corpus.name}.safetensors"
             if corpus not in corpora and path.is_file():
-<<<<<<< HEAD
-                with contextlib.suppress(RunError):  # damaged: it is drawn again or refused when it is scored
-                    tests[f"held-out rows of '{corpus.name}'"] = self._texts(HeldOut.load(path))
-=======
                 with contextlib.suppress(RunError):  # damaged: it is drawn again, or refused, when it is scored
                     tests[kept_rows_of(corpus.name)] = self._texts(HeldOut.load(path))
->>>>>>> f6e5387 (The verdict says what of its held-out text was learnt; the gain at the end is called a gain; diff reads a named column)
         with self.processes.main_process_first():
             outcome = check_leaks(corpora, tests, self.recipe.data.cache, self.reporter.activity)
         called = {words(corpus.name): corpus.name for corpus in self.corpora for words in (held_out_of, kept_rows_of)}

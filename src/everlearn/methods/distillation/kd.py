@@ -29,7 +29,6 @@ from everlearn.methods.distillation.kd_variants import VARIANTS
 from everlearn.methods.distillation.teacher import answers_beside, cost_of_teacher, rounding_like, teacher_of
 from everlearn.methods.masks.contrast import contrast
 from everlearn.methods.state import OneTensor
-from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.objectives import IGNORE, row_means

@@ -30,7 +30,6 @@ from everlearn.methods.masks.contrast import contrast, contrasted, paired
 from everlearn.methods.masks.das_mask import mask_factors
 from everlearn.methods.masks.das_options import VARIANTS, DASConfig
 from everlearn.methods.state import Fact, Tensors
-from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import Anatomy, Site, anatomy, kind_of
 from everlearn.model.gates import row_gates
 from everlearn.model.modes import evaluating, training

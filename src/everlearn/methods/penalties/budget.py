@@ -22,7 +22,6 @@ from everlearn.methods.penalties.drift import Drift, DriftProbe, mean_drift
 from everlearn.methods.penalties.penalty import refuse_additions
 from everlearn.methods.penalties.prediction import Ellipsoid, Known
 from everlearn.methods.state import Fact, OneTensor
-from everlearn.methods.search import Between, ranges
 from everlearn.model.modes import evaluating
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for

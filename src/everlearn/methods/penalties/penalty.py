@@ -18,7 +18,6 @@ from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Set
 from everlearn.methods.engine.processes import processes
 from everlearn.methods.penalties.norms import NORMS, Norm
 from everlearn.methods.state import Fact, Tensors
-from everlearn.methods.search import Around, Between, ranges
 from everlearn.model.head import output_head
 from everlearn.model.sharding import local, local_part, shard_like, value_over_shards
 from everlearn.ranges import Around, Between, ranges

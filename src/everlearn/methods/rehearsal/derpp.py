@@ -17,7 +17,6 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import Fact, OneTensor, Tensors
-from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.head import config_of
 from everlearn.model.modes import evaluating

@@ -18,7 +18,6 @@ from everlearn.errors import MethodError
 from everlearn.methods.base import Batch, Cost, Method, MethodConfig, Needs, Setting, Stage, View, register
 from everlearn.methods.rehearsal.replay import USUAL_BLOCK
 from everlearn.methods.state import Fact, Tensors, TextRows
-from everlearn.methods.search import Around, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.model.objectives import IGNORE
 from everlearn.model.sharding import local, local_part, shard_like, sum_over_shards, value_over_shards, whole

@@ -27,7 +27,6 @@ from everlearn.methods.base import (
 )
 from everlearn.methods.rehearsal.generated import generated_rows
 from everlearn.methods.state import TextRows
-from everlearn.methods.search import Between, ranges
 from everlearn.model.anatomy import kind_of
 from everlearn.ranges import Between, ranges
 from everlearn.seeding import seed_for

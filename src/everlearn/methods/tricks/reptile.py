@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from everlearn.methods.base import Cost, Method, MethodConfig, Needs, Stage, Variant, register
 from everlearn.methods.state import Tensors
-from everlearn.methods.search import Between, ranges
 from everlearn.model.sharding import local, shard_like, whole
 from everlearn.ranges import Between, ranges
 

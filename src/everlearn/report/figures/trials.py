@@ -51,7 +51,7 @@ class Trials:
 
 @figure("trials", title="Learning against forgetting, by trial", data=Trials)
 def trials(found: Trials) -> Iterator[Plate]:
-    """A mark a trial, a ring around the one to take."""
+    """Draw a mark for each trial, and a ring around the one to take."""
     every = [trial for _, own in found.rows for trial in own]
     if len(every) < 2:
         return
