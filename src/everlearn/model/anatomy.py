@@ -262,6 +262,8 @@ class _Layer:
         module = find(self.model, self.at(projection))
         for _, linear in _linears(module):
             features = linear.weight.shape if isinstance(linear, Conv1D) else (linear.in_features, linear.out_features)
+            if not all(features):
+                raise ModelError(f"The projection '{self.at(projection)}' has {tuple(features)} features.")
             return int(features[0]), int(features[1])
         raise ModelError(f"The model has no linear projection at '{self.at(projection)}', as its architecture should.")
 

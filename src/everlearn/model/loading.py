@@ -34,8 +34,10 @@ from everlearn.model.source import Model
 from everlearn.model.without_attention import OWN_CLASSES
 from everlearn.seeding import seeded
 
-SIZES = ("hidden_size", "num_attention_heads", "vocab_size")
+SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
 """Values of a configuration that no model has as 0, by the names that every configuration of transformers knows."""
+PANIC = "PanicException"
+"""What a library in Rust raises for a mistake of its own; it is no ``Exception``."""
 CLASSES: dict[str, Any] = {
     "encoder": AutoModelForMaskedLM,
     "decoder": AutoModelForCausalLM,
@@ -50,7 +52,9 @@ def _explained(what: str, path: str, key: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # tokenizers raise plain Exception, and a damaged file may raise anything
+    except BaseException as error:  # tokenizers raise plain Exception, and a damaged file may raise anything
+        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+            raise
         first = first_line(error)
         if Path(path).exists():
             raise ModelError(f"The {what} in '{path}' (`{key}`) cannot be loaded: {first}") from error
@@ -167,7 +171,7 @@ def load_config(recipe: Model) -> Any:
 def _check_sizes(config: Any, where: str) -> None:
     for name in SIZES:
         size = getattr(config.get_text_config(), name, None)
-        if size is not None and size < 1:
+        if isinstance(size, int) and size < 1:
             raise ModelError(f"{where} has {name}: {size}; it must be 1 or more.")
 
 

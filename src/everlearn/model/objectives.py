@@ -470,7 +470,10 @@ def make_objective(
         padding = getattr(table, "padding_idx", None)
         options |= {"probability": mask_probability, "first_position": 0 if padding is None else padding + 1}
     if name == TextToText.name and kind_of(model) == "encoder-decoder":
-        options["decoder_start"] = config_of(model).decoder_start_token_id
+        start = getattr(config_of(model), "decoder_start_token_id", None)
+        if start is None:
+            raise ModelError("The model's config.json lacks `decoder_start_token_id`, with which every answer begins.")
+        options["decoder_start"] = start
     objective = OBJECTIVES[name](tokenizer, **options)
     objective.check(model)
     return objective
